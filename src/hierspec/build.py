@@ -1,0 +1,254 @@
+"""From a configuration to nodes: load the models, share what can be shared, refuse what is unsound.
+
+One checkpoint is loaded once, however often a hierarchy names it, and every early exit is a view
+of the target's own trunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .config import (
+    AnyLevelConfig,
+    ConcatenateConfig,
+    DraftModelConfig,
+    EarlyExitConfig,
+    HierarchyConfig,
+    LevelConfig,
+    NgramTableConfig,
+    PromptLookupConfig,
+    TargetConfig,
+)
+from .drafters.ngram import NgramModel
+from .drafters.prompt_lookup import PromptLookup
+from .hierarchy import Concatenate, Draft, Node, Verify, walk
+from .lm.backend import Backend
+from .lm.load import load
+from .lm.trunk import Trunk
+from .lm.weights import WeightSource
+from .verifiers import base as verifiers
+from .verifiers.leading import Leading
+from .verifiers.soundness import check as check_soundness
+from .vocabulary import check_same_vocabulary
+from .zoo import registry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A hierarchy ready to run.
+
+    Attributes:
+        root: the target's node.
+        tokenizer: the target's, or ``None`` where it has none.
+    """
+
+    root: Verify
+    tokenizer: Any
+    config: HierarchyConfig
+
+
+def build(config: HierarchyConfig) -> Built:
+    """Load the models of ``config`` and wire them.
+
+    Raises:
+        ValueError: a model cannot be read, an exit is out of range, vocabularies differ, or a rule
+            is unsound where it stands and ``allow_lossy`` is off.
+    """
+    return _built(_Builder(config), config)
+
+
+def build_on(backend: Backend, config: HierarchyConfig, tokenizer: Any = None) -> Built:
+    """The same over a target that is in memory already; ``config.target.model`` is its name."""
+    builder = _Builder(config)
+    exits = [level.exit_layer for level in _flat(config.levels, EarlyExitConfig)]
+    builder.trunks[_key(config.target)] = Trunk(backend, exits)
+    builder.tokenizers[config.target.model] = tokenizer
+    return _built(builder, config)
+
+
+def _built(builder: _Builder, config: HierarchyConfig) -> Built:
+    root = builder.root()
+    check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
+    return Built(root, builder.tokenizers.get(config.target.model), config)
+
+
+@dataclass(slots=True)
+class _Builder:
+    config: HierarchyConfig
+    trunks: dict[tuple[str, str, str], Trunk] = field(default_factory=dict)
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+    nodes: int = 0
+    names: set[str] = field(default_factory=set)
+
+    def root(self) -> Verify:
+        config = self.config
+        exits = sorted({level.exit_layer for level in _flat(config.levels, EarlyExitConfig)})
+        target = self._trunk(config.target, exits)
+        below = self._chain(config.levels, fixed=verifiers.get(config.verify).fixed_length)
+        return Verify(
+            index=self._index(),
+            name=self._name(config.target.model),
+            model=target.view(),
+            budget=1,
+            rule=rule(config.verify, config.top_m),
+            below=below,
+        )
+
+    def _chain(self, levels: tuple[AnyLevelConfig, ...], fixed: bool) -> Node | None:
+        """The levels as nested nodes; ``fixed``: the rule above needs a fixed length."""
+        below: Node | None = None
+        for i, level in enumerate(levels):
+            above = levels[i + 1] if i + 1 < len(levels) else None
+            needs_fixed = fixed
+            if isinstance(above, LevelConfig):
+                needs_fixed = verifiers.get(above.verify or "tokenwise").fixed_length
+            below = self._node(level, below, needs_fixed)
+        return below
+
+    def _node(self, level: AnyLevelConfig, below: Node | None, fixed: bool) -> Node:
+        if isinstance(level, ConcatenateConfig):
+            parts = tuple(self._chain(part, fixed) for part in level.parts)
+            return Concatenate(
+                index=self._index(),
+                name=self._name("concatenate"),
+                parts=tuple(part for part in parts if part is not None),
+                repeat=level.repeat,
+            )
+        model, name = self._model(level)
+        common: dict[str, Any] = {
+            "index": self._index(),
+            "name": self._name(name),
+            "model": model,
+            "budget": level.num_speculative_tokens,
+            "window": level.window,
+            "temperature": level.temperature,
+        }
+        if below is None:
+            return Draft(**common)
+        return Verify(
+            **common,
+            rule=rule(level.verify or "tokenwise", level.top_m),
+            below=below,
+            bonus=level.bonus,
+            exact_length=fixed,
+        )
+
+    def _model(self, level: LevelConfig) -> tuple[Any, str]:
+        target = self.config.target
+        if isinstance(level, EarlyExitConfig):
+            trunk = self._trunk(target, ())
+            return trunk.view(level.exit_layer), f"{target.model}@{level.exit_layer}"
+        if isinstance(level, NgramTableConfig):
+            path = registry.ngram_path(level.table)
+            return NgramModel.load(path, max_order=level.max_order), "ngram_table"
+        if isinstance(level, PromptLookupConfig):
+            finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
+            return finder, "prompt_lookup"
+        assert isinstance(level, DraftModelConfig)
+        same = TargetConfig(
+            model=level.model,
+            dtype=level.dtype or target.dtype,
+            backend=level.backend,
+            device=target.device,
+        )
+        trunk = self._trunk(same, ())
+        check_same_vocabulary(
+            target.model,
+            self.tokenizers.get(target.model),
+            level.model,
+            self.tokenizers.get(level.model),
+        )
+        return trunk.view(), level.model
+
+    def _trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
+        key = _key(model)
+        if key not in self.trunks:
+            source: str | WeightSource = model.model
+            if model.model.startswith("zoo:"):
+                source = registry.resolve(model.model)
+            backend = load(
+                source,
+                dtype=_dtype(model.dtype),
+                device=_device(model.device),
+                backend=model.backend,
+            )
+            self.trunks[key] = Trunk(backend, exits)
+            self.tokenizers[model.model] = load_tokenizer(source)
+        return self.trunks[key]
+
+    def _index(self) -> int:
+        self.nodes += 1
+        return self.nodes - 1
+
+    def _name(self, name: str) -> str:
+        unique, i = name, 2
+        while unique in self.names:
+            unique, i = f"{name}#{i}", i + 1
+        self.names.add(unique)
+        return unique
+
+
+def _key(model: TargetConfig) -> tuple[str, str, str]:
+    return (model.model, model.dtype, model.backend)
+
+
+def rule(name: str, top_m: int = 1) -> verifiers.Verifier:
+    """A rule by name, with its parameter."""
+    found = verifiers.get(name)
+    return dataclasses.replace(found, top_m=top_m) if isinstance(found, Leading) else found
+
+
+def load_tokenizer(source: str | WeightSource) -> Any:
+    """The tokenizer beside a model; ``None`` where there is none (ids in, ids out)."""
+    from transformers import AutoTokenizer
+
+    path = source if isinstance(source, str) else source.tokenizer_path
+    if path is None:
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _flat(levels: tuple[AnyLevelConfig, ...], kind: type) -> list[Any]:
+    out = []
+    for level in levels:
+        if isinstance(level, ConcatenateConfig):
+            for part in level.parts:
+                out += _flat(part, kind)
+        elif isinstance(level, kind):
+            out.append(level)
+    return out
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    if name == "auto":
+        return None
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(
+            f"no floating-point dtype called {name!r}; try auto, float32, bfloat16, float16, "
+            "float64"
+        )
+    return dtype
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"device {name!r} is not available here; try --device cpu") from None
+    return device
+
+
+def levels_of(root: Verify) -> list[Node]:
+    """The nodes below the target, lowest first."""
+    return [node for node in walk(root) if node is not root]

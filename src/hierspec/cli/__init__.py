@@ -1,0 +1,69 @@
+"""The command line: ``hierspec generate · certify · zoo · doctor``.
+
+Only this package prints. A user's mistake is one line on standard error and exit status 2; a
+traceback appears with ``--debug`` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Read once, when the OpenMP runtime is loaded: busy-waiting threads starve each other on machines
+# with few cores (two of them can collapse to seconds a forward).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the ``hierspec`` command; ends the process with its exit status."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
+    import typer
+
+    from .app import app
+
+    debug = "--debug" in argv
+    argv = [arg for arg in argv if arg != "--debug"]
+    try:
+        status = typer.main.get_command(app).main(
+            argv, prog_name="hierspec", standalone_mode=False
+        )
+    except BrokenPipeError:
+        # The reader has gone (| head): not an error, but stdout must not be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        return _explain(error)
+    return status if isinstance(status, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """One line that says what is wrong; 2 for a user's mistake, 1 for one of ours."""
+    if hasattr(error, "format_message"):  # wrong options, unknown commands
+        _complain(f"{_one_line(error.format_message())} (see hierspec --help)")  # type: ignore[attr-defined]
+        return 2
+    if isinstance(error, ValueError | OSError | MemoryError):
+        _complain(_one_line(str(error)) or type(error).__name__)
+        return 2
+    if "out of memory" in str(error).lower():
+        _complain("out of memory: try a smaller --batch-size or --max-new-tokens")
+        return 2
+    _complain(
+        f"{type(error).__name__}: {_one_line(str(error))} (a bug: --debug shows where; "
+        "please report it)"
+    )
+    return 1
+
+
+def _complain(text: str) -> None:
+    print(f"hierspec: error: {text}", file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,246 @@
+"""The commands and their options. What they do lives elsewhere; heavy imports wait until used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional  # typer reads annotations at run time
+
+import typer
+
+from .. import __version__
+
+app = typer.Typer(
+    name="hierspec",
+    help="Generate faster with large language models, without changing what they would write: "
+    "a stack of models in which each level drafts for the one above and verifies the one below.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hierspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")
+    ] = False,
+) -> None:
+    pass
+
+
+_MODEL = "directory, hub id, or zoo:NAME"
+_SAMPLING = "Sampling"
+_MODELS = "Models"
+_OUTPUT = "Output"
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        Optional[str],
+        typer.Argument(help="Text to continue; - reads standard input."),
+    ] = None,
+    hierarchy: Annotated[
+        str,
+        typer.Option(
+            help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
+            "speculative, hierarchy, hispec, branch, dynamic-windows, interleaved, horizontal, "
+            "prompt-lookup.",
+            rich_help_panel=_MODELS,
+        ),
+    ] = "hierarchy",
+    target: Annotated[
+        Optional[str],
+        typer.Option(help=f"Target model of a preset: {_MODEL}.", rich_help_panel=_MODELS),
+    ] = None,
+    draft: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            help="Draft model of a preset; repeat it, smallest first.", rich_help_panel=_MODELS
+        ),
+    ] = None,
+    dtype: Annotated[
+        Optional[str],
+        typer.Option(
+            help="float32, bfloat16, …; default: as the checkpoint.", rich_help_panel=_MODELS
+        ),
+    ] = None,
+    device: Annotated[
+        Optional[str],
+        typer.Option(help="cpu, cuda, …; default: as found.", rich_help_panel=_MODELS),
+    ] = None,
+    threads: Annotated[
+        Optional[int],
+        typer.Option(min=1, help="CPU threads; default: all cores.", rich_help_panel=_MODELS),
+    ] = None,
+    prompts: Annotated[
+        Optional[Path],
+        typer.Option(help="File of prompts (JSON lines or text) instead of PROMPT."),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Prompts of --prompts decoded together.")
+    ] = 1,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens to generate per prompt.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)
+    ] = 0.0,
+    top_p: Annotated[
+        Optional[float],
+        typer.Option(help="Keep the smallest set of this mass.", rich_help_panel=_SAMPLING),
+    ] = None,
+    top_k: Annotated[
+        Optional[int],
+        typer.Option(help="Keep the k likeliest tokens.", rich_help_panel=_SAMPLING),
+    ] = None,
+    min_p: Annotated[
+        Optional[float],
+        typer.Option(
+            help="Keep tokens above this share of the likeliest.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="As in transformers.", rich_help_panel=_SAMPLING)
+    ] = 1.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="As in vLLM.", rich_help_panel=_SAMPLING)
+    ] = 0.0,
+    seed: Annotated[
+        Optional[int],
+        typer.Option(help="Of all randomness; default: a fresh one.", rich_help_panel=_SAMPLING),
+    ] = None,
+    stop: Annotated[
+        Optional[list[str]],
+        typer.Option(help="Text that ends the output; repeatable."),
+    ] = None,
+    include_stop: Annotated[
+        bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
+    ] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    logprobs: Annotated[
+        bool,
+        typer.Option(
+            "--logprobs",
+            help="Report the target's log-probability of each token (with --json).",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Then decode plainly with the same target, and compare.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    trace: Annotated[
+        Optional[Path],
+        typer.Option(help="Write every draft and verdict as JSON lines.", rich_help_panel=_OUTPUT),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object (one a line with --prompts) instead of streaming.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+) -> int:
+    """Continue a prompt through a hierarchy of models, streaming the text.
+
+    Without options it runs the shipped models. The colour of the text says which level wrote it.
+
+    Examples:
+
+      hierspec generate "def quicksort(items):" --compare
+
+      hierspec generate --target ./Llama-8B --draft ./Llama-1B --hierarchy speculative "Once"
+    """
+    from .generate import Options, run
+
+    return run(
+        Options(
+            prompt=prompt,
+            hierarchy=hierarchy,
+            target=target,
+            drafts=tuple(draft or ()),
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            prompts=prompts,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            sampling={
+                "temperature": temperature,
+                "top_p": top_p,
+                "top_k": top_k,
+                "min_p": min_p,
+                "repetition_penalty": repetition_penalty,
+                "frequency_penalty": frequency_penalty,
+            },
+            seed=seed,
+            stop=tuple(stop or ()),
+            include_stop=include_stop,
+            ignore_eos=ignore_eos,
+            chat=chat,
+            logprobs=logprobs,
+            compare=compare,
+            trace=trace,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+def certify(
+    case: Annotated[Path, typer.Argument(help="CASE.json: tabular models and levels.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    law: Annotated[bool, typer.Option("--law", help="Print the whole law as well.")] = False,
+    allow_inconclusive: Annotated[
+        bool,
+        typer.Option("--allow-inconclusive", help="Let a horizon pass that may hide lossy rules."),
+    ] = False,
+) -> int:
+    """Compute the exact law of a hierarchy's output by enumeration, and compare it.
+
+    Exit status 0 when the output has the target's law, 1 when it has not (total variation
+    distance above 1e-9) or the horizon is too short to tell.
+    """
+    from .certify import run
+
+    return run(case, as_json=as_json, law=law, allow_inconclusive=allow_inconclusive)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Say what hierspec finds here: versions, devices, threads, caches, fast paths."""
+    from .doctor import run
+
+    return run(as_json=as_json)
+
+
+def _mount_zoo() -> None:
+    from ..zoo.cli import app as zoo
+
+    app.add_typer(zoo, name="zoo", help="The small model family that ships with hierspec.")
+
+
+_mount_zoo()
+
+__all__: list[Any] = ["app"]

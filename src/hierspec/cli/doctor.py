@@ -1,0 +1,59 @@
+"""``hierspec doctor``: what is here, and which fast paths are on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+
+def run(*, as_json: bool) -> int:
+    found = examine()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for section, values in found.items():
+        print(section.replace("_", " "))
+        for key, value in values.items():
+            print(f"  {key.replace('_', ' '):<24} {value}")
+    return 0
+
+
+def examine() -> dict[str, dict[str, Any]]:
+    """Versions, hardware, threads, caches, fast paths and the shipped models."""
+    import torch
+
+    from ..lm import lean
+    from ..zoo import registry
+
+    names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+    devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
+    else:
+        devices["cuda"] = "none"
+    return {
+        "versions": {"python": platform.python_version(), **{n: _version(n) for n in names}},
+        "devices": devices,
+        "threads": {
+            "torch": torch.get_num_threads(),
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")
+            or "unset: export OMP_WAIT_POLICY=PASSIVE on machines with few cores",
+        },
+        "fast_paths": lean.fast_paths(),
+        "caches": {
+            "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
+            "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
+        },
+        "zoo": registry.inventory(),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"

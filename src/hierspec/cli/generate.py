@@ -1,0 +1,211 @@
+"""``hierspec generate``: choose the hierarchy, read the prompts, stream or print JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..config import HierarchyConfig, TargetConfig
+from ..generate import Generation, GenerationResult
+from ..presets import PRESETS, preset
+from ..prompts import read_prompts, read_stdin
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command's options, parsed."""
+
+    prompt: str | None
+    hierarchy: str
+    target: str | None
+    drafts: tuple[str, ...]
+    dtype: str | None
+    device: str | None
+    threads: int | None
+    prompts: Path | None
+    batch_size: int
+    max_new_tokens: int
+    sampling: dict[str, Any]
+    seed: int | None
+    stop: tuple[str, ...]
+    include_stop: bool
+    ignore_eos: bool
+    chat: bool
+    logprobs: bool
+    compare: bool
+    trace: Path | None
+    as_json: bool
+
+
+def run(options: Options) -> int:
+    """Generate; 0 when all went well, 130 when the user cut it short."""
+    prompts = _prompts(options)
+    config = choose(options)
+    if options.threads is not None:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    notes = Console(stderr=True)
+    with _waiting(notes, f"loading {config.target.model}", not options.as_json):
+        from ..engine import Hierarchy
+        from ..sampling import SamplingParams
+
+        # A wrong parameter should not wait for the models.
+        sampling = SamplingParams.make(**options.sampling)
+        hierarchy = Hierarchy.from_config(config)
+    start = {
+        "max_new_tokens": options.max_new_tokens,
+        "seed": options.seed,
+        "stop": options.stop,
+        "include_stop_str": options.include_stop,
+        "ignore_eos": options.ignore_eos,
+        "chat": options.chat,
+        "logprobs": options.logprobs,
+        "sampling": sampling,
+    }
+    plain = _plain(hierarchy) if options.compare else None
+    cancelled = False
+    with _tracing(options.trace) as tracer:
+        for at in range(0, len(prompts), options.batch_size):
+            batch = prompts[at : at + options.batch_size]
+            generation = hierarchy.start(batch, tracer=tracer, **start)
+            cancelled = _drive(generation, hierarchy, batch, options)
+            results = generation.results()
+            others: list[GenerationResult | None] = [None] * len(results)
+            if plain is not None and not cancelled:
+                seed = generation.seed
+                others = list(plain.generate_batch(batch, **{**start, "seed": seed}))
+            _report(results, others, options, sampling.greedy, notes)
+            if cancelled:
+                break
+    return 130 if cancelled else 0
+
+
+def choose(options: Options) -> HierarchyConfig:
+    """The configuration meant by --hierarchy, --target, --draft, --dtype and --device."""
+    looks_like_a_file = options.hierarchy.lstrip().startswith("{") or Path(
+        options.hierarchy
+    ).suffix in (".json", ".toml")
+    if options.hierarchy in PRESETS or not looks_like_a_file:
+        target = TargetConfig(model=options.target) if options.target else None
+        config = preset(options.hierarchy, target, options.drafts)
+    else:
+        if options.drafts:
+            raise ValueError("--draft goes with a preset; a hierarchy file names its own levels")
+        config = HierarchyConfig.load(options.hierarchy)
+        if options.target:
+            changed = dataclasses.replace(config.target, model=options.target)
+            config = dataclasses.replace(config, target=changed)
+    changes = {"dtype": options.dtype, "device": options.device}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+
+
+def _prompts(options: Options) -> list[str]:
+    if options.prompts is not None:
+        if options.prompt is not None:
+            raise ValueError("give a PROMPT or --prompts FILE, not both")
+        return read_prompts(options.prompts)
+    if options.prompt is None:
+        raise ValueError('give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE')
+    return [read_stdin() if options.prompt == "-" else options.prompt]
+
+
+def _plain(hierarchy: Any) -> Any:
+    """The same target without levels, on the same weights."""
+    from ..build import Built
+    from ..engine import Hierarchy
+
+    root = dataclasses.replace(hierarchy.root, index=0, below=None)
+    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
+
+
+def _drive(
+    generation: Generation, hierarchy: Any, batch: Sequence[str], options: Options
+) -> bool:
+    """Run the batch, painting a single prompt as it streams; True if the user stopped it."""
+    from .render import Painter
+
+    painter = None
+    if not options.as_json and len(batch) == 1:
+        levels = [generation.names[i] for i in sorted(generation.names)]
+        painter = Painter(Console(highlight=False), levels[:-1], levels[-1])
+        painter.legend()
+        painter.prompt(batch[0])
+    events = iter(generation)
+    try:
+        for event in events:
+            if painter is not None:
+                painter.token(event)
+    except KeyboardInterrupt:
+        events.close()  # type: ignore[attr-defined]
+        return True
+    finally:
+        if painter is not None:
+            painter.end()
+    return False
+
+
+def _report(
+    results: list[GenerationResult],
+    others: list[GenerationResult | None],
+    options: Options,
+    greedy: bool,
+    notes: Console,
+) -> None:
+    from .render import summary
+
+    for result, plain in zip(results, others, strict=True):
+        same = result.token_ids == plain.token_ids if plain is not None and greedy else None
+        if options.as_json:
+            out = result.to_dict()
+            if plain is not None:
+                out["compare"] = {
+                    "tokens_per_second": plain.tokens_per_second,
+                    "speedup": result.tokens_per_second / plain.tokens_per_second
+                    if plain.tokens_per_second
+                    else None,
+                    "same_tokens": same,
+                }
+            print(json.dumps(out, ensure_ascii=False), flush=True)
+            continue
+        if len(results) > 1:
+            print(result.text)
+        for line in summary(result, plain, same):
+            notes.print(line, highlight=False)
+
+
+@contextlib.contextmanager
+def _waiting(notes: Console, what: str, shown: bool) -> Iterator[None]:
+    if shown and notes.is_terminal:
+        with notes.status(what):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def _tracing(path: Path | None) -> Iterator[Any]:
+    """A tracer that writes to ``path``, line by line, so that an interrupted run keeps its own."""
+    if path is None:
+        yield None
+        return
+    from ..trace import JsonLinesTracer
+
+    try:
+        stream = sys.stdout if str(path) == "-" else path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot write the trace to {path}: {error.strerror}") from None
+    try:
+        yield JsonLinesTracer(stream)
+    finally:
+        if stream is not sys.stdout:
+            stream.close()

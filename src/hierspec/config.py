@@ -1,0 +1,355 @@
+"""The hierarchy file: frozen dataclasses, one place for defaults, strict keys.
+
+JSON or TOML, smallest level first. The same object is what the planner prints and what
+``generate --hierarchy`` takes. Parsing checks shape and ranges; what needs the models (an exit
+layer, a vocabulary) is checked when they are there (:mod:`hierspec.build`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .verifiers import base as verifiers
+from .windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """The model whose law the output has.
+
+    Attributes:
+        model: a directory, a hub id, or ``zoo:NAME``.
+        dtype: ``float32``, ``bfloat16``, … or ``auto``: as the checkpoint says.
+        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
+        device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
+    """
+
+    model: str
+    dtype: str = "auto"
+    backend: str = "auto"
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelConfig:
+    """What every level has.
+
+    Attributes:
+        num_speculative_tokens: how many tokens it must hold before it hands them up.
+        verify: by which rule it verifies the level below; the first level has none below.
+        top_m: for ``verify: leading``.
+        temperature: absolute; ``None``: the request's. Ignored when greedy.
+        window: when it hands up before its budget is reached.
+        bonus: whether a fully kept draft earns one more token.
+    """
+
+    method: ClassVar[str]
+    num_speculative_tokens: int
+    verify: str | None = None
+    top_m: int = 1
+    temperature: float | None = None
+    window: Window = dataclasses.field(default_factory=FixedWindow)
+    bonus: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModelConfig(LevelConfig):
+    """A separate model of the target's vocabulary."""
+
+    method: ClassVar[str] = "draft_model"
+    model: str
+    dtype: str | None = None
+    backend: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyExitConfig(LevelConfig):
+    """The target's first ``exit_layer`` layers and its head, sharing its cache [P3]."""
+
+    method: ClassVar[str] = "early_exit"
+    exit_layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramTableConfig(LevelConfig):
+    """Counts from a corpus with back-off."""
+
+    method: ClassVar[str] = "ngram_table"
+    table: str = "zoo:ngram"
+    max_order: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLookupConfig(LevelConfig):
+    """Copies what followed the last occurrence of the latest n-gram in the context."""
+
+    method: ClassVar[str] = "prompt_lookup"
+    prompt_lookup_min: int = 1
+    prompt_lookup_max: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcatenateConfig:
+    """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
+
+    method: ClassVar[str] = "concatenate"
+    parts: tuple[tuple[AnyLevelConfig, ...], ...]
+    repeat: int = 1
+
+
+AnyLevelConfig = LevelConfig | ConcatenateConfig
+_METHODS = {
+    cls.method: cls
+    for cls in (DraftModelConfig, EarlyExitConfig, NgramTableConfig, PromptLookupConfig)
+}
+_WINDOWS = {"fixed": FixedWindow, "entropy": EntropyWindow, "confidence": ConfidenceWindow}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HierarchyConfig:
+    """A target and the levels below it, smallest first.
+
+    Attributes:
+        verify: the rule by which the target verifies the last level.
+        top_m: for ``verify: leading``.
+        allow_lossy: let through rules that change the output law.
+    """
+
+    target: TargetConfig
+    levels: tuple[AnyLevelConfig, ...] = ()
+    verify: str = "block"
+    top_m: int = 1
+    allow_lossy: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:
+        """Parse; every mistake is a ``ValueError`` that names the place and the fix."""
+        data = _strict(data, [f.name for f in dataclasses.fields(cls)], "hierarchy")
+        if "target" not in data:
+            raise ValueError('hierarchy: "target" is missing: {"target": {"model": "..."}, ...}')
+        target = data["target"]
+        if isinstance(target, str):
+            target = {"model": target}
+        levels = data.get("levels", [])
+        if not isinstance(levels, list | tuple):
+            raise ValueError("hierarchy.levels must be a list, smallest level first")
+        return _make(
+            cls,
+            {
+                **data,
+                "target": _make(TargetConfig, _known(TargetConfig, target, "target"), "target"),
+                "levels": parse_chain(levels, "levels"),
+                "verify": _rule(data.get("verify", "block"), "verify"),
+            },
+            "hierarchy",
+        )
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any]) -> HierarchyConfig:
+        """From a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file."""
+        if isinstance(source, Mapping):
+            return cls.from_dict(source)
+        text = str(source)
+        if text.lstrip().startswith("{"):
+            return cls.from_dict(_json(text, "the inline hierarchy"))
+        path = Path(source)
+        try:
+            body = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"cannot read the hierarchy file {text!r} ({error.strerror}): "
+                "give a .json or .toml file, inline JSON, or the name of a preset"
+            ) from None
+        except UnicodeDecodeError:
+            raise ValueError(f"{text}: not a text file; a hierarchy is JSON or TOML") from None
+        if path.suffix == ".toml":
+            try:
+                return cls.from_dict(tomllib.loads(body))
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(f"{text}: not valid TOML: {error}") from None
+        return cls.from_dict(_json(body, text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's own form, defaults left out."""
+        out = _plain(self)
+        out["levels"] = [_level_dict(level) for level in self.levels]
+        return out
+
+
+def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
+    """A chain of levels, smallest first; only levels after the first verify."""
+    parsed = tuple(_level(level, f"{where}[{i}]") for i, level in enumerate(levels))
+    for i, level in enumerate(parsed):
+        if isinstance(level, ConcatenateConfig):
+            if i > 0:
+                raise ValueError(
+                    f"{where}[{i}]: a concatenation only drafts, so it comes first; "
+                    "nest what is below it into its parts"
+                )
+        elif i == 0 and level.verify is not None:
+            raise ValueError(
+                f"{where}[0].verify: the first level has nothing below it to verify; remove it "
+                '(the rule by which the target verifies is the top-level "verify")'
+            )
+        elif i > 0 and level.method == "prompt_lookup":
+            raise ValueError(
+                f"{where}[{i}]: prompt_lookup has no law to verify with; put it first"
+            )
+    return parsed
+
+
+def _level(data: Any, where: str) -> AnyLevelConfig:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} must be an object with a method, not {data!r}")
+    method = data.get("method")
+    if method == "concatenate":
+        return _concatenation(data, where)
+    if method not in _METHODS:
+        raise ValueError(
+            f"{where}.method is {method!r}; there are: {', '.join([*_METHODS, 'concatenate'])}"
+        )
+    cls = _METHODS[method]
+    values = _known(cls, {k: v for k, v in data.items() if k != "method"}, where)
+    if "window" in values:
+        values["window"] = parse_window(values["window"], f"{where}.window")
+    if values.get("verify") is not None:
+        values["verify"] = _rule(values["verify"], f"{where}.verify")
+    level = _make(cls, values, where)
+    _check_numbers(level, where)
+    return level
+
+
+def _concatenation(data: Mapping[str, Any], where: str) -> ConcatenateConfig:
+    values = _strict(data, ["method", "parts", "repeat"], where)
+    parts = values.get("parts")
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError(f"{where}.parts must be a list of levels (or lists of levels)")
+    chains = tuple(
+        parse_chain(part if isinstance(part, list | tuple) else [part], f"{where}.parts[{i}]")
+        for i, part in enumerate(parts)
+    )
+    repeat = values.get("repeat", 1)
+    _positive(repeat, f"{where}.repeat")
+    return ConcatenateConfig(parts=chains, repeat=repeat)
+
+
+def parse_window(data: Any, where: str) -> Window:
+    """``{"kind": "entropy"}`` and the like; also just the kind."""
+    if isinstance(data, FixedWindow | EntropyWindow | ConfidenceWindow):
+        return data
+    data = {"kind": data} if isinstance(data, str) else data
+    if not isinstance(data, Mapping) or data.get("kind") not in _WINDOWS:
+        raise ValueError(f"{where} needs a kind: {', '.join(_WINDOWS)}")
+    cls = _WINDOWS[data["kind"]]
+    values = _known(cls, {k: v for k, v in data.items() if k != "kind"}, where)
+    for key, value in values.items():
+        if value is not None and (not _is_number(value) or value < 0):
+            raise ValueError(f"{where}.{key} must be a number ≥ 0, not {value!r}")
+    return cls(**values)
+
+
+def _check_numbers(level: LevelConfig, where: str) -> None:
+    _positive(level.num_speculative_tokens, f"{where}.num_speculative_tokens")
+    _positive(level.top_m, f"{where}.top_m")
+    if level.temperature is not None and not (
+        _is_number(level.temperature) and level.temperature >= 0
+    ):
+        raise ValueError(f"{where}.temperature must be a number ≥ 0, not {level.temperature!r}")
+    if not isinstance(level.bonus, bool):
+        raise ValueError(f"{where}.bonus must be true or false, not {level.bonus!r}")
+    if isinstance(level, EarlyExitConfig):
+        _positive(level.exit_layer, f"{where}.exit_layer")
+    if isinstance(level, NgramTableConfig) and level.max_order is not None:
+        _positive(level.max_order, f"{where}.max_order")
+    if isinstance(level, PromptLookupConfig):
+        _positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
+        if level.prompt_lookup_max < level.prompt_lookup_min:
+            raise ValueError(f"{where}.prompt_lookup_max must not be below prompt_lookup_min")
+
+
+def _positive(value: Any, where: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{where} must be a whole number of at least 1, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _rule(name: Any, where: str) -> str:
+    try:
+        return verifiers.get(name).name
+    except (ValueError, TypeError):
+        known = ", ".join(verifiers.names())
+        raise ValueError(f"{where}: no verifier called {name!r}; there are: {known}") from None
+
+
+def _known(cls: type, data: Any, where: str) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} must be an object, not {data!r}")
+    return _strict(data, [f.name for f in dataclasses.fields(cls)], where)
+
+
+def _strict(data: Mapping[str, Any], allowed: list[str], where: str) -> dict[str, Any]:
+    for key in data:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.0)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"{where}: unknown key {key!r}; {hint}keys: {', '.join(allowed)}")
+    return dict(data)
+
+
+def _make(cls: type, values: Mapping[str, Any], where: str) -> Any:
+    required = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in required if name not in values]
+    if missing:
+        raise ValueError(f"{where}: {missing[0]!r} is missing")
+    for name in ("model", "dtype", "backend", "device", "table"):
+        if name in values and not (isinstance(values[name], str) or values[name] is None):
+            raise ValueError(f"{where}.{name} must be a string, not {values[name]!r}")
+    return cls(**values)
+
+
+def _json(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: a hierarchy is a JSON object, not {type(data).__name__}")
+    return data
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    out = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if f.default is not dataclasses.MISSING and value == f.default:
+            continue
+        if isinstance(value, TargetConfig):
+            value = _plain(value)
+        out[f.name] = value
+    return out
+
+
+def _level_dict(level: AnyLevelConfig) -> dict[str, Any]:
+    if isinstance(level, ConcatenateConfig):
+        parts = [[_level_dict(part) for part in chain] for chain in level.parts]
+        return {"method": level.method, "parts": parts, "repeat": level.repeat}
+    out = {"method": level.method, **_plain(level)}
+    kind = next(name for name, cls in _WINDOWS.items() if isinstance(level.window, cls))
+    out.pop("window", None)
+    if kind != "fixed":
+        out["window"] = {"kind": kind, **_plain(level.window)}
+    return out

@@ -1,0 +1,177 @@
+"""``Hierarchy``: models wired into a hierarchy, and the ways to generate with it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .build import Built, build
+from .config import HierarchyConfig
+from .generate import Generation, GenerationResult
+from .prompts import apply_chat
+from .sampling import SamplingParams
+from .stopping import StopConditions
+from .types import TokenEvent
+from .verifiers.soundness import check as check_soundness
+
+Prompt = str | Sequence[int]
+
+
+class Hierarchy:
+    """A target model and the levels that draft for it.
+
+    Safe to call from several threads: rounds of different calls take turns.
+
+    >>> import hierspec
+    >>> fast = hierspec.Hierarchy.from_preset("hierarchy")          # the shipped family
+    >>> result = fast.generate("def add(a, b):", max_new_tokens=32)
+    >>> result.num_tokens
+    32
+    """
+
+    def __init__(self, built: Built) -> None:
+        self.config = built.config
+        self.tokenizer = built.tokenizer
+        self.root = built.root
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_config(cls, config: HierarchyConfig | Mapping[str, Any] | str | Path) -> Hierarchy:
+        """Load a hierarchy file (path, inline JSON or mapping).
+
+        Raises:
+            ValueError: with what is wrong and how to mend it.
+        """
+        if not isinstance(config, HierarchyConfig):
+            config = HierarchyConfig.load(config)
+        return cls(build(config))
+
+    @classmethod
+    def from_preset(cls, name: str, **models: Any) -> Hierarchy:
+        """A preset by name; ``target=TargetConfig(...)`` and ``drafts=[...]`` replace the zoo."""
+        from .presets import preset
+
+        return cls.from_config(preset(name, **models))
+
+    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
+        """Continue one prompt; the options are those of :meth:`start`."""
+        return self.generate_batch([prompt], **options)[0]
+
+    def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[GenerationResult]:
+        """Continue several prompts together; each has its own randomness (seed, place)."""
+        streamer = options.pop("streamer", None)
+        generation = self.start(prompts, **options)
+        for event in generation:
+            if streamer is not None:
+                streamer.put(event)
+        if streamer is not None:
+            streamer.end()
+        return generation.results()
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:
+        """Continue one prompt, an event a token. Abandoning the iterator frees everything."""
+        return iter(self.start([prompt], **options))
+
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int = 128,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        eos_token_id: int | Sequence[int] | None = None,
+        ignore_eos: bool = False,
+        include_stop_str: bool = False,
+        chat: bool = False,
+        logprobs: bool = False,
+        until: Callable[[int, Sequence[int]], bool] | None = None,
+        tracer: Any = None,
+        sampling: SamplingParams | None = None,
+        **params: Any,
+    ) -> Generation:
+        """A batch ready to run: iterate it for events, then ask ``results()``.
+
+        Args:
+            prompts: texts, or lists of token ids.
+            max_new_tokens: per sequence; the context length may end it sooner.
+            seed: of all randomness; drawn afresh (and reported) where ``None``.
+            stop: texts that end the output where they appear; they are left out of ``text``.
+            eos_token_id: ends the output; default: the tokenizer's and the model's.
+            chat: apply the tokenizer's chat template to each prompt.
+            logprobs: report the raw target's log-probability of every emitted token.
+            until: called ``until(sequence, tokens so far)`` after every token; true ends it.
+            tracer: gets an event for every request and verdict.
+            sampling: or its fields one by one: ``temperature`` (0: greedy), ``top_k``, ``top_p``,
+                ``min_p``, ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
+                ``logit_bias``, ``logits_processors``.
+
+        Raises:
+            ValueError: an empty prompt, one longer than the context, a rule that would change the
+                output law, a parameter out of range.
+        """
+        if sampling is None:
+            sampling = SamplingParams.make(**params)
+        elif params:
+            raise ValueError(f"give sampling=... or {', '.join(params)}, not both")
+        check_soundness(
+            self.root, greedy=sampling.greedy, allow_lossy=self.config.allow_lossy
+        )
+        eos = self.eos_token_ids(eos_token_id)
+        conditions = StopConditions(
+            eos_token_ids=frozenset() if ignore_eos else eos,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            max_new_tokens=max_new_tokens,
+            include_stop_str=include_stop_str,
+        )
+        return Generation(
+            self.root,
+            [self._ids(prompt, chat) for prompt in prompts],
+            tokenizer=self.tokenizer,
+            params=sampling,
+            stop=conditions,
+            seed=secrets.randbits(32) if seed is None else seed,
+            want_logprobs=logprobs,
+            lock=self._lock,
+            until=until,
+            tracer=tracer,
+        )
+
+    def eos_token_ids(self, chosen: int | Sequence[int] | None = None) -> frozenset[int]:
+        """What ends a text: the caller's ids, or the model's and the tokenizer's."""
+        if chosen is not None:
+            return frozenset([chosen] if isinstance(chosen, int) else chosen)
+        found = [
+            getattr(self.root.model, "eos_token_id", None),
+            getattr(self.tokenizer, "eos_token_id", None),
+        ]
+        ids: set[int] = set()
+        for value in found:
+            if isinstance(value, int):
+                ids.add(value)
+            elif value is not None:
+                ids.update(value)
+        return frozenset(ids)
+
+    def _ids(self, prompt: Prompt, chat: bool) -> list[int]:
+        if not isinstance(prompt, str):
+            ids = [int(token) for token in prompt]
+        elif self.tokenizer is None:
+            raise ValueError("the target has no tokenizer beside it: give token ids, not text")
+        elif chat:
+            ids = apply_chat(self.tokenizer, prompt)
+        else:
+            ids = self.tokenizer(prompt)["input_ids"]
+        vocab, longest = self.root.model.vocab_size, self.root.model.max_length
+        if not ids:
+            raise ValueError("the prompt is empty: give at least one token to continue")
+        if min(ids) < 0 or max(ids) >= vocab:
+            raise ValueError(f"a prompt token lies outside the target's vocabulary of {vocab}")
+        if len(ids) >= longest:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and the target's context holds {longest}: "
+                "shorten it to leave room for output"
+            )
+        return ids

@@ -1,0 +1,222 @@
+"""From prompts to token events: rounds, until every sequence has met its own end.
+
+The loop commits what a round emitted one token at a time, so that an end-of-text token, a stop
+string or a limit inside a draft ends the output exactly there. It prints nothing: callers get
+:class:`TokenEvent` values, and :class:`GenerationResult` when all is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import runtime
+from .dice import PhiloxDice
+from .hierarchy import Node, Verify, walk
+from .sampling import SamplingParams
+from .stopping import StopConditions, TextStream
+from .types import TokenEvent, Verdict
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """One finished sequence. Times in seconds; counts of a batch's levels are the whole run's.
+
+    Attributes:
+        finish_reason: ``"stop"`` (end of text or a stop string), ``"length"``, ``"cancelled"``.
+        tokens_per_second: decoding only: tokens after the first over the time after the first.
+        target_calls: forwards of the target this sequence took part in, without its prefill.
+        mean_acceptance_length: tokens emitted per target call, bonus included.
+        logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
+        levels: counters per level below the target, smallest first.
+        target: the same counters for the target.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    seed: int
+    num_prompt_tokens: int
+    time_to_first_token: float
+    decode_seconds: float
+    target_calls: int
+    mean_acceptance_length: float
+    levels: tuple[dict[str, Any], ...]
+    target: dict[str, Any]
+    logprobs: tuple[float, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def tokens_per_second(self) -> float:
+        after_first = self.num_tokens - 1
+        return after_first / self.decode_seconds if after_first > 0 < self.decode_seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``generate --json`` prints."""
+        out = {
+            "schema_version": SCHEMA_VERSION,
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "num_prompt_tokens": self.num_prompt_tokens,
+            "num_tokens": self.num_tokens,
+            "time_to_first_token": self.time_to_first_token,
+            "decode_seconds": self.decode_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "target_calls": self.target_calls,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "levels": list(self.levels),
+            "target": self.target,
+        }
+        return {**out, "logprobs": list(self.logprobs)} if self.logprobs else out
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One sequence being written."""
+
+    sequence: runtime.Sequence
+    text: TextStream
+    limit: int
+    emitted: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    rounds: int = 0
+    in_rounds: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class Generation:
+    """A batch in progress. Iterate it for events; ``results()`` afterwards, also when cut short.
+
+    Args:
+        root: the hierarchy.
+        names: of nodes, for events.
+        prompts: token ids, at least one each.
+        lock: held for the length of a round, so that threads may share the models.
+    """
+
+    def __init__(
+        self,
+        root: Verify,
+        prompts: Sequence[Sequence[int]],
+        *,
+        tokenizer: Any,
+        params: SamplingParams,
+        stop: StopConditions,
+        seed: int,
+        want_logprobs: bool,
+        lock: AbstractContextManager[Any],
+        until: Callable[[int, Sequence[int]], bool] | None = None,
+        tracer: Any = None,
+    ) -> None:
+        self.root, self.seed, self.lock, self.until = root, seed, lock, until
+        self.runtime = runtime.Runtime(root, root.model.vocab_size, tracer)
+        self.names = {node.index: node.name for node in walk(root)}
+        self.streams = []
+        for i, prompt in enumerate(prompts):
+            limit = stop.budget(len(prompt), root.model.max_length)
+            sequence = runtime.Sequence(
+                id=i,
+                root=root,
+                tokens=list(prompt),
+                params=params,
+                dice=PhiloxDice(seed, i),
+                wanted=limit,
+                want_logprobs=want_logprobs,
+            )
+            self.streams.append(_Stream(sequence, TextStream(tokenizer, stop), limit))
+        self.began = time.perf_counter()
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        live = list(self.streams)
+        try:
+            prefill = True
+            while live:
+                for stream in live:
+                    # The first token needs no draft: the prompt's own forward gives it.
+                    left = stream.limit - len(stream.emitted)
+                    stream.sequence.wanted = 1 if prefill else left
+                with self.lock:
+                    verdicts = self.runtime.round([stream.sequence for stream in live])
+                if prefill:
+                    self.runtime.metrics.reset()
+                now = time.perf_counter()
+                for stream, verdict in zip(live, verdicts, strict=True):
+                    stream.last_at = now
+                    if prefill:
+                        stream.first_at = now
+                    else:
+                        stream.rounds += 1
+                        stream.in_rounds += len(verdict.emitted)
+                    yield from self._commit(stream, verdict)
+                    if stream.finish_reason is not None:
+                        stream.sequence.close()
+                live = [stream for stream in live if stream.finish_reason is None]
+                prefill = False
+        finally:
+            for stream in self.streams:
+                stream.finish_reason = stream.finish_reason or "cancelled"
+                stream.sequence.close()
+
+    def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
+        """Append a round's tokens, one by one, up to whatever ends the sequence."""
+        for i, token in enumerate(verdict.emitted.tokens):
+            stream.emitted.append(token)
+            stream.sequence.tokens.append(token)
+            text, reason = stream.text.feed(token)
+            if reason is None and self.until is not None:
+                if self.until(stream.sequence.id, stream.sequence.tokens):
+                    reason = "stop"
+                    text += stream.text.finish()
+            if reason is None and len(stream.emitted) >= stream.limit:
+                reason = "length"
+                text += stream.text.finish()
+            logprob = verdict.logprobs[i] if verdict.logprobs else None
+            if logprob is not None:
+                stream.logprobs.append(logprob)
+            stream.finish_reason = reason
+            yield TokenEvent(
+                token_id=token,
+                text=text,
+                index=len(stream.emitted) - 1,
+                level=self.names[verdict.emitted.origins[i]],
+                logprob=logprob,
+                sequence=stream.sequence.id,
+                finish_reason=reason,
+            )
+            if reason is not None:
+                return
+
+    def results(self) -> list[GenerationResult]:
+        """What every sequence came to, in the order of the prompts."""
+        stats = self.runtime.metrics.levels
+        leaves: list[Node] = [node for node in walk(self.root) if node is not self.root]
+        levels = tuple(stats[node.index].to_dict() for node in leaves)
+        return [
+            GenerationResult(
+                text=stream.text.text,
+                token_ids=tuple(stream.emitted),
+                finish_reason=stream.finish_reason or "cancelled",
+                seed=self.seed,
+                num_prompt_tokens=stream.sequence.num_prompt,
+                time_to_first_token=max(stream.first_at - self.began, 0.0),
+                decode_seconds=stream.last_at - stream.first_at,
+                target_calls=stream.rounds,
+                mean_acceptance_length=stream.in_rounds / stream.rounds if stream.rounds else 0.0,
+                levels=levels,
+                target=stats[self.root.index].to_dict(),
+                logprobs=tuple(stream.logprobs),
+            )
+            for stream in self.streams
+        ]

@@ -1,0 +1,162 @@
+"""For users of transformers: ``model.generate(..., custom_generate=hierspec.custom_generate)``.
+
+transformers prepares the inputs, processors and stopping criteria and hands over to us for the
+loop; the model's own weights are the target, through its own layers.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .build import Built, build_on
+from .config import HierarchyConfig
+from .engine import Hierarchy
+from .sampling import SamplingParams
+
+# A hierarchy is built once per model and configuration, and dies with the model.
+_BUILT: weakref.WeakKeyDictionary[Any, dict[str, Hierarchy]] = weakref.WeakKeyDictionary()
+_REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+def custom_generate(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    hierarchy: Hierarchy | Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | None = None,
+    token_streamer: Any = None,
+    seed: int | None = None,
+    tokenizer: Any = None,
+    **model_kwargs: Any,
+) -> Any:
+    """The decoding loop of ``model.generate``, speculative, with the same output law.
+
+    Args:
+        model: the target.
+        input_ids: [B, L], left-padded where ``attention_mask`` says so; already repeated for
+            ``num_return_sequences``.
+        hierarchy: the ``levels`` of a hierarchy file (smallest first), the whole file's mapping
+            without ``target``, or a ready :class:`~hierspec.Hierarchy` over the same weights.
+        token_streamer: a transformers streamer. (``streamer=`` itself is not passed on to custom
+            loops by transformers.)
+        seed: of the randomness; default: drawn from torch's global generator, as
+            ``torch.manual_seed`` users expect of ``generate``.
+
+    Returns:
+        token ids [B, L + new], right-padded, as ``generate`` does; or its output object with
+        ``return_dict_in_generate``.
+
+    Raises:
+        ValueError: beam search and other modes that are not a next-token law, named.
+    """
+    _refuse(generation_config, model_kwargs)
+    engine = _engine(model, hierarchy, tokenizer)
+    greedy = not generation_config.do_sample
+    if seed is None:
+        seed = 0 if greedy else int(torch.randint(2**31, (1,)))
+    params = SamplingParams(
+        temperature=0.0 if greedy else 1.0, logits_processors=tuple(logits_processor)
+    )
+    padding = _padding(input_ids, model_kwargs.get("attention_mask"))
+    rows = [row[pad:].tolist() for row, pad in zip(input_ids, padding, strict=True)]
+    generation = engine.start(
+        rows,
+        # The criteria of transformers hold the length limit; this one only sizes the last drafts.
+        max_new_tokens=max(generation_config.max_length - input_ids.shape[1], 1),
+        sampling=params,
+        seed=seed,
+        ignore_eos=True,
+        until=_criteria(stopping_criteria, rows, input_ids),
+    )
+    for event in generation:
+        if token_streamer is not None:
+            token_streamer.put(torch.tensor([event.token_id]))
+    if token_streamer is not None:
+        token_streamer.end()
+    out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)
+    if generation_config.return_dict_in_generate:
+        from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+        return GenerateDecoderOnlyOutput(sequences=out)
+    return out
+
+
+def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
+    if (config.num_beams or 1) > 1:
+        raise ValueError("hierspec does not do beam search: set num_beams=1")
+    if (getattr(config, "penalty_alpha", None) or 0) > 0:
+        raise ValueError("hierspec does not do contrastive search: leave penalty_alpha unset")
+    for name in _REFUSED:
+        if config.return_dict_in_generate and getattr(config, name, False):
+            raise ValueError(f"hierspec does not collect {name}: leave it off")
+    if model_kwargs.get("inputs_embeds") is not None:
+        raise ValueError("hierspec works on token ids: give input_ids, not inputs_embeds")
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError("hierspec keeps its own cache: leave past_key_values out")
+
+
+def _engine(model: Any, hierarchy: Any, tokenizer: Any) -> Hierarchy:
+    if isinstance(hierarchy, Hierarchy):
+        return hierarchy
+    if hierarchy is None:
+        raise ValueError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
+    if isinstance(hierarchy, str):
+        hierarchy = json.loads(hierarchy)
+    data = {"levels": hierarchy} if isinstance(hierarchy, list | tuple) else dict(hierarchy)
+    data["target"] = {"model": model.config.name_or_path or "target"}
+    key = json.dumps(data, sort_keys=True)
+    built = _BUILT.setdefault(model, {})
+    if key not in built:
+        config = HierarchyConfig.from_dict(data)
+        built[key] = Hierarchy(_on(model, config, tokenizer))
+    return built[key]
+
+
+def _on(model: Any, config: HierarchyConfig, tokenizer: Any) -> Built:
+    from .lm.hf import HFBackend
+
+    return build_on(HFBackend(model), config, tokenizer)
+
+
+def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
+    """How many pads stand before each row's text. transformers drops a mask of ones."""
+    if mask is None:
+        return [0] * input_ids.shape[0]
+    pads = (mask == 0).sum(-1).tolist()
+    for row, pad in zip(mask, pads, strict=True):
+        if bool((row[:pad] != 0).any()):
+            raise ValueError("pad on the left: set tokenizer.padding_side = 'left'")
+    return pads
+
+
+def _criteria(criteria: Any, rows: Sequence[Sequence[int]], input_ids: torch.Tensor) -> Any:
+    """The stopping criteria of transformers as a function of one row's tokens so far.
+
+    They count padding as length, as ``generate`` does, so that ``max_length`` means the same.
+    """
+    width = input_ids.shape[1]
+
+    def stop(sequence: int, tokens: Sequence[int]) -> bool:
+        padded = [*input_ids[sequence, : width - len(rows[sequence])].tolist(), *tokens]
+        ids = torch.tensor([padded], device=input_ids.device)
+        return bool(torch.as_tensor(criteria(ids, None)).all())
+
+    return stop
+
+
+def _padded(
+    input_ids: torch.Tensor, new: Sequence[Sequence[int]], config: Any
+) -> torch.Tensor:
+    longest = max(len(tokens) for tokens in new)
+    pad = config._pad_token_tensor if config._pad_token_tensor is not None else 0
+    tail = input_ids.new_full((len(new), longest), int(pad))
+    for row, tokens in zip(tail, new, strict=True):
+        row[: len(tokens)] = input_ids.new_tensor(list(tokens))
+    return torch.cat([input_ids, tail], dim=-1)

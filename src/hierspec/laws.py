@@ -1,0 +1,169 @@
+"""Next-token laws as opaque rows: dense, or one-hot where the choice was deterministic.
+
+A law stays on the device its scores came from. Rows are read by position; nobody outside this
+module needs to know how they are stored. Greedy decoding is not a special case of the engine but
+of the representation: its laws are one-hot and cost nothing to keep.
+
+Shapes: n rows over a vocabulary of V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseLaws:
+    """n laws as a matrix ``probs`` [n, V], float32 or float64; rows sum to 1."""
+
+    probs: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.probs.shape[0]
+
+    @property
+    def width(self) -> int:
+        """One more than the highest token id it can name."""
+        return self.probs.shape[1]
+
+    @staticmethod
+    def merged(parts: Sequence[DenseLaws]) -> DenseLaws:
+        width = max(part.width for part in parts)
+        return DenseLaws(torch.cat([part.dense(width) for part in parts]))
+
+    def rows(self, start: int, stop: int) -> DenseLaws:
+        return DenseLaws(self.probs[start:stop])
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        """[n, V]; ids past this law's own vocabulary (a padded embedding above it) get 0."""
+        missing = vocab_size - self.probs.shape[1]
+        return self.probs if missing == 0 else torch.nn.functional.pad(self.probs, (0, missing))
+
+    def prob(self, row: int, token: int) -> float:
+        return float(self.probs[row, token]) if token < self.probs.shape[1] else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneHotLaws:
+    """n laws that each put all their mass on one token: greedy choices, prompt look-ups."""
+
+    ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return max(self.ids, default=-1) + 1
+
+    @staticmethod
+    def merged(parts: Sequence[OneHotLaws]) -> OneHotLaws:
+        return OneHotLaws(tuple(i for part in parts for i in part.ids))
+
+    def rows(self, start: int, stop: int) -> OneHotLaws:
+        return OneHotLaws(self.ids[start:stop])
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        out = torch.zeros(len(self.ids), vocab_size, dtype=torch.float64)
+        out[torch.arange(len(self.ids)), torch.tensor(self.ids, dtype=torch.long)] = 1.0
+        return out
+
+    def prob(self, row: int, token: int) -> float:
+        return float(self.ids[row] == token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedLaws:
+    """Laws of several kinds in a row, as a concatenated draft or a partial look-up leaves them."""
+
+    parts: tuple[DenseLaws | OneHotLaws, ...]
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        return max(part.width for part in self.parts)
+
+    def rows(self, start: int, stop: int) -> Laws:
+        kept, base = [], 0
+        for part in self.parts:
+            lo, hi = max(start - base, 0), min(stop - base, len(part))
+            if lo < hi:
+                kept.append(part.rows(lo, hi))
+            base += len(part)
+        return concatenate(kept)
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        rows = [part.dense(vocab_size) for part in self.parts]
+        like = next(part.probs for part in self.parts if isinstance(part, DenseLaws))
+        return torch.cat([row.to(like) for row in rows])
+
+    def prob(self, row: int, token: int) -> float:
+        for part in self.parts:
+            if row < len(part):
+                return part.prob(row, token)
+            row -= len(part)
+        raise IndexError(row)
+
+
+Laws = DenseLaws | OneHotLaws | MixedLaws
+EMPTY = OneHotLaws(())
+
+
+def concatenate(laws: Sequence[Laws]) -> Laws:
+    """One value for the rows of several, in order; neighbours of one kind are merged."""
+    flat: list[DenseLaws | OneHotLaws] = []
+    for law in laws:
+        flat.extend(law.parts if isinstance(law, MixedLaws) else (law,))
+    flat = [part for part in flat if len(part)]
+    if not flat:
+        return EMPTY
+    if len(flat) == 1:
+        return flat[0]
+    kind = type(flat[0])
+    if all(type(part) is kind for part in flat):
+        return kind.merged(flat)  # type: ignore[arg-type]
+    return MixedLaws(tuple(flat))
+
+
+def draw(
+    probs: torch.Tensor,
+    uniforms: np.ndarray | Sequence[float],
+    otherwise: Callable[[int], torch.Tensor] | None = None,
+) -> list[int]:
+    """One token per row by inverse CDF.
+
+    Args:
+        probs: [n, V], non-negative; rows need not be normalised.
+        uniforms: n numbers in [0, 1).
+        otherwise: the row to draw from instead, [V], where row i has no mass.
+
+    Returns:
+        n token ids. A token of probability 0 is never drawn, whatever the rounding.
+
+    Raises:
+        ValueError: a row holds NaN, or has no mass and nothing stands in for it.
+    """
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1:]
+    u = torch.as_tensor(uniforms, dtype=torch.float64, device=cdf.device).unsqueeze(-1)
+    ids = torch.searchsorted(cdf, u * total, right=True)
+    picked: list[int] = []
+    for row, (i, mass) in enumerate(torch.cat([ids.double(), total], 1).tolist()):
+        if mass == 0.0 and otherwise is not None:
+            picked += draw(otherwise(row).unsqueeze(0), uniforms[row : row + 1])
+        elif not 0.0 < mass < float("inf"):
+            raise ValueError(
+                "a next-token law is not finite (NaN scores?): try --dtype float32, "
+                "or check the model's weights"
+            )
+        elif i == cdf.shape[1]:  # u·total rounded up to total: the last token with mass
+            picked.append(int(probs[row].nonzero()[-1]))
+        else:
+            picked.append(int(i))
+    return picked

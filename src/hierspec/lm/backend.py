@@ -1,0 +1,70 @@
+"""What a transformer must offer to be run in segments: a range of layers over packed tokens.
+
+A backend knows nothing of contexts, rewinds or exits: :class:`~hierspec.lm.trunk.Trunk` does.
+Tokens of many sequences are *packed*: hidden states are ``[N, d]`` without padding, and a span
+says which run of rows belongs to which sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+
+class Span(NamedTuple):
+    """``n`` consecutive packed rows: the tokens at positions ``start … start + n - 1``.
+
+    ``cache`` is what the backend's ``new_cache`` returned for that sequence.
+    """
+
+    cache: Any
+    start: int
+    n: int
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A transformer that can be run layer range by layer range.
+
+    Attributes:
+        name: for messages and metrics.
+        fast_path: which implementation runs, in a few words (for ``hierspec doctor``).
+        hidden_size: d, the width of the hidden states between layers.
+        dtype: of the hidden states; scores are float32 (float64 for a float64 model).
+    """
+
+    name: str
+    fast_path: str
+    num_layers: int
+    vocab_size: int
+    hidden_size: int
+    max_length: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def new_cache(self, capacity: int) -> Any:
+        """Room for the keys and values of ``capacity`` tokens of one sequence, all layers."""
+        ...
+
+    def grow(self, cache: Any, capacity: int) -> Any:
+        """A cache with more room and the same contents; ``cache`` itself is left untouched."""
+        ...
+
+    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+        """Token ids [N] (int64) at the positions of ``spans`` → input of layer 0, [N, d]."""
+        ...
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        """Run layers ``lo … hi - 1`` on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
+
+        Writes keys and values at ``start … start + n - 1`` of every span's cache and attends to
+        ``0 … position``. What a cache holds beyond ``start + n`` is ignored, so that a rewind is
+        nothing but a smaller ``start``.
+        """
+        ...
+
+    def head(self, h: torch.Tensor) -> torch.Tensor:
+        """Final norm, language-model head, soft-capping and scaling: [N, d] → scores [N, V]."""
+        ...

@@ -1,0 +1,125 @@
+"""What the engine asks of a language model: scores for positions, and nothing else.
+
+A model never sees the hierarchy. It is handed contexts and says, for the positions asked,
+how it scores the next token. What it has cached is its own business: a :class:`Slot` knows
+which tokens it holds, so a caller never feeds, rewinds or patches a cache. It states the whole
+context, and the slot works out what is missing (design principle 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The tokens a row is conditioned on, without copying the long part.
+
+    ``committed`` is the sequence's own list (prompt and emitted tokens). It only ever grows, and
+    is shared by reference. ``pending`` are tokens of a round in progress, which may be thrown
+    away again.
+    """
+
+    committed: Sequence[int]
+    pending: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.committed) + len(self.pending)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.committed
+        yield from self.pending
+
+    def tokens(self, start: int = 0) -> list[int]:
+        """The tokens from position ``start`` on."""
+        base = len(self.committed)
+        if start >= base:
+            return list(self.pending[start - base :])
+        return [*self.committed[start:], *self.pending]
+
+    def plus(self, tokens: Sequence[int]) -> Context:
+        """This context, continued by ``tokens``."""
+        return Context(self.committed, (*self.pending, *tokens))
+
+
+@dataclass(slots=True)
+class Slot:
+    """One sequence's place in one model's cache: the tokens held, and the model's own state.
+
+    ``held`` are the tokens whose keys and values (or other state) are cached, in order. The first
+    ``agreed`` of them are known to equal the sequence's committed tokens, which never change, so
+    that :meth:`overlap` compares only the few that follow.
+    """
+
+    held: list[int] = field(default_factory=list)
+    agreed: int = 0
+    state: Any = None
+
+    def overlap(self, context: Context, at_most: int) -> int:
+        """How many leading tokens of ``context`` are held already, capped at ``at_most``."""
+        n = self.agreed
+        limit = min(len(self.held), len(context), at_most)
+        if n > limit:
+            return limit
+        for token in context.tokens(n)[: limit - n]:
+            if self.held[n] != token:
+                break
+            n += 1
+        self.agreed = max(self.agreed, min(n, len(context.committed)))
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Scores wanted: for the next token after ``context[:start]``, … , after all of ``context``.
+
+    That is ``len(context) - start + 1`` rows. A draft step asks with ``start == len(context)``
+    (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
+    ``start`` is at least 1.
+    """
+
+    slot: Slot
+    context: Context
+    start: int
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.context) - self.start + 1
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Anything that can score positions: a transformer, an early exit of one, a table.
+
+    Attributes:
+        name: for messages and metrics.
+        vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
+        max_length: the longest context it can take, in tokens.
+        device: where its scores live.
+    """
+
+    name: str
+    vocab_size: int
+    max_length: int
+    device: torch.device
+
+    def open(self) -> Slot:
+        """A fresh, empty slot for one sequence."""
+        ...
+
+    def close(self, slot: Slot) -> None:
+        """Give a slot's memory back."""
+        ...
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """Raw scores (logits; no temperature) of all rows asked, packed query after query.
+
+        Returns a tensor [Σ num_rows, V], float32 (float64 for float64 models). Slots are brought
+        up to date on the way: rewound to what they share with the context, then fed what is
+        missing. Queries of one call may differ in length; a slot appears at most once.
+        """
+        ...

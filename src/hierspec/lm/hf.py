@@ -1,0 +1,305 @@
+"""Any transformers decoder, through its own layer modules and our loop over them.
+
+The model's own forward runs all layers with one cache length; segments need a range of layers
+with lengths of their own. So the loop, the cache, the masks, the positions and the final head are
+ours, and the layers, norms and embeddings are the library's. What is driven is found by structure
+(``_parts``) and, since structure can deceive, checked once against the model's own forward.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hierspec.lm.backend import Span
+from hierspec.lm.hf_attention import packed_attention
+from hierspec.lm.hf_support import check_supported, layer_kinds
+
+
+class _Storage:
+    """One sequence's keys and values: per layer [1, H_kv, capacity, d_head], made on first use.
+
+    Layers tell their shapes only when they run (H_kv and d_head may differ from layer to layer).
+    """
+
+    __slots__ = ("capacity", "keys", "values")
+
+    def __init__(self, num_layers: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.keys: list[torch.Tensor | None] = [None] * num_layers
+        self.values: list[torch.Tensor | None] = [None] * num_layers
+
+    def write(
+        self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store k, v [1, H_kv, n, d] at ``start``; return all up to there as views."""
+        end = start + k.shape[2]
+        keys, values = self.keys[layer], self.values[layer]
+        if keys is None or values is None:
+            keys = self.keys[layer] = k.new_empty(1, k.shape[1], self.capacity, k.shape[3])
+            values = self.values[layer] = v.new_empty(1, v.shape[1], self.capacity, v.shape[3])
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def grown(self, capacity: int) -> _Storage:
+        new = _Storage(len(self.keys), capacity)
+        for old, out in ((self.keys, new.keys), (self.values, new.values)):
+            for i, t in enumerate(old):
+                if t is not None:
+                    out[i] = t.new_empty(1, t.shape[1], capacity, t.shape[3])
+                    out[i][:, :, : self.capacity] = t
+        return new
+
+
+class _OneSpan:
+    """What a layer takes for a library cache, when one sequence runs."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.span.cache.write(layer_idx, self.span.start, k, v)
+
+
+class _ManySpans:
+    """The same for packed sequences: keys and values go on to :func:`packed_attention`."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        self.views: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        row, self.views = 0, []
+        for cache, start, n in self.spans:
+            ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
+            self.views.append(cache.write(layer_idx, start, ks, vs))
+            row += n
+        return k, v
+
+
+class HFBackend:
+    """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
+
+    Args:
+        model: the loaded model; it is put in eval mode and otherwise left as it is.
+        name: for messages; defaults to the model's own.
+
+    Raises:
+        ValueError: the model is recurrent, encoder-decoder, or of a shape this loop cannot drive.
+    """
+
+    def __init__(self, model: nn.Module, name: str | None = None) -> None:
+        check_supported(model)
+        self.model = model.eval()
+        config = model.config.get_text_config(decoder=True)
+        self.config = config
+        self.name = name or model.config.name_or_path or config.model_type
+        parts = _parts(model)
+        self.embedding, self.modules = parts["embedding"], parts["layers"]
+        self.norm, self.lm_head = parts["norm"], parts["head"]
+        self.rotary, self.learned = parts["rotary"], parts["positions"]
+        self.project_in, self.project_out = parts["project_in"], parts["project_out"]
+        self.num_layers = len(self.modules)
+        self.hidden_size = config.hidden_size
+        self.vocab_size = self.lm_head.weight.shape[0]
+        self.max_length = config.max_position_embeddings
+        self.device, self.dtype = self.embedding.weight.device, self.embedding.weight.dtype
+        self.kinds = layer_kinds(config, self.num_layers)
+        self.window = getattr(config, "sliding_window", None)
+        self.attention = config._attn_implementation or "eager"
+        if self.attention not in ("sdpa", "eager"):
+            raise ValueError(
+                f"{self.name} uses the attention {self.attention!r}, which takes no masks of our "
+                "own; load it with attn_implementation='sdpa' or 'eager'"
+            )
+        self.fast_path = f"transformers layers, {self.attention} attention"
+        self.scale = getattr(config, "logit_scale", None)  # Cohere
+        self.divisor = getattr(config, "logits_scaling", None)  # Granite
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        self.multiplier = getattr(config, "embedding_multiplier", None)
+        self.rotary_by_type = self.rotary is not None and (
+            "layer_type" in inspect.signature(self.rotary.forward).parameters
+        )
+        arguments = inspect.signature(self.modules[0].forward).parameters
+        self.takes_rotary = "position_embeddings" in arguments
+        # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
+        self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
+        self.packs = bool(getattr(model, "_supports_attention_backend", False))
+        try:
+            self._check_against_model()
+        except (TypeError, AttributeError, IndexError, KeyError) as error:
+            raise ValueError(
+                f"{self.name} ({config.model_type}) cannot be driven layer by layer "
+                f"({type(error).__name__}: {error}). This architecture is not supported yet"
+            ) from error
+
+    def new_cache(self, capacity: int) -> _Storage:
+        return _Storage(self.num_layers, capacity)
+
+    def grow(self, cache: _Storage, capacity: int) -> _Storage:
+        return cache.grown(capacity)
+
+    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+        h = self.embedding(ids)
+        if self.multiplier is not None:
+            h = h * self.multiplier
+        if self.project_in is not None:
+            h = self.project_in(h)
+        if self.learned is not None:
+            # Not through forward: OPT's takes a mask, and only adds its offset to the positions.
+            offset = getattr(self.learned, "offset", 0)
+            h = h + nn.functional.embedding(self._positions(spans) + offset, self.learned.weight)
+        return h
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        if len(spans) > 1 and not self.packs:
+            sizes = [span.n for span in spans]
+            parts = zip(h.split(sizes), spans, strict=True)
+            return torch.cat([self.layers(part, lo, hi, [span]) for part, span in parts])
+        positions = self._positions(spans)[None]
+        h = h[None]
+        rotary = self._rotary(h, positions, lo, hi)
+        kinds = set(self.kinds[lo:hi])
+        if len(spans) == 1:
+            cache: _OneSpan | _ManySpans = _OneSpan(spans[0])
+            masks: dict[str, Any] = {kind: self._mask(spans[0], kind) for kind in kinds}
+            return self._run(h, lo, hi, cache, masks, rotary, positions)[0]
+        cache = _ManySpans(spans)
+        masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
+        with packed_attention(self.config, self.attention, cache, masks, self.kinds):
+            return self._run(h, lo, hi, cache, {}, rotary, positions)[0]
+
+    def _run(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        cache: Any,
+        masks: dict[str, Any],
+        rotary: dict[str, Any],
+        positions: torch.Tensor,
+    ) -> torch.Tensor:
+        for i in range(lo, hi):
+            kind = self.kinds[i]
+            extra: dict[str, Any] = {self.cache_argument: cache}
+            if self.takes_rotary:
+                extra["position_embeddings"] = rotary[kind]
+            out = self.modules[i](
+                h,
+                attention_mask=masks.get(kind),
+                position_ids=positions,
+                use_cache=True,
+                **extra,
+            )
+            h = out[0] if isinstance(out, tuple) else out
+        return h
+
+    def head(self, h: torch.Tensor) -> torch.Tensor:
+        if self.norm is not None:
+            h = self.norm(h)
+        if self.project_out is not None:
+            h = self.project_out(h)
+        logits = self.lm_head(h)
+        if self.scale is not None:
+            logits = logits * self.scale
+        if self.divisor is not None:
+            logits = logits / self.divisor
+        if self.cap is not None:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _positions(self, spans: Sequence[Span]) -> torch.Tensor:
+        parts = [torch.arange(s.start, s.start + s.n, device=self.device) for s in spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _rotary(self, h: torch.Tensor, positions: torch.Tensor, lo: int, hi: int) -> dict[str, Any]:
+        kinds = set(self.kinds[lo:hi])
+        if self.rotary is None or not self.takes_rotary:
+            return dict.fromkeys(kinds)
+        if self.rotary_by_type:
+            return {kind: self.rotary(h, positions, kind) for kind in kinds}
+        return dict.fromkeys(kinds, self.rotary(h, positions))
+
+    def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
+        """[1, 1, n, start + n]; None where the attention needs none, as the library does it."""
+        _, start, n = span
+        window = self.window if kind == "sliding_attention" else None
+        end = start + n
+        if window is None or end <= window:
+            # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
+            if n == 1 or (start == 0 and self.attention == "sdpa"):
+                return None
+        rows = torch.arange(start, end, device=self.device)[:, None]
+        columns = torch.arange(end, device=self.device)[None, :]
+        seen = columns <= rows
+        if window is not None:
+            seen &= columns > rows - window
+        seen = seen[None, None]
+        if self.attention == "sdpa":
+            return seen
+        blocked = torch.finfo(self.dtype).min
+        return torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(
+            ~seen, blocked
+        )
+
+    def _check_against_model(self) -> None:
+        """A few tokens through both loops: structure may look familiar and still mean otherwise.
+
+        Ours takes them in two bites, the second beside another sequence, so that a cache that is
+        not consulted or a mask that is ignored shows.
+        """
+        n = min(8, self.max_length)
+        ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
+        one, two = self.new_cache(n), self.new_cache(n)
+        bites = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
+        with torch.inference_mode():
+            theirs = self.model(input_ids=ids[None], use_cache=False).logits[0].double()
+            rows = []
+            for spans in bites:
+                packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
+                h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
+                rows.append(self.head(h).double())
+        worst = (torch.cat(rows) - theirs.repeat(2, 1)).abs().max().item()
+        scale = max(1.0, theirs.abs().max().item())
+        tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05
+        if not worst <= tolerance * scale:
+            raise ValueError(
+                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer: its "
+                f"scores differ by {worst:.3g} from the model's own forward. This architecture "
+                "is not supported yet; please report it"
+            )
+
+
+def _parts(model: nn.Module) -> dict[str, Any]:
+    """The pieces of a decoder, by the names the library's families give them."""
+    decoder = model.get_decoder()
+
+    def first(*names: str) -> Any:
+        return next((m for n in names if (m := getattr(decoder, n, None)) is not None), None)
+
+    parts = {
+        "embedding": model.get_input_embeddings(),
+        "layers": first("layers", "h", "blocks"),
+        "head": model.get_output_embeddings(),
+        "norm": first("norm", "ln_f", "final_layer_norm", "final_layernorm"),
+        "rotary": first("rotary_emb"),
+        "positions": first("wpe", "embed_positions"),
+        "project_in": first("project_in"),
+        "project_out": first("project_out"),
+    }
+    for part in ("embedding", "layers", "head"):
+        if parts[part] is None:
+            raise ValueError(
+                f"{type(model).__name__} cannot be driven layer by layer: found no {part}; this "
+                "architecture is not supported yet"
+            )
+    return parts

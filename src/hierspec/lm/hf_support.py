@@ -1,0 +1,58 @@
+"""Which transformers models can be driven with a cache that rewinds; the others, refused by name.
+
+Speculation takes tokens back. Keys and values of a position can be overwritten; a recurrent state
+that has absorbed a token cannot give it up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_REWINDABLE = ("full_attention", "sliding_attention")
+
+
+def check_supported(model: Any) -> None:
+    """Raise ValueError, in one line, unless the model is a decoder whose cache can rewind."""
+    config = model.config
+    name = type(model).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
+        )
+    if getattr(model, "_is_stateful", False):
+        raise ValueError(
+            f"{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
+            "choose an attention-only model"
+        )
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        raise ValueError(
+            f"{name} has no language-model head; load it with AutoModelForCausalLM"
+        )
+    text = config.get_text_config(decoder=True)
+    check_layer_types(name, getattr(text, "layer_types", None))
+    if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
+        raise ValueError(
+            f"{name} shares keys and values between layers, which layer-wise running does not "
+            "support yet"
+        )
+    if getattr(text, "max_position_embeddings", None) is None:
+        raise ValueError(f"{name} states no max_position_embeddings in its config")
+
+
+def check_layer_types(name: str, types: list[str] | None) -> None:
+    """Refuse layer types other than full and sliding-window attention."""
+    odd = sorted(set(types or ()) - set(_REWINDABLE))
+    if odd:
+        raise ValueError(
+            f"{name} has layers of type {', '.join(odd)}, whose cache cannot be rewound after a "
+            f"rejected draft; supported are {' and '.join(_REWINDABLE)}"
+        )
+
+
+def layer_kinds(config: Any, num_layers: int) -> tuple[str, ...]:
+    """The attention of every layer, as transformers itself infers it from a config."""
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        return tuple(types[:num_layers])
+    sliding = getattr(config, "sliding_window", None) is not None
+    return (("sliding_attention" if sliding else "full_attention"),) * num_layers

@@ -1,0 +1,164 @@
+"""Where a model's weights come from: a directory of safetensors, or tensors made on demand.
+
+A loader asks for one tensor at a time, so it can build a model layer by layer (packing, fusing or
+converting each) without ever holding two copies of it. A checkpoint reads that tensor from disk;
+the zoo's large model computes it from a smaller one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@runtime_checkable
+class WeightSource(Protocol):
+    """A causal language model as a configuration and named tensors.
+
+    Attributes:
+        name: for messages and metrics.
+        config: a transformers ``PretrainedConfig``.
+        tokenizer_path: folder that ``AutoTokenizer.from_pretrained`` takes, or ``None``.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def tokenizer_path(self) -> Path | None: ...
+
+    def names(self) -> list[str]:
+        """Hugging Face's parameter names; a tied ``lm_head.weight`` is not among them."""
+        ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One parameter, on the CPU, in the source's own dtype.
+
+        Where the head is tied, ``lm_head.weight`` is answered with the embedding.
+
+        Raises:
+            KeyError: there is no such parameter.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights in a directory, ``model.safetensors`` or shards with an index."""
+
+    path: Path
+    name: str
+    config: Any
+    files: dict[str, Path]
+    tokenizer_path: Path | None
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    @cached_property
+    def _handles(self) -> dict[Path, Any]:
+        return {}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name == HEAD and name not in self.files and self.config.tie_word_embeddings:
+            name = EMBEDDING
+        if name not in self.files:
+            raise KeyError(f"{self.name} has no parameter {name!r}")
+        file = self.files[name]
+        if file not in self._handles:
+            self._handles[file] = _open(file)
+        try:
+            return self._handles[file].get_tensor(name)
+        except SafetensorError as error:
+            raise _broken(file, error) from None
+
+
+def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Checkpoint:
+    """A Hugging Face model directory with safetensors; nothing is read but names yet.
+
+    Raises:
+        ValueError: a file is missing or damaged; the message says which and what to do.
+    """
+    from transformers import AutoConfig
+
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path} holds no config.json: give the folder of a saved model")
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path / 'config.json'} cannot be used: {error}") from None
+    if tokenizer_path is None and (path / "tokenizer.json").is_file():
+        tokenizer_path = path
+    return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
+
+
+def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
+    """The transformers model with these weights, in evaluation mode, on the CPU.
+
+    Raises:
+        ValueError: the weights do not fit the configuration.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    with torch.random.fork_rng(devices=[]), no_init_weights():
+        model = AutoModelForCausalLM.from_config(source.config, dtype=dtype)
+    model.tie_weights()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            tensor = source.tensor(name)
+            if tensor.shape != parameter.shape:
+                raise ValueError(
+                    f"{source.name}: {name} has shape {tuple(tensor.shape)}, but its config.json "
+                    f"asks for {tuple(parameter.shape)}: config and weights are of different models"
+                )
+            parameter.copy_(tensor)
+    return model.eval()
+
+
+def _locate(path: Path) -> dict[str, Path]:
+    """Which file holds which parameter."""
+    index = path / INDEX_FILE
+    if not index.is_file():
+        with _open(path / SINGLE_FILE) as file:
+            return dict.fromkeys(file.keys(), path / SINGLE_FILE)
+    try:
+        where = json.loads(index.read_text())["weight_map"]
+    except (ValueError, KeyError) as error:
+        raise _broken(index, error) from None
+    files = {name: path / file for name, file in where.items()}
+    for file in sorted(set(files.values())):
+        with _open(file) as opened:
+            held = set(opened.keys())
+        lost = sorted(n for n, f in files.items() if f == file and n not in held)
+        if lost:
+            raise _broken(file, f"it lacks {lost[0]!r}, which {INDEX_FILE} says it holds")
+    return files
+
+
+def _open(file: Path) -> Any:
+    if not file.is_file():
+        raise ValueError(
+            f"{file} is missing: only safetensors are read; convert other formats with "
+            "save_pretrained(..., safe_serialization=True), or fetch the file again"
+        )
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise _broken(file, error) from None
+
+
+def _broken(file: Path, why: object) -> ValueError:
+    return ValueError(f"{file} is damaged ({why}): fetch or write it again")

@@ -1,0 +1,304 @@
+"""The interpreter for real models: many sequences at once, one forward per level and step.
+
+It runs every live sequence's round as a stack of coroutines, collects what they wait for, and
+answers the lowest waiting level first: so drafters run together, middle levels meet, and one
+target call serves everybody. Rows are ragged; sequences may join or leave between rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dice import Dice
+from .drafters.prompt_lookup import PromptLookup
+from .hierarchy import Coroutine, Draft, Node, Verify, initial_states, propose, verified, walk
+from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
+from .lm.base import Context, Query, Slot
+from .metrics import LevelStats, Metrics
+from .sampling import Job, SamplingParams, laws, logprobs, signals
+from .trace import Tracer
+from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
+from .verifiers.verify import verify_batch
+
+_NAN = float("nan")
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One live generation: its text, its randomness, and its places in the models' caches.
+
+    Attributes:
+        tokens: prompt and emitted tokens; only ever grows.
+        wanted: how many tokens are still of use; a round emits no more.
+    """
+
+    id: int
+    root: Verify
+    tokens: list[int]
+    params: SamplingParams
+    dice: Dice
+    wanted: int
+    num_prompt: int = 0
+    want_logprobs: bool = False
+    states: States = ()
+    slots: dict[int, tuple[Any, Slot]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.num_prompt = self.num_prompt or len(self.tokens)
+        self.states = self.states or initial_states(self.root)
+
+    def slot(self, model: Any) -> Slot:
+        """This sequence's place in ``model``'s cache; views of one trunk share theirs."""
+        owner = getattr(model, "cache_owner", model)
+        if id(owner) not in self.slots:
+            self.slots[id(owner)] = (owner, owner.open())
+        return self.slots[id(owner)][1]
+
+    def close(self) -> None:
+        """Give the cache memory back. Safe to call twice."""
+        while self.slots:
+            owner, slot = self.slots.popitem()[1]
+            owner.close(slot)
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A sequence's round in progress: a stack of coroutines and the request it waits for."""
+
+    sequence: Sequence
+    stack: list[Coroutine]
+    request: Request | None = None
+    verdict: Verdict | None = None
+
+    def context(self, pending: tuple[int, ...]) -> Context:
+        return Context(self.sequence.tokens, pending)
+
+    def advance(self, answer: Any) -> None:
+        """Send ``answer`` and run on to the next request that needs the interpreter."""
+        self.request = None
+        while self.stack:
+            try:
+                request = self.stack[-1].send(answer)
+            except StopIteration as stop:
+                self.stack.pop()
+                answer = stop.value
+                continue
+            answer = None
+            if isinstance(request, Propose):
+                limit = min(request.limit, self._room(request))
+                if limit <= 0:
+                    answer = (Proposal(), request.states)
+                    continue
+                if not isinstance(request.node, Draft):
+                    node, pending, states = request.node, request.pending, request.states
+                    self.stack.append(propose(node, pending, limit, states))
+                    continue
+                request = dataclasses.replace(request, limit=limit)
+            self.request = request
+            return
+        self.verdict, self.sequence.states = answer
+
+    def _room(self, request: Propose) -> int:
+        """Tokens until the context of the node's model is full; then it hands up nothing."""
+        length = len(self.sequence.tokens) + len(request.pending)
+        models = [node.model for node in walk(request.node) if isinstance(node, Draft | Verify)]
+        return min(getattr(model, "max_length", length + request.limit) for model in models) - length
+
+
+class Runtime:
+    """Runs rounds. ``metrics`` is the caller's to read and reset."""
+
+    def __init__(self, root: Verify, vocab_size: int, tracer: Tracer | None = None) -> None:
+        self.root = root
+        self.vocab_size = vocab_size
+        self.tracer = tracer
+        nodes = sorted(walk(root), key=lambda node: node.index)
+        self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
+
+    def round(self, sequences: Seq[Sequence]) -> list[Verdict]:
+        """One round of the target for every sequence; nothing is committed to them yet."""
+        tasks = [_Task(s, [verified(s.root, (), s.wanted, s.states)]) for s in sequences]
+        for task in tasks:
+            task.advance(None)
+        while waiting := [task for task in tasks if task.request is not None]:
+            first = min(waiting, key=lambda task: task.request.node.index).request  # type: ignore[union-attr]
+            assert first is not None
+            group = [
+                task
+                for task in waiting
+                if type(task.request) is type(first) and task.request.node is first.node  # type: ignore[union-attr]
+            ]
+            began = time.perf_counter()
+            answers = self._answer(first, group)
+            self.metrics.levels[first.node.index].seconds += time.perf_counter() - began
+            for task, answer in zip(group, answers, strict=True):
+                task.advance(answer)
+        verdicts = [task.verdict for task in tasks]
+        assert all(verdict is not None for verdict in verdicts)
+        self.metrics.emitted += sum(len(v.emitted) for v in verdicts if v is not None)
+        return verdicts  # type: ignore[return-value]
+
+    def _answer(self, first: Request, group: list[_Task]) -> list[Any]:
+        match first:
+            case Propose():
+                return self._draft(first.node, group)  # type: ignore[arg-type]
+            case Check():
+                return self._check(first.node, group)  # type: ignore[arg-type]
+            case Row():
+                return self._rows(first.node, group)
+            case Draw():
+                return [self._token(task.request.law, task.sequence) for task in group]  # type: ignore[union-attr]
+
+    def _score(self, node: Node, group: list[_Task], drafts: list[tuple[int, ...]], back: bool):
+        """Scores and laws after ``pending`` and, with ``back``, at every place of the draft."""
+        model: Any = node.model  # type: ignore[union-attr]
+        temperature = node.temperature  # type: ignore[union-attr]
+        queries, jobs = [], []
+        for task, draft in zip(group, drafts, strict=True):
+            sequence, request = task.sequence, task.request
+            context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
+            start = len(context) - len(draft) if back else len(context)
+            queries.append(Query(sequence.slot(model), context, start))
+            jobs.append(
+                Job(
+                    params=sequence.params,
+                    temperature=None if sequence.params.greedy else temperature,
+                    context=context,
+                    start=start,
+                    num_rows=queries[-1].num_rows,
+                    prompt_length=sequence.num_prompt,
+                    vocab_size=self.vocab_size,
+                )
+            )
+        stats = self.metrics.levels[node.index]
+        began = time.perf_counter()
+        scores = model.score(queries)
+        stats.forward_seconds += time.perf_counter() - began
+        stats.calls += 1
+        return scores, laws(jobs, scores), [query.num_rows for query in queries]
+
+    def _draft(self, node: Draft, group: list[_Task]) -> list[tuple[Proposal, States]]:
+        """Token by token, all sequences side by side, each until its own window stops it."""
+        if isinstance(node.model, PromptLookup):
+            return [self._look_up(node, task) for task in group]
+        tokens: list[list[int]] = [[] for _ in group]
+        rows: list[list[Laws]] = [[] for _ in group]
+        seen: list[list[float]] = [[] for _ in group]
+        active = list(range(len(group)))
+        while active:
+            tasks = [group[i] for i in active]
+            scores, step, _ = self._score(node, tasks, [tuple(tokens[i]) for i in active], False)
+            picked = self._tokens(step, [task.sequence for task in tasks])
+            if node.window.signal is not None:
+                values = signals(scores, picked, node.window.signal)
+            else:
+                values = [_NAN] * len(picked)
+            still = []
+            for i, law, token, value in zip(active, step, picked, values, strict=True):
+                tokens[i].append(token)
+                rows[i].append(law)
+                seen[i].append(value)
+                request: Any = group[i].request
+                if len(tokens[i]) < min(node.budget, request.limit) and not node.window.stops(
+                    (value,), request.states[node.index]
+                ):
+                    still.append(i)
+            active = still
+        out = []
+        for task, ids, law, values in zip(group, tokens, rows, seen, strict=True):
+            whose = (node.index,) * len(ids)
+            proposal = Proposal(tuple(ids), concatenate(law), whose, whose, tuple(values))
+            self._record(task, "draft", tokens=ids)
+            out.append((proposal, task.request.states))  # type: ignore[union-attr]
+        return out
+
+    def _look_up(self, node: Draft, task: _Task) -> tuple[Proposal, States]:
+        request: Any = task.request
+        context = task.context(request.pending)
+        ids = node.model.propose(context, min(node.budget, request.limit))
+        whose = (node.index,) * len(ids)
+        self.metrics.levels[node.index].calls += 1
+        self._record(task, "draft", tokens=list(ids))
+        return Proposal(ids, OneHotLaws(ids), whose, whose, (_NAN,) * len(ids)), request.states
+
+    def _check(self, node: Verify, group: list[_Task]) -> list[Verdict]:
+        drafts = [task.request.draft for task in group]  # type: ignore[union-attr]
+        scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
+        parts = scores.split(counts)
+        verdicts = verify_batch(
+            node,
+            drafts,
+            p,
+            [task.sequence.dice for task in group],
+            list(parts) if node.rule.reads_scores else None,
+        )
+        is_root = node is self.root
+        self.metrics.target_calls += is_root
+        for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
+            self._count(draft, verdict)
+            self._record(task, "check", node=node, draft=draft, verdict=verdict)
+            emitted = verdict.emitted
+            if node.window.signal is not None:
+                rows = parts[i][: len(emitted)]
+                values = tuple(signals(rows, emitted.tokens, node.window.signal))
+                emitted = dataclasses.replace(emitted, signals=values)
+                verdicts[i] = verdict = dataclasses.replace(verdict, emitted=emitted)
+            if is_root and task.sequence.want_logprobs:
+                values = tuple(logprobs(parts[i][: len(emitted)], emitted.tokens))
+                verdicts[i] = dataclasses.replace(verdict, logprobs=values)
+        return verdicts
+
+    def _rows(self, node: Node, group: list[_Task]) -> list[Laws]:
+        _, rows, _ = self._score(node, group, [()] * len(group), False)
+        self.metrics.target_calls += node is self.root
+        return rows
+
+    def _tokens(self, step: list[Laws], sequences: list[Sequence]) -> list[int]:
+        """One token from each one-row law, all dense rows of one width in one draw."""
+        dense = [i for i, law in enumerate(step) if isinstance(law, DenseLaws)]
+        out = [law.ids[0] if isinstance(law, OneHotLaws) else -1 for law in step]
+        if dense:
+            uniforms = [float(sequences[i].dice.take(1)[0]) for i in dense]
+            stacked = concatenate([step[i] for i in dense])
+            assert isinstance(stacked, DenseLaws)
+            for i, token in zip(dense, draw(stacked.probs, uniforms), strict=True):
+                out[i] = token
+        return out
+
+    def _token(self, law: Laws, sequence: Sequence) -> int:
+        return self._tokens([law], [sequence])[0]
+
+    def _count(self, draft: Proposal, verdict: Verdict) -> None:
+        """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
+        start = 0
+        while start < len(draft):
+            end = start + 1
+            while end < len(draft) and draft.owners[end] == draft.owners[start]:
+                end += 1
+            kept = min(max(verdict.num_accepted - start, 0), end - start)
+            self.metrics.levels[draft.owners[start]].observe(end - start, kept, start)
+            start = end
+
+    def _record(self, task: _Task, kind: str, **what: Any) -> None:
+        if self.tracer is not None:
+            request: Any = task.request
+            base = len(task.sequence.tokens) + len(request.pending)
+            self.tracer.record(event(kind, task.sequence.id, request.node, base, **what))
+
+
+def event(kind: str, sequence: int, node: Node, base: int, **what: Any) -> dict[str, Any]:
+    """A trace line: who did what, after how many tokens of context."""
+    out = {"kind": kind, "sequence": sequence, "level": node.name, "base_length": base}
+    if kind == "draft":
+        return {**out, "tokens": what["tokens"]}
+    draft, verdict = what["draft"], what["verdict"]
+    return {
+        **out,
+        "draft": list(draft.tokens),
+        "num_accepted": verdict.num_accepted,
+        "emitted": list(verdict.emitted.tokens),
+    }

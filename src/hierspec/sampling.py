@@ -1,0 +1,271 @@
+"""From scores to laws: penalties, processors, temperature and truncation, at every row of a draft.
+
+A row in the middle of a draft has a history of its own: the context, then the drafted tokens
+before it. Whatever depends on history (penalties, a grammar, a third party's logits processor)
+sees that history, so a request with penalties keeps its exact law under speculation.
+
+Order, as in transformers: logit bias, repetition penalty (prompt and output), frequency and
+presence penalties (output only, as in vLLM), processors; then temperature, top-k, top-p, min-p.
+
+Shapes: R rows over V scored ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from .laws import DenseLaws, Laws, OneHotLaws
+from .lm.base import Context
+from .params import SamplingParams
+from .penalties import History, penalise
+
+__all__ = ["History", "Job", "SamplingParams", "laws", "logprobs", "signals"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """The rows of one query (:class:`hierspec.lm.base.Query`) and how to read them.
+
+    Row j (of ``num_rows``) scores the token after ``context[: start + j]``.
+
+    Attributes:
+        params: of the request.
+        context: committed and pending tokens, the draft included.
+        start: length of row 0's history.
+        prompt_length: where the output begins in ``context``.
+        vocab_size: of the target; ids past it get no mass, at any level.
+        temperature: the level's own; ``None`` for the request's, ignored when that is greedy.
+        history: see :class:`History`; ``None`` counts afresh.
+        model: name, for messages.
+    """
+
+    params: SamplingParams
+    context: Context
+    start: int
+    num_rows: int
+    prompt_length: int
+    vocab_size: int
+    temperature: float | None = None
+    history: History | None = None
+    model: str = "model"
+
+
+def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
+    """The law of every row of every job.
+
+    Args:
+        jobs: in the order their rows are packed.
+        logits: raw scores [Σ num_rows, V]; not modified. V may be below a job's ``vocab_size``
+            (laws are then narrower) or above it (a padded embedding: the rest is cut off).
+
+    Returns:
+        one value per job: :class:`OneHotLaws` where greedy, else :class:`DenseLaws` (float64 for
+        float64 scores, float32 otherwise).
+
+    Raises:
+        ValueError: NaN scores, or a row whose every token is forbidden.
+    """
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
+    if any(job.params.logit_bias or job.params.needs_history for job in jobs):
+        logits = _edited(jobs, logits)
+    out: list[Laws] = []
+    first = row = 0
+    while first < len(jobs):
+        key, last, stop = _key(jobs[first]), first, row
+        while last < len(jobs) and _key(jobs[last]) == key:
+            stop += jobs[last].num_rows
+            last += 1
+        scores = logits if stop - row == logits.shape[0] else logits[row:stop]
+        if scores.shape[1] > jobs[first].vocab_size:
+            scores = scores[:, : jobs[first].vocab_size]
+        batch = (
+            _greedy(jobs[first:last], scores)
+            if len(key) == 1
+            else _sampled(jobs[first:last], scores, *key[1:])
+        )
+        if last - first == 1:
+            out.append(batch)
+        else:
+            at = 0
+            for job in jobs[first:last]:
+                out.append(batch.rows(at, at + job.num_rows))
+                at += job.num_rows
+        first, row = last, stop
+    return out
+
+
+def signals(
+    logits: torch.Tensor, tokens: Sequence[int], kind: Literal["entropy", "confidence"]
+) -> list[float]:
+    """What windows read, from untempered scores [R, V]; scores of -inf have probability 0.
+
+    ``"entropy"``: of each row, in nats. ``"confidence"``: the probability of ``tokens[r]``.
+    """
+    if not logits.shape[0]:
+        return []
+    if kind == "confidence":
+        return [math.exp(value) for value in logprobs(logits, tokens)]
+    # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
+    surprise = logits.log_softmax(-1).clamp_(min=-1000.0)
+    return (logits.softmax(-1) * surprise).sum(-1).neg_().tolist()
+
+
+def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
+    """Log-probability (nats) of ``tokens[r]`` under row r of raw scores [R, V].
+
+    An id past V (a padded embedding above) has -inf.
+    """
+    if not logits.shape[0]:
+        return []
+    width = logits.shape[1]
+    rows = logits.log_softmax(-1)
+    if len(tokens) == 1 and tokens[0] < width:
+        return [float(rows[0, tokens[0]])]
+    inside = torch.tensor([min(t, width - 1) for t in tokens], device=logits.device)
+    values = rows.gather(1, inside.unsqueeze(1)).squeeze(1).tolist()
+    return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
+
+
+def _key(job: Job) -> tuple[Any, ...]:
+    """Equal for jobs whose (edited) rows may become laws in one batch; greedy has one entry."""
+    params = job.params
+    temperature = params.temperature
+    if temperature != 0.0 and job.temperature is not None:
+        temperature = job.temperature
+    if temperature == 0.0:
+        return (job.vocab_size,)
+    return (job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
+
+
+def _greedy(jobs: Sequence[Job], scores: torch.Tensor) -> OneHotLaws:
+    best, ids = scores.max(-1)  # the first of equals; NaN counts as the largest, so it shows here
+    values = best.tolist()
+    if not all(value > -math.inf for value in values):
+        raise _unusable(jobs, scores)
+    return OneHotLaws(tuple(ids.tolist()))
+
+
+def _sampled(
+    jobs: Sequence[Job],
+    scores: torch.Tensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+) -> DenseLaws:
+    scaled = scores if temperature == 1.0 else scores / temperature
+    probs = scaled.softmax(-1)
+    # A row with NaN or without a finite score is NaN in every column.
+    if not float(probs[:, 0].sum()) >= 0.0:
+        raise _unusable(jobs, scores)
+    if top_k is not None and top_k < scores.shape[1]:
+        probs = _masked(probs, _mask(scaled, scaled.topk(top_k)[0][:, -1:]))
+    if top_p is not None and top_p < 1.0:
+        probs = _masked(probs, _nucleus(probs, top_p))
+    if min_p is not None and min_p > 0.0:
+        probs = _masked(probs, _mask(probs, probs.amax(-1, keepdim=True) * min_p))
+    return DenseLaws(probs)
+
+
+def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """1.0 where ``values`` [R, V] reach ``floor`` [R, 1], else 0.0.
+
+    Numbers rather than booleans: on CPU the comparison and the product are both several times
+    faster.
+    """
+    return values.clone().ge_(floor)
+
+
+def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """``probs`` where ``mask`` (overwritten) is 1, normalised again."""
+    kept = mask.mul_(probs)
+    return kept.div_(kept.sum(-1, keepdim=True))
+
+
+def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Mask [R, V] of the smallest sets of best tokens whose mass reaches ``top_p``.
+
+    Of equally likely tokens at the edge the highest ids stay, as in transformers.
+    """
+    floor, size = _nucleus_edge(probs, top_p, 32)
+    mask = _mask(probs, floor)
+    excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
+    for row, extra in enumerate(excess):
+        if extra:
+            tied = (probs[row] == floor[row]).nonzero().flatten()
+            mask[row, tied[: int(extra)]] = 0.0
+    return mask
+
+
+def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probability of the least likely token kept, and how many are kept: both [R, 1].
+
+    Looks at the best ``k`` tokens, which nearly always hold the mass, and at more only in the
+    rows where they do not: no sort of the whole vocabulary.
+    """
+    k = min(k, probs.shape[1])
+    best = probs.topk(k)[0]
+    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
+    stays = before < top_p
+    size = stays.sum(-1, keepdim=True)
+    floor = best.gather(1, size - 1)
+    if k < probs.shape[1]:
+        short = stays[:, -1].nonzero().flatten()
+        if len(short):
+            floor[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
+    return floor, size
+
+
+def _edited(jobs: Sequence[Job], logits: torch.Tensor) -> torch.Tensor:
+    """A copy of ``logits`` with every job's bias, penalties and processors applied."""
+    logits = logits.clone()
+    row = 0
+    for job in jobs:
+        scores = logits[row : row + job.num_rows, : job.vocab_size]
+        row += job.num_rows
+        for token, bias in job.params.logit_bias:
+            if token < scores.shape[1]:
+                scores[:, token] += bias
+        if job.params.has_penalties:
+            penalise(scores, job.context, job.start, job.prompt_length, job.params, job.history)
+        if job.params.logits_processors:
+            _process(job, scores)
+    return logits
+
+
+def _process(job: Job, scores: torch.Tensor) -> None:
+    """Run the logits processors row by row on ``scores`` [num_rows, V], in place."""
+    ids = torch.tensor([job.context.tokens()], device=scores.device)
+    for row in range(job.num_rows):
+        history, one = ids[:, : job.start + row], scores[row : row + 1]
+        for processor in job.params.logits_processors:
+            one = processor(history, one)
+            if one.shape != (1, scores.shape[1]):
+                raise ValueError(
+                    f"logits processor {processor!r} returned shape {tuple(one.shape)}, "
+                    f"expected (1, {scores.shape[1]})"
+                )
+        scores[row] = one[0]
+
+
+def _unusable(jobs: Sequence[Job], scores: torch.Tensor) -> ValueError:
+    """Why some row is no law, and whose it is."""
+    at = 0
+    for job in jobs:
+        rows = scores[at : at + job.num_rows]
+        at += job.num_rows
+        if bool(rows.isnan().any()) or bool((rows == math.inf).any()):
+            kind = "NaN" if bool(rows.isnan().any()) else "infinite"
+            return ValueError(f"{job.model} produced {kind} scores; try --dtype float32")
+        if bool((rows == -math.inf).all(-1).any()):
+            return ValueError(
+                f"every token is forbidden after {job.start} or more tokens of {job.model}'s "
+                "context; loosen logit_bias or the logits processors"
+            )
+    return ValueError("scores too large for this temperature; raise it, or use 0 for greedy")

@@ -1,0 +1,87 @@
+"""Keep a drafted token while it is among the verifier's m leading tokens.
+
+P3 §3.2 (HiSpec's intermediate verifier); MATH §1. As a final rule under sampling it is lossy. As
+an intermediate rule it is sound, because the law of what it hands up can be written down: a slot
+drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and
+e the law of the replacement. That mixture is what :meth:`Leading.reported` declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from .base import Acceptance, Batch, Verifier, register
+
+
+@dataclass(frozen=True)
+class Leading(Verifier):
+    """Keep while in the verifier's top ``top_m`` tokens; at the first miss draw from the verifier's own law.
+
+    Attributes:
+        top_m: how many leading tokens count, at least 1. Ties go to the lower id.
+    """
+
+    top_m: int = 1
+    name: ClassVar[str] = "leading"
+    exact: ClassVar[bool] = False
+    exact_when: ClassVar[str] = "greedy decoding with top_m = 1, or below a level that is exact"
+    reads_scores: ClassVar[bool] = True
+    laws_of_context: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.top_m < 1:
+            raise ValueError(f"leading: top_m must be at least 1, not {self.top_m}")
+
+    def with_options(self, **options: Any) -> Leading:
+        return dataclasses.replace(self, **options)
+
+    def exact_for(self, greedy: bool) -> bool:
+        return greedy and self.top_m == 1
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        n = batch.tokens.shape[1]
+        scores = batch.p if batch.scores is None else batch.scores
+        kept = leading_mask(scores[:, :n], self.top_m).gather(-1, batch.tokens.unsqueeze(-1))
+        real = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
+        h = (kept.squeeze(-1) & real).double()
+        return Acceptance(h, h.new_ones(h.shape[0], n + 1))
+
+    def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
+        return batch.p[torch.arange(len(tau), device=batch.p.device), tau]
+
+    def reported(self, batch: Batch) -> torch.Tensor:
+        n = batch.tokens.shape[1]
+        scores = batch.p if batch.scores is None else batch.scores
+        own = batch.p[:, :n]
+        kept = batch.q * leading_mask(scores[:, :n], self.top_m)
+        mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * own
+        real = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
+        mixture = torch.where(real.unsqueeze(-1), mixture, own)
+        return torch.cat([mixture, batch.p[:, n:]], dim=1)
+
+    def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
+        if self.top_m == 1 or not draft:
+            return super().greedy(draft, choices, scores)
+        rows = scores[: len(draft)]
+        tokens = torch.tensor(draft, device=rows.device).unsqueeze(-1)
+        mine = rows.gather(-1, tokens)
+        ids = torch.arange(rows.shape[-1], device=rows.device)
+        ahead = (rows > mine) | ((rows == mine) & (ids < tokens))
+        ranks = ahead.sum(-1).tolist()
+        return next((i for i, rank in enumerate(ranks) if rank >= self.top_m), len(draft))
+
+
+def leading_mask(scores: torch.Tensor, m: int) -> torch.Tensor:
+    """Which tokens are among the ``m`` best of their row [..., V] → bool; ties: lower id first."""
+    m = min(m, scores.shape[-1])
+    lowest = scores.topk(m, dim=-1).values[..., -1:]
+    above, level = scores > lowest, scores == lowest
+    room = m - above.sum(-1, keepdim=True)
+    return above | (level & (level.cumsum(-1) <= room))
+
+
+LEADING = register(Leading())

@@ -1,0 +1,93 @@
+"""Naive branch resampling: lossless with the ideal acceptance, at the price of follow-up calls.
+
+P4 §5.1, Algorithm 1; MATH §1. The scan uses the *uncapped* products R_k, so it keeps as many
+tokens as any rule could (Σ_i Σ_{x^i} min(p(x^i), q(x^i)) a round); but then all positions up to
+the draft's end must come from norm(max(p − q, 0)) of the *joint* laws from the round's start. For
+those the target and the drafter are called again, once a token, and per target call it yields
+fewer tokens than tokenwise verification.
+
+It needs a draft whose length was fixed beforehand, and a drafter whose law depends on the context
+alone, because that law is asked for at contexts it never drafted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..laws import DenseLaws, Laws, OneHotLaws
+from .base import Acceptance, Batch, Verifier, register
+from .ratios import at_ends, log_products
+
+if TYPE_CHECKING:
+    from ..hierarchy import Verify
+    from ..types import Proposal, Request, Verdict
+
+_MAX_LOG = 600.0  # exp(600) is finite, and no law can tell such a product from infinity
+
+
+class Naive(Verifier):
+    """w_k = R_k; h_n = min(1, R_n), below h_k = min(1, D(R_k p, q) / D(q, R_k p)) at row k+1."""
+
+    name = "naive"
+    order = "backward"
+    exact_when = "the draft's length is fixed beforehand and its law depends on the context alone"
+    fixed_length = True
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        products = log_products(batch).clamp(max=_MAX_LOG).exp()
+        n = products.shape[1] - 1
+        ends = products[:, 1:].clamp(max=1.0)
+        h = torch.zeros_like(ends)
+        if n > 1:
+            p, q = batch.p[:, 1:n].double(), batch.q[:, 1:n].double()
+            difference = products[:, 1:n, None] * p - q
+            more = difference.clamp(min=0.0).sum(-1)
+            less = difference.clamp(max=0.0).sum(-1).neg()
+            h[:, :-1] = torch.where(less > 0, (more / less).clamp(max=1.0), 1.0)
+        return Acceptance(at_ends(h, ends, batch.lengths), products)
+
+    def complete(
+        self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
+    ) -> Generator[Request, Any, Verdict]:
+        """Draw the rest of the round, up to the draft's length, from the joint residual."""
+        from ..types import Draw, Proposal, Row, Verdict
+
+        out = verdict.emitted
+        if len(out) >= len(draft) or isinstance(out.laws, OneHotLaws):
+            return verdict  # one-hot laws: whatever follows is the target's choice either way
+        assert node.below is not None
+        log_r = 0.0
+        for i, token in enumerate(out.tokens):
+            log_r += log_ratio(out.laws.prob(i, token), draft.laws.prob(i, token))
+        while len(out) < len(draft) and log_r < _MAX_LOG:  # beyond: q is out of play, p remains
+            at = pending + out.tokens
+            p: Laws = yield Row(node, at)
+            q: Laws = yield Row(node.below, at)
+            token: int = yield Draw(node, joint_residual(p, q, log_r))
+            log_r += log_ratio(p.prob(0, token), q.prob(0, token))
+            out += Proposal((token,), p, (node.index,), (node.index,), (math.nan,))
+        return Verdict(verdict.num_accepted, out, verdict.logprobs)
+
+
+def log_ratio(p_x: float, q_x: float) -> float:
+    """log(p/q) of a token; +inf where q cannot say it."""
+    if p_x <= 0.0:
+        return -math.inf
+    return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
+
+
+def joint_residual(p: Laws, q: Laws, log_r: float) -> DenseLaws:
+    """norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
+    width = max(p.width, q.width)
+    p_row, q_row = p.dense(width).double(), q.dense(width).to(p.dense(width).device).double()
+    r = math.exp(log_r)
+    residual = (p_row * min(r, 1.0) - q_row / max(r, 1.0)).clamp_(min=0.0)
+    total = residual.sum()
+    return DenseLaws(p_row if total <= 0.0 else residual / total)
+
+
+NAIVE = register(Naive())

@@ -1,0 +1,80 @@
+"""Which hierarchies keep the target's law, decided before anything runs [MATH §1, §2].
+
+One place for the runtime, for configuration files and for ``certify``: what is refused in one is
+refused in all, with the reason and the way out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..hierarchy import Node, Verify
+
+
+def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
+    """Refuse a hierarchy whose output would not be the target's.
+
+    Args:
+        root: the target's node.
+        greedy: the request is decoded greedily; then every law is one-hot, drafts are functions
+            of the context, and only the final rule can do harm.
+        allow_lossy: accept rules that are known to change the output's law. It does not lift what
+            makes a *lossless* rule fail, since that would be a mistake, not a choice.
+
+    Raises:
+        ValueError: with the reason and the fix.
+    """
+    from ..hierarchy import Verify, walk
+
+    if not isinstance(root, Verify):
+        raise ValueError("the last level is the target: it verifies; it cannot only draft")
+    for node in walk(root):
+        if isinstance(node, Verify) and node.below is not None:
+            _check_rule(node, node is root, greedy, allow_lossy)
+            if node.rule.fixed_length and not greedy:
+                _check_fixed(node)
+
+
+def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
+    rule = node.rule
+    sound = rule.exact_for(greedy) if final else rule.sound_below
+    if sound or allow_lossy:
+        return
+    place = "as the target's rule" if final else f"at level {node.name!r}"
+    raise ValueError(
+        f"verifier {rule.name!r} {place} changes the output's law "
+        f"(exact: {rule.exact_when}); use 'tokenwise' or 'block', or set allow_lossy"
+    )
+
+
+def _check_fixed(node: Verify) -> None:
+    """A rule that resamples to the draft's end: fixed length, law of the context alone."""
+    from ..hierarchy import Concatenate, Verify
+
+    rule, below = node.rule.name, node.below
+    why = f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
+    fix = f"; use 'block' at level {node.name!r}, or change the level below"
+    assert below is not None
+    if isinstance(below, Concatenate):
+        raise ValueError(why + "a concatenated draft's laws depend on the slot" + fix)
+    if not below.window.fixed_length:
+        raise ValueError(why + f"the window of {below.name!r} depends on the tokens drafted" + fix)
+    if not getattr(below.model, "law_of_context", True):  # a prompt look-up copies a whole run
+        raise ValueError(why + f"{below.name!r} has no law at other contexts than its own" + fix)
+    if isinstance(below, Verify):
+        if below.below is not None and not below.rule.laws_of_context:
+            raise ValueError(
+                why + f"{below.name!r} verifies by {below.rule.name!r}, whose reported laws "
+                "depend on the round before" + fix
+            )
+        if not below.exact_length:
+            raise ValueError(
+                why + f"{below.name!r} hands up whatever its rounds yield: cut it to its budget "
+                "(exact_length)" + fix
+            )
+    if not node.window.fixed_length:
+        raise ValueError(
+            f"level {node.name!r} cannot have a {type(node.window).__name__}: the tokens that "
+            f"verifier {rule!r} draws after its check carry no signal for it; use a fixed window"
+        )

@@ -1,0 +1,43 @@
+"""Token by token: accept while u < p/q, at the first rejection emit from norm(max(p − q, 0)).
+
+Leviathan et al. (2023), Chen et al. (2023); MATH §1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .base import Acceptance, Batch, Verifier, register
+from .ratios import at_ends, chosen
+
+
+class Tokenwise(Verifier):
+    """h_i = min(1, p_i(x_i)/q_i(x_i)); τ = the number of passes before the first failure."""
+
+    name = "tokenwise"
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        p_x, q_x = chosen(batch)
+        # A token that its drafter calls impossible is kept if the verifier can say it at all.
+        h = torch.where(q_x > 0, (p_x / q_x).clamp(max=1.0), (p_x > 0).double())
+        w = h.new_ones(h.shape[0], h.shape[1] + 1)
+        return Acceptance(at_ends(h, h, batch.lengths), w)
+
+    def decide(
+        self,
+        p_x: Sequence[float],
+        q_x: Sequence[float],
+        uniforms: Sequence[float],
+        excess: Callable[[int, float], float],
+    ) -> tuple[int, float]:
+        tau = 0
+        for p, q, u in zip(p_x, q_x, uniforms, strict=False):
+            if not u * q < p:
+                break
+            tau += 1
+        return tau, 1.0
+
+
+TOKENWISE = register(Tokenwise())

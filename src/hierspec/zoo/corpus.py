@@ -1,0 +1,128 @@
+"""The training text: Python sources of the standard library of the running interpreter.
+
+It is on every machine that has Python, under the PSF licence, so the zoo can be rebuilt anywhere
+without a download. Nothing here depends on where that library is installed: files are named by
+their path relative to it, and the held-out part is chosen by a hash of that name.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import sys
+import sysconfig
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+LICENCE = "PSF-2.0"
+HELD_OUT_PERCENT = 3
+MAX_FILE_BYTES = 400_000
+
+# Names, relative to the standard library, that are not code a person wrote to be read.
+EXCLUDED = (
+    "site-packages/*",
+    "dist-packages/*",
+    "config-*",  # build settings of this machine
+    "_sysconfigdata*",
+    "__phello__*",
+    "encodings/*",  # mostly tables; the few real modules are not worth telling apart
+    "pydoc_data/*",
+    "lib2to3/tests/data/*",
+    "lib2to3/pgen2/*.pickle",
+    "test/bad*",
+    "test/*/data/*",
+    "test/test_email/test_asian_codecs.py",
+    "test/test_unicode_identifiers.py",
+    "idlelib/Icons/*",
+)
+MAX_TABLE_SHARE = 0.18  # of digits and backslashes; code has about .02, a generated table .3
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One source file: its name relative to the standard library, and its text."""
+
+    name: str
+    text: str
+
+    @property
+    def is_test(self) -> bool:
+        """Tests are easier and more repetitive than the library, and get less weight."""
+        parts = Path(self.name).parts[:-1]
+        return any(part in ("test", "tests", "idle_test") for part in parts)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it is kept for measuring: decided by its name alone."""
+        digest = hashlib.sha256(self.name.encode()).digest()
+        return int.from_bytes(digest[:8], "big") % 100 < HELD_OUT_PERCENT
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents to train on and to measure on, each in the order of their names."""
+
+    train: tuple[Document, ...]
+    held_out: tuple[Document, ...]
+    python_version: str
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the text, so that a rebuilt zoo can say whether it saw the same."""
+        digest = hashlib.sha256()
+        for document in (*self.train, *self.held_out):
+            digest.update(document.name.encode() + b"\0" + document.text.encode() + b"\0")
+        return digest.hexdigest()
+
+
+def _is_table(text: str) -> bool:
+    marks = sum(text.count(mark) for mark in "0123456789\\")
+    return marks > MAX_TABLE_SHARE * len(text)
+
+
+def read_document(root: Path, path: Path) -> Document | None:
+    """The file as a document, or None if it is excluded, empty, a table, or not UTF-8."""
+    name = path.relative_to(root).as_posix()
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED):
+        return None
+    if path.stat().st_size > MAX_FILE_BYTES:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\x0c", "")
+    except UnicodeDecodeError:
+        return None
+    return None if not text.strip() or _is_table(text) else Document(name, text)
+
+
+def load_corpus(root: Path | None = None, max_files: int | None = None) -> Corpus:
+    """All documents under ``root`` (default: this interpreter's standard library)."""
+    root = root or Path(sysconfig.get_path("stdlib"))
+    paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    found = (read_document(root, path) for path in paths[:max_files])
+    documents = [document for document in found if document is not None]
+    return Corpus(
+        train=tuple(d for d in documents if not d.held_out),
+        held_out=tuple(d for d in documents if d.held_out),
+        python_version=sys.version.split()[0],
+    )
+
+
+def functions_with_docstrings(document: Document) -> list[str]:
+    """Functions of a file as texts of their own: ``def f(...):``, docstring, body.
+
+    Prompts for code completion often look like this and nothing else, so the models get to see
+    texts that start at a ``def``. Methods are left out: they make no sense without their class.
+    """
+    try:
+        tree = ast.parse(document.text)
+    except (SyntaxError, ValueError):
+        return []
+    lines = document.text.splitlines(keepends=True)
+    texts = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            texts.append(textwrap.dedent("".join(lines[first - 1 : node.end_lineno])))
+    return texts

@@ -1,0 +1,120 @@
+"""Distilling the small models from the trunk: they learn its law, not the text.
+
+What a draft is worth is its acceptance, 1 − TV(trunk, draft) on the text met while decoding. That
+text is the trunk's own, at the temperatures users choose; so a part of the batches is text the
+trunk wrote. The loss starts as a KL divergence, which is easy to follow, and becomes the total
+variation itself. All students share each forward pass of the trunk, the dearest part of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from torch import nn
+
+from .fit import Objective, Phase, Progressing, Schedule, atomic_save
+from .model import SHAPES, Llama
+from .sample import continue_rows
+from .stream import Stream
+from .trunk import compiled
+
+STUDENTS = ("mid", "small")
+TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
+TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
+OWN_SHARE = 0.4  # of the batches: text the trunk wrote
+
+SCHEDULE = Schedule(
+    steps=1400,
+    phases=(Phase(0.6, 24, 256), Phase(0.93, 12, 512), Phase(1.0, 3, 2048)),
+    matrix_rate=5e-3,
+    other_rate=5e-3,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """How much text the trunk writes for its students, and how."""
+
+    rows: int = 96
+    prompt: int = 32
+    length: int = 512
+    rounds: int = 8
+    temperatures: tuple[float, ...] = (0.0, 0.4, 0.6, 0.8, 1.0, 1.0)
+
+
+def build_students(seed: int, names: tuple[str, ...] = STUDENTS) -> nn.ModuleDict:
+    """Untrained students, decided by the seed."""
+    students = nn.ModuleDict()
+    for number, name in enumerate(names, 1):
+        students[name] = Llama(SHAPES[name])
+        students[name].initialise(torch.Generator().manual_seed(seed + number))
+    return students
+
+
+def own_text(
+    trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int
+) -> torch.Tensor:
+    """Rows [N, length] that the trunk continued from training text; kept in ``path``."""
+    if path.exists():
+        return torch.load(path, weights_only=True).long()
+    generator = torch.Generator().manual_seed(seed)
+    width = plan.rows * plan.prompt
+    temperatures = torch.tensor(plan.temperatures).repeat(plan.rows)[: plan.rows]
+    rows = []
+    for _ in track(range(plan.rounds), description="trunk writes"):
+        start = int(torch.randint(stream.tokens_per_pass, (), generator=generator))
+        prompts = stream.slice(start, width).view(plan.rows, plan.prompt)
+        rows.append(continue_rows(trunk, prompts, plan.length, temperatures, generator))
+    text = torch.cat(rows)
+    atomic_save(path, lambda target: torch.save(text.short(), target))
+    return text
+
+
+def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL(teacher ‖ student) and TV(teacher, student), means over rows of scores [N, V]."""
+    log_p = teacher.float().log_softmax(-1)
+    log_q = student.float().log_softmax(-1)
+    p = log_p.exp()
+    kl = (p * (log_p - log_q)).sum(-1).mean()
+    tv = 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
+    return kl, tv
+
+
+def distill_objective(
+    trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor
+) -> Objective:
+    """The summed loss of all students on the same tokens and the same laws of the trunk."""
+
+    @compiled
+    def teach(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return trunk.logits(trunk(inputs)[-1]).flatten(0, 1)
+
+    @compiled
+    def learn(
+        student: Llama, inputs: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return distances(scores, student.logits(student(inputs)[-1]).flatten(0, 1))
+
+    def objective(now: Progressing) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        rows, width = now.phase.rows, now.phase.width
+        written = torch.rand((), generator=now.generator) < OWN_SHARE and width <= own.shape[1]
+        if written:
+            chosen = torch.randint(len(own), (rows,), generator=now.generator)
+            start = int(torch.randint(own.shape[1] - width + 1, (), generator=now.generator))
+            inputs = own[chosen, start : start + width]
+        else:
+            inputs, _ = stream.batch(now.step, rows, width)
+        scores = teach(inputs)
+        share = min(1.0, max(0.0, (now.done - TV_FROM) / (TV_FULL - TV_FROM)))
+        total, parts = torch.zeros(()), {}
+        for name, student in students.items():
+            kl, tv = learn(student, inputs, scores)
+            total = total + (1 - share) * kl + share * TV_WEIGHT * tv
+            parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
+        return total, parts | {"own": torch.tensor(float(written))}
+
+    return objective

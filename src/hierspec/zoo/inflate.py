@@ -1,0 +1,141 @@
+"""``zoo:large``: the trunk made wide and deep at load time, at almost the same law.
+
+A model that costs what 116 million parameters cost, and predicts like the trunk: a **synthetic
+cost with a real distribution**, for measuring hierarchies on small machines. Not a better model.
+
+*Wider* (Net2Net): the residual stream is duplicated, [x] → [x, x], which RMSNorm does not notice,
+and so are heads and MLP units. A matrix W becomes [[A, W − A], [A', W − A']] with random A, A':
+on duplicated inputs each half gives Wx. A is a random share of W rounded to the grid W lies on,
+so A and W − A are bfloat16 numbers whenever W is one, and nothing is lost in any dtype.
+
+*Deeper*: trunk layer j becomes layer 2j, and layer 2j + 1 is a random residual branch whose size,
+relative to the residual stream there, is ``eps`` times a calibrated constant. At ``eps = 0`` the
+law is the trunk's. The first 2j layers behave like the trunk's first j (an early exit carries over).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+
+WIDEN, DEEPEN = 2, 2
+DEFAULT_EPS = 0.1
+CALIBRATION_FILE = "large.json"
+FINAL_NORM = "model.norm.weight"
+WRITERS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")  # into the residual stream
+# RMS of silu(g)·u for independent standard normal g, u: what makes the MLP branch of unit size.
+GATED_RMS = 0.596
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What makes ``eps`` mean the same for any trunk.
+
+    Attributes:
+        scale: multiplies eps, so that α(trunk, large) is about .96 at eps = .1.
+        residual_rms: of the trunk's residual stream after each of its layers, on held-out text.
+    """
+
+    scale: float
+    residual_rms: tuple[float, ...]
+
+    @classmethod
+    def load(cls, folder: Path, num_layers: int) -> Calibration:
+        """Read from the zoo's data; a trunk without calibration gets neutral numbers."""
+        path = folder / CALIBRATION_FILE
+        if not path.is_file():
+            return cls(1.0, (1.0,) * num_layers)
+        values = json.loads(path.read_text())
+        return cls(values["scale"], tuple(values["residual_rms"]))
+
+
+@dataclass(frozen=True)
+class Inflated:
+    """The large model as a :class:`~hierspec.lm.weights.WeightSource`; computes what it is asked."""
+
+    name: str
+    config: Any
+    trunk: WeightSource
+    eps: float
+    seed: int
+    calibration: Calibration
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        return self.trunk.tokenizer_path
+
+    def names(self) -> list[str]:
+        whole = [EMBEDDING, FINAL_NORM]
+        parts = [n.split(".", 3)[3] for n in self.trunk.names() if n.startswith("model.layers.0.")]
+        depth = range(self.config.num_hidden_layers)
+        return whole + [f"model.layers.{layer}.{part}" for layer in depth for part in parts]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name in (EMBEDDING, HEAD):
+            return self.trunk.tensor(EMBEDDING).repeat(1, WIDEN)
+        if name == FINAL_NORM:  # the tied head sees every feature twice
+            return self.trunk.tensor(name).repeat(WIDEN) / WIDEN
+        if name not in self.names():
+            raise KeyError(f"{self.name} has no parameter {name!r}")
+        _, _, layer, part = name.split(".", 3)
+        source, added = divmod(int(layer), DEEPEN)
+        original = self.trunk.tensor(f"model.layers.{source}.{part}")
+        if original.dim() == 1:
+            return torch.ones_like(original.repeat(WIDEN)) if added else original.repeat(WIDEN)
+        generator = torch.Generator().manual_seed(_seed_of(self.seed, name))
+        if added:
+            return self._random(original, part, source, generator)
+        return widen(original, generator)
+
+    def _random(
+        self, original: torch.Tensor, part: str, source: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """A dense random matrix of the widened size; scaled by eps if it writes the residual."""
+        rows, columns = (WIDEN * size for size in original.shape)
+        size = columns**-0.5
+        if part in WRITERS:
+            size *= self.eps * self.calibration.scale * self.calibration.residual_rms[source]
+        if part == WRITERS[1]:
+            size /= GATED_RMS
+        noise = torch.randn(rows, columns, generator=generator)
+        return noise.mul_(size).to(original.dtype)
+
+
+def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """W [o, i] → [[A, W − A], [A', W − A']] of shape [2o, 2i], exactly, in W's dtype."""
+    exact = weight.float()
+    mantissa_bits = 8 if weight.dtype == torch.bfloat16 else 24
+    grid = torch.ldexp(torch.ones(()), torch.frexp(exact).exponent - mantissa_bits)
+    halves = []
+    for _ in range(WIDEN):
+        share = torch.rand(weight.shape, generator=generator)
+        part = torch.round(exact * share / grid) * grid
+        halves.append(torch.cat((part, exact - part), dim=1))
+    return torch.cat(halves).to(weight.dtype)
+
+
+def inflate(
+    trunk: WeightSource, data: Path, eps: float = DEFAULT_EPS, seed: int = 0
+) -> Inflated:
+    """The large model of a trunk; ``data`` is the folder that may hold its calibration."""
+    values = trunk.config.to_dict()
+    for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
+        values[size] *= WIDEN
+    layers = values["num_hidden_layers"]
+    values["num_hidden_layers"] = layers * DEEPEN
+    values.pop("layer_types", None)
+    config = type(trunk.config)(**values)
+    name = f"zoo:large?eps={eps:g}&seed={seed}"
+    return Inflated(name, config, trunk, eps, seed, Calibration.load(data, layers))
+
+
+def _seed_of(seed: int, name: str) -> int:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

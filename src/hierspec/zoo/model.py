@@ -1,0 +1,165 @@
+"""A compact Llama for training, with early exits.
+
+Parameters carry Hugging Face's names, so a checkpoint is this module's ``state_dict``. Weights
+are kept in float32 and used in ``dtype``; the loss is float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+ROPE_THETA = 10_000.0
+NORM_EPS = 1e-5
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama with tied embeddings and one key-value head per query head."""
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    vocab: int = 4096
+    max_length: int = 2048
+
+
+SHAPES = {
+    "trunk": Shape(hidden=384, layers=8, heads=6, intermediate=1024),
+    "mid": Shape(hidden=256, layers=4, heads=4, intermediate=704),
+    "small": Shape(hidden=192, layers=2, heads=3, intermediate=512),
+}
+EXITS = (1, 2, 4)  # of the trunk, besides the last
+
+
+class _Norm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), NORM_EPS)
+
+
+class _Linear(nn.Module):
+    """A weight only: the layer decides how weights are put together."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+
+def rope_tables(length: int, head: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine, each [length, head]; the second half repeats the first, as in Llama."""
+    rates = ROPE_THETA ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), rates).repeat(1, 2)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Apply RoPE to x [..., length, head]."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
+
+
+class _Attention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(self, name, _Linear(shape.hidden, shape.hidden))
+
+    def forward(self, x: torch.Tensor, rope: tuple, cache: list | None) -> torch.Tensor:
+        rows, width, hidden = x.shape
+        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        qkv = F.linear(x, weight.to(x.dtype)).view(rows, width, 3, self.heads, -1)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        query, key = rotate(query, *rope), rotate(key, *rope)
+        if cache is not None:  # sampling: earlier keys and values, one list per layer
+            if cache:
+                key = torch.cat((cache[0], key), dim=2)
+                value = torch.cat((cache[1], value), dim=2)
+            cache[:] = key, value
+        causal = width > 1
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        mixed = mixed.transpose(1, 2).reshape(rows, width, hidden)
+        return F.linear(mixed, self.o_proj.weight.to(x.dtype))
+
+
+class _MLP(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = _Linear(shape.hidden, shape.intermediate)
+        self.up_proj = _Linear(shape.hidden, shape.intermediate)
+        self.down_proj = _Linear(shape.intermediate, shape.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = F.linear(x, self.gate_proj.weight.to(x.dtype))
+        up = F.linear(x, self.up_proj.weight.to(x.dtype))
+        return F.linear(F.silu(gate) * up, self.down_proj.weight.to(x.dtype))
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = _Norm(shape.hidden)
+        self.self_attn = _Attention(shape)
+        self.post_attention_layernorm = _Norm(shape.hidden)
+        self.mlp = _MLP(shape)
+
+    def forward(self, x: torch.Tensor, rope: tuple, cache: list | None) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    """The training model; ``forward`` gives hidden states, ``logits`` the head on top of them."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, dtype
+        self.model = nn.Module()
+        self.model.embed_tokens = _Linear(shape.hidden, shape.vocab)
+        self.model.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.model.norm = _Norm(shape.hidden)
+        head = shape.hidden // shape.heads
+        cos, sin = rope_tables(shape.max_length, head, dtype)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Small normal weights; what writes into the residual stream starts at zero."""
+        for name, parameter in self.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                std = INIT_STD if "embed" in name else 0.6 * parameter.shape[1] ** -0.5
+                nn.init.normal_(parameter, std=std, generator=generator)
+
+    def forward(
+        self, tokens: torch.Tensor, exits: tuple[int, ...] = (), cache: list[list] | None = None
+    ) -> list[torch.Tensor]:
+        """Normed hidden states [rows, width, hidden] after each of ``exits`` and the last layer.
+
+        ``cache`` (one list per layer, empty at first) continues earlier calls, one token each.
+        """
+        start = cache[0][0].shape[2] if cache and cache[0] else 0
+        end = start + tokens.shape[1]
+        rope = self.cos[start:end], self.sin[start:end]
+        x = F.embedding(tokens, self.model.embed_tokens.weight).to(self.dtype)
+        states = []
+        for number, layer in enumerate(self.model.layers):
+            x = layer(x, rope, cache[number] if cache is not None else None)
+            if number + 1 in exits or number + 1 == self.shape.layers:
+                states.append(self.model.norm(x))
+        return states
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:
+        """Scores [..., vocab] in the working dtype."""
+        return F.linear(state, self.model.embed_tokens.weight.to(state.dtype))

@@ -1,0 +1,92 @@
+"""``zoo:NAME`` → weights, tokenizer, table. The data lies beside this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from hierspec.lm.weights import WeightSource, from_directory
+
+PREFIX = "zoo:"
+DATA = Path(__file__).parent / "data"
+TRAINED = ("small", "mid", "trunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of ``hierspec zoo list``."""
+
+    name: str
+    about: str
+
+
+ENTRIES = (
+    Entry("zoo:ngram", "n-gram table with back-off, from the same sources"),
+    Entry("zoo:small", "2 layers, 1.7 M parameters, distilled from the trunk"),
+    Entry("zoo:mid", "4 layers, 4.3 M parameters, distilled from the trunk"),
+    Entry("zoo:trunk", "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4"),
+    Entry(
+        "zoo:large",
+        "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost with a "
+        "real law; zoo:large?eps=0.1&seed=1 sets how far the law moves",
+    ),
+)
+
+
+def resolve(name: str, data: Path | None = None) -> WeightSource:
+    """The weights behind ``zoo:trunk``, ``zoo:mid``, ``zoo:small``, ``zoo:large[?eps=…&seed=…]``.
+
+    Raises:
+        ValueError: no such model, or an option that it does not have.
+    """
+    data = data or DATA
+    model, _, query = name.removeprefix(PREFIX).partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if model == "large":
+        from .inflate import inflate
+
+        return inflate(_trained("trunk", data), data, **_large_options(name, options))
+    if model not in TRAINED:
+        hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
+        known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
+        raise ValueError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
+    if options:
+        raise ValueError(f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'")
+    return _trained(model, data)
+
+
+def ngram_path(name: str, data: Path | None = None) -> Path:
+    """The n-gram table behind ``zoo:ngram``, or behind a path.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    known = name.removeprefix(PREFIX) == "ngram"
+    path = (data or DATA) / "ngram.safetensors" if known else Path(name)
+    if not path.is_file():
+        raise ValueError(f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table")
+    return path
+
+
+def _trained(model: str, data: Path) -> WeightSource:
+    folder = data / model
+    if not folder.is_dir():
+        raise ValueError(f"{PREFIX}{model} is not in {data}: run `hierspec zoo train` to build it")
+    source = from_directory(folder, tokenizer_path=data)
+    return type(source)(source.path, PREFIX + model, source.config, source.files, data)
+
+
+def _large_options(name: str, given: dict[str, str]) -> dict[str, float | int]:
+    options: dict[str, float | int] = {}
+    kinds = {"eps": float, "seed": int}
+    for key, value in given.items():
+        if key not in kinds:
+            raise ValueError(f"zoo:large has no option {key!r} in {name!r}; it has: eps, seed")
+        try:
+            options[key] = kinds[key](value)
+        except ValueError:
+            raise ValueError(f"option {key} of {name!r} is no number: {value!r}") from None
+    if options.get("eps", 0.0) < 0:
+        raise ValueError(f"option eps of {name!r} is negative; give 0 or more")
+    return options

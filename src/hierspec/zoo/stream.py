@@ -1,0 +1,87 @@
+"""Token streams to train on, cut into batches by step number alone.
+
+A pass is one shuffled concatenation of documents. Batch ``s`` is the ``s``-th slice of the
+endless sequence of passes, so training resumes at any step without having stored anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from tokenizers import Tokenizer
+
+from .corpus import Corpus, Document, functions_with_docstrings
+from .tokenizer import END_OF_TEXT
+
+LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
+FUNCTION_COPIES = 1
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
+    """One int16 tensor per text (ids < 4096), each beginning with the end-of-text mark."""
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    rows = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [torch.tensor([end, *row.ids], dtype=torch.int16) for row in rows]
+
+
+def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
+    """All held-out text in one row of ids, int64."""
+    return torch.cat(encode(tokenizer, [d.text for d in corpus.held_out])).long()
+
+
+@dataclass(slots=True)
+class Stream:
+    """Endless shuffled passes over documents.
+
+    Attributes:
+        pieces: the documents' tokens, repeated by their weight.
+        seed: decides the order of every pass.
+    """
+
+    pieces: list[torch.Tensor]
+    seed: int
+    _passes: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def tokens_per_pass(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+    def _pass(self, number: int) -> torch.Tensor:
+        if number not in self._passes:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            order = torch.randperm(len(self.pieces), generator=generator).tolist()
+            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
+            self._passes[number] = torch.cat([self.pieces[i] for i in order])
+        return self._passes[number]
+
+    def slice(self, start: int, length: int) -> torch.Tensor:
+        """Tokens [start, start + length) of the endless sequence, int64."""
+        parts = []
+        while length > 0:
+            number, offset = divmod(start, self.tokens_per_pass)
+            part = self._pass(number)[offset : offset + length]
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return torch.cat(parts).long()
+
+    def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and next tokens of a step, both [rows, width]."""
+        size = rows * width
+        tokens = self.slice(step * size, size + 1)
+        return tokens[:-1].view(rows, width), tokens[1:].view(rows, width)
+
+
+def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:
+    """Library files thrice, tests once, documented functions once more on their own."""
+
+    def texts(documents: list[Document]) -> list[str]:
+        return [document.text for document in documents]
+
+    library = [d for d in corpus.train if not d.is_test]
+    tests = [d for d in corpus.train if d.is_test]
+    functions = [text for d in library for text in functions_with_docstrings(d)]
+    pieces = LIBRARY_COPIES * encode(tokenizer, texts(library))
+    pieces += encode(tokenizer, texts(tests))
+    pieces += FUNCTION_COPIES * encode(tokenizer, functions)
+    return Stream(pieces, seed)
