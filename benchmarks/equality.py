@@ -16,11 +16,12 @@ from typing import Any
 
 import common
 import torch
-from tiny import FAMILIES, save_tiny
+
 
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.lm.weights import hf_model
 from hierspec.presets import PRESETS
+from hierspec.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
 
 

@@ -91,8 +91,8 @@ class PromptLookupConfig(LevelConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
     method: ClassVar[str] = "prompt_lookup"
-    prompt_lookup_min: int = 1
-    prompt_lookup_max: int = 3
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

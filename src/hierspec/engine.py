@@ -121,9 +121,11 @@ class Hierarchy:
         )
         eos = self.eos_token_ids(eos_token_id)
         conditions = StopConditions(
-            eos_token_ids=frozenset() if ignore_eos else eos,
+            eos_token_ids=eos,
+            ignore_eos=ignore_eos,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             max_new_tokens=max_new_tokens,
+            max_length=self.root.model.max_length,
             include_stop_str=include_stop_str,
         )
         return Generation(

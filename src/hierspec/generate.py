@@ -125,7 +125,8 @@ class Generation:
         self.names = {node.index: node.name for node in walk(root)}
         self.streams = []
         for i, prompt in enumerate(prompts):
-            limit = stop.budget(len(prompt), root.model.max_length)
+            limit = stop.budget(len(prompt))
+            assert limit is not None, "max_new_tokens is always set"
             sequence = runtime.Sequence(
                 id=i,
                 root=root,
@@ -135,7 +136,7 @@ class Generation:
                 wanted=limit,
                 want_logprobs=want_logprobs,
             )
-            self.streams.append(_Stream(sequence, TextStream(tokenizer, stop), limit))
+            self.streams.append(_Stream(sequence, TextStream(tokenizer, stop, prompt), limit))
         self.began = time.perf_counter()
 
     def __iter__(self) -> Iterator[TokenEvent]:
@@ -166,7 +167,9 @@ class Generation:
                 prefill = False
         finally:
             for stream in self.streams:
-                stream.finish_reason = stream.finish_reason or "cancelled"
+                if stream.finish_reason is None:
+                    stream.finish_reason = "cancelled"
+                    stream.text.finish()  # what was held back belongs to the text so far
                 stream.sequence.close()
 
     def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
@@ -175,12 +178,8 @@ class Generation:
             stream.emitted.append(token)
             stream.sequence.tokens.append(token)
             text, reason = stream.text.feed(token)
-            if reason is None and self.until is not None:
-                if self.until(stream.sequence.id, stream.sequence.tokens):
-                    reason = "stop"
-                    text += stream.text.finish()
-            if reason is None and len(stream.emitted) >= stream.limit:
-                reason = "length"
+            if reason is None and self._ended_by_caller(stream):
+                reason = "stop"
                 text += stream.text.finish()
             logprob = verdict.logprobs[i] if verdict.logprobs else None
             if logprob is not None:
@@ -197,6 +196,10 @@ class Generation:
             )
             if reason is not None:
                 return
+
+    def _ended_by_caller(self, stream: _Stream) -> bool:
+        sequence = stream.sequence
+        return self.until is not None and self.until(sequence.id, sequence.tokens)
 
     def results(self) -> list[GenerationResult]:
         """What every sequence came to, in the order of the prompts."""

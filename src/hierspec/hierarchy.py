@@ -116,12 +116,13 @@ def observed(below: Node | None, draft: Proposal, verdict: Verdict, states: Stat
     """Tell the window of the node that owned the first rejected token what became of its draft."""
     if below is None or not draft.tokens:
         return states
-    slot = min(verdict.num_accepted, len(draft) - 1)
-    owner = next(node for node in walk(below) if node.index == draft.owners[slot])
-    if isinstance(owner, Concatenate):
+    index = draft.owners[min(verdict.num_accepted, len(draft) - 1)]
+    if not states[index]:  # its window remembers nothing
         return states
-    state = owner.window.observe(states[owner.index], draft.signals, verdict.num_accepted)
-    return replaced(states, owner.index, state)
+    owner = next(node for node in walk(below) if node.index == index)
+    assert not isinstance(owner, Concatenate)
+    state = owner.window.observe(states[index], draft.signals, verdict.num_accepted)
+    return replaced(states, index, state)
 
 
 def walk(node: Node | None) -> Iterator[Node]:

@@ -83,7 +83,7 @@ def custom_generate(
     if generation_config.return_dict_in_generate:
         from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-        return GenerateDecoderOnlyOutput(sequences=out)
+        return GenerateDecoderOnlyOutput(sequences=out)  # type: ignore[arg-type]
     return out
 
 
@@ -109,7 +109,7 @@ def _engine(model: Any, hierarchy: Any, tokenizer: Any) -> Hierarchy:
         raise ValueError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
     if isinstance(hierarchy, str):
         hierarchy = json.loads(hierarchy)
-    data = {"levels": hierarchy} if isinstance(hierarchy, list | tuple) else dict(hierarchy)
+    data: dict[str, Any] = dict(hierarchy) if isinstance(hierarchy, Mapping) else {"levels": hierarchy}
     data["target"] = {"model": model.config.name_or_path or "target"}
     key = json.dumps(data, sort_keys=True)
     built = _BUILT.setdefault(model, {})

@@ -88,9 +88,7 @@ class SamplingParams:
         **options: Any,
     ) -> SamplingParams:
         """Parameters from a mapping of biases and any iterable of processors."""
-        if isinstance(logit_bias, Mapping):
-            logit_bias = logit_bias.items()
-        bias = tuple((int(token), float(value)) for token, value in logit_bias)
+        bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
         return cls(logit_bias=bias, logits_processors=tuple(logits_processors), **options)
 
     @property

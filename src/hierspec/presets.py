@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .config import (
     AnyLevelConfig,
@@ -193,7 +194,7 @@ def preset(
     return PRESETS[name].make(models)
 
 
-def target_config(model: str) -> object:
+def target_config(model: str) -> Any:
     """A model's own configuration, without its weights."""
     if model.startswith("zoo:"):
         from .zoo.registry import resolve

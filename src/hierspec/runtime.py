@@ -19,8 +19,10 @@ from .hierarchy import Coroutine, Draft, Node, Verify, initial_states, propose, 
 from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
 from .lm.base import Context, Query, Slot
 from .metrics import LevelStats, Metrics
-from .sampling import Job, SamplingParams, laws, logprobs, signals
-from .trace import Tracer
+from .params import SamplingParams
+from .penalties import History
+from .sampling import Job, laws, logprobs, signals
+from .trace import Tracer, event_of
 from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
 from .verifiers.verify import verify_batch
 
@@ -45,11 +47,14 @@ class Sequence:
     num_prompt: int = 0
     want_logprobs: bool = False
     states: States = ()
+    history: History | None = None
     slots: dict[int, tuple[Any, Slot]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)
         self.states = self.states or initial_states(self.root)
+        if self.params.has_penalties:
+            self.history = History(self.num_prompt)
 
     def slot(self, model: Any) -> Slot:
         """This sequence's place in ``model``'s cache; views of one trunk share theirs."""
@@ -136,6 +141,8 @@ class Runtime:
             answers = self._answer(first, group)
             self.metrics.levels[first.node.index].seconds += time.perf_counter() - began
             for task, answer in zip(group, answers, strict=True):
+                if self.tracer is not None:
+                    self._record(task, answer)
                 task.advance(answer)
         verdicts = [task.verdict for task in tasks]
         assert all(verdict is not None for verdict in verdicts)
@@ -172,6 +179,8 @@ class Runtime:
                     num_rows=queries[-1].num_rows,
                     prompt_length=sequence.num_prompt,
                     vocab_size=self.vocab_size,
+                    history=sequence.history,
+                    model=node.name,
                 )
             )
         stats = self.metrics.levels[node.index]
@@ -212,17 +221,16 @@ class Runtime:
         for task, ids, law, values in zip(group, tokens, rows, seen, strict=True):
             whose = (node.index,) * len(ids)
             proposal = Proposal(tuple(ids), concatenate(law), whose, whose, tuple(values))
-            self._record(task, "draft", tokens=ids)
             out.append((proposal, task.request.states))  # type: ignore[union-attr]
         return out
 
     def _look_up(self, node: Draft, task: _Task) -> tuple[Proposal, States]:
         request: Any = task.request
         context = task.context(request.pending)
-        ids = node.model.propose(context, min(node.budget, request.limit))
+        slot: Any = task.sequence.slot(node.model)
+        ids = node.model.propose(context, min(node.budget, request.limit), slot)
         whose = (node.index,) * len(ids)
         self.metrics.levels[node.index].calls += 1
-        self._record(task, "draft", tokens=list(ids))
         return Proposal(ids, OneHotLaws(ids), whose, whose, (_NAN,) * len(ids)), request.states
 
     def _check(self, node: Verify, group: list[_Task]) -> list[Verdict]:
@@ -240,7 +248,6 @@ class Runtime:
         self.metrics.target_calls += is_root
         for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
             self._count(draft, verdict)
-            self._record(task, "check", node=node, draft=draft, verdict=verdict)
             emitted = verdict.emitted
             if node.window.signal is not None:
                 rows = parts[i][: len(emitted)]
@@ -283,22 +290,9 @@ class Runtime:
             self.metrics.levels[draft.owners[start]].observe(end - start, kept, start)
             start = end
 
-    def _record(self, task: _Task, kind: str, **what: Any) -> None:
-        if self.tracer is not None:
-            request: Any = task.request
-            base = len(task.sequence.tokens) + len(request.pending)
-            self.tracer.record(event(kind, task.sequence.id, request.node, base, **what))
-
-
-def event(kind: str, sequence: int, node: Node, base: int, **what: Any) -> dict[str, Any]:
-    """A trace line: who did what, after how many tokens of context."""
-    out = {"kind": kind, "sequence": sequence, "level": node.name, "base_length": base}
-    if kind == "draft":
-        return {**out, "tokens": what["tokens"]}
-    draft, verdict = what["draft"], what["verdict"]
-    return {
-        **out,
-        "draft": list(draft.tokens),
-        "num_accepted": verdict.num_accepted,
-        "emitted": list(verdict.emitted.tokens),
-    }
+    def _record(self, task: _Task, answer: Any) -> None:
+        assert task.request is not None
+        assert self.tracer is not None
+        event = event_of(task.request, answer, task.sequence.id, len(task.sequence.tokens))
+        if event is not None:
+            self.tracer.record(event)

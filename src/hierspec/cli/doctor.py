@@ -25,8 +25,8 @@ def examine() -> dict[str, dict[str, Any]]:
     """Versions, hardware, threads, caches, fast paths and the shipped models."""
     import torch
 
-    from ..lm import lean
-    from ..zoo import registry
+    from ..lm.lean_linear import prepacking_works
+    from ..zoo.registry import DATA, ENTRIES
 
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}
@@ -43,13 +43,21 @@ def examine() -> dict[str, dict[str, Any]]:
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")
             or "unset: export OMP_WAIT_POLICY=PASSIVE on machines with few cores",
         },
-        "fast_paths": lean.fast_paths(),
+        "fast_paths": {
+            f"prepacked {name} weights": _on(prepacking_works(getattr(torch, name)))
+            for name in ("bfloat16", "float32")
+        },
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
         },
-        "zoo": registry.inventory(),
+        "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
+        | {entry.name: entry.about for entry in ENTRIES},
     }
+
+
+def _on(works: bool) -> str:
+    return "on" if works else "off: this CPU or torch build lacks it; plain kernels run instead"
 
 
 def _version(name: str) -> str:

@@ -8,45 +8,52 @@ from __future__ import annotations
 
 from typing import Any
 
+_RECURRENT = (
+    "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
+    "choose an attention-only model"
+)
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
 def check_supported(model: Any) -> None:
     """Raise ValueError, in one line, unless the model is a decoder whose cache can rewind."""
-    config = model.config
     name = type(model).__name__
+    check_config(name, model.config)
+    if getattr(model, "_is_stateful", False):
+        raise ValueError(_RECURRENT.format(name=name))
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        raise ValueError(f"{name} has no language-model head; load it with AutoModelForCausalLM")
+
+
+def check_config(name: str, config: Any) -> None:
+    """The same as far as a config tells, before any weight is read."""
+    name = f"{name} ({config.model_type})"
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
         )
-    if getattr(model, "_is_stateful", False):
-        raise ValueError(
-            f"{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
-            "choose an attention-only model"
-        )
-    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
-        raise ValueError(
-            f"{name} has no language-model head; load it with AutoModelForCausalLM"
-        )
+    if _is_recurrent(config):
+        raise ValueError(_RECURRENT.format(name=name))
     text = config.get_text_config(decoder=True)
-    check_layer_types(name, getattr(text, "layer_types", None))
-    if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
-        raise ValueError(
-            f"{name} shares keys and values between layers, which layer-wise running does not "
-            "support yet"
-        )
-    if getattr(text, "max_position_embeddings", None) is None:
-        raise ValueError(f"{name} states no max_position_embeddings in its config")
-
-
-def check_layer_types(name: str, types: list[str] | None) -> None:
-    """Refuse layer types other than full and sliding-window attention."""
-    odd = sorted(set(types or ()) - set(_REWINDABLE))
+    odd = sorted(set(getattr(text, "layer_types", None) or ()) - set(_REWINDABLE))
     if odd:
         raise ValueError(
             f"{name} has layers of type {', '.join(odd)}, whose cache cannot be rewound after a "
             f"rejected draft; supported are {' and '.join(_REWINDABLE)}"
         )
+    if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
+        raise ValueError(f"{name} shares keys and values between layers: not supported yet")
+    if getattr(text, "max_position_embeddings", None) is None:
+        raise ValueError(f"{name} states no max_position_embeddings: not supported yet")
+
+
+def _is_recurrent(config: Any) -> bool:
+    """As the library marks the class that the config belongs to."""
+    from transformers import AutoModelForCausalLM
+
+    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    kinds = kind if isinstance(kind, tuple | list) else (kind,)
+    return any(getattr(k, "_is_stateful", False) for k in kinds)
 
 
 def layer_kinds(config: Any, num_layers: int) -> tuple[str, ...]:

@@ -201,7 +201,11 @@ class Trunk:
         spans = [span for _, span in busy]
         if segment == 0:
             ids = [token for w, s in busy for token in w.held[s.start : s.start + s.n]]
-            h = self.backend.embed(torch.tensor(ids, device=self.backend.device), spans)
+            # A draft model whose embedding is padded less has no row for the last ids. Any row
+            # will do: it can only cost acceptance, and the target's own ids always have theirs.
+            size = self.backend.vocab_size
+            known = torch.tensor([i if i < size else 0 for i in ids], device=self.backend.device)
+            h = self.backend.embed(known, spans)
         else:
             parts = [w.state.edges[segment - 1][s.start : s.start + s.n] for w, s in busy]
             h = parts[0] if len(parts) == 1 else torch.cat(parts)

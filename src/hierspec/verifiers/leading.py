@@ -19,7 +19,7 @@ from .base import Acceptance, Batch, Verifier, register
 
 @dataclass(frozen=True)
 class Leading(Verifier):
-    """Keep while in the verifier's top ``top_m`` tokens; at the first miss draw from the verifier's own law.
+    """Keep while among the verifier's leading tokens; at the first miss draw from its own law.
 
     Attributes:
         top_m: how many leading tokens count, at least 1. Ties go to the lower id.

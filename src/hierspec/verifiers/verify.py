@@ -11,8 +11,9 @@ matter; every other rule gets a padded :class:`Batch`.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,21 +85,32 @@ def verify_batch(
         B verdicts. Signals are left NaN: they are read off scores that a rule need not see.
     """
     verdicts: list[Verdict | None] = [None] * len(drafts)
-    roads: dict[Callable[[list[_Job]], list[Verdict]], list[int]] = {}
+    rest: list[int] = []
     jobs = [
         _Job(node, draft, law, die, scores[i] if scores is not None else None)
         for i, (draft, law, die) in enumerate(zip(drafts, p, dice, strict=True))
     ]
-    has_shortcut = type(node.rule).decide not in (Verifier.decide, None)
+    road = _short if _has_shortcut(type(node.rule)) else _padded
     for i, job in enumerate(jobs):
         if isinstance(job.p, OneHotLaws) and _comparable(node.rule, job.draft):
             verdicts[i] = _greedy(job)
         else:
-            roads.setdefault(_short if has_shortcut else _padded, []).append(i)
-    for road, members in roads.items():
-        for i, verdict in zip(members, road([jobs[i] for i in members]), strict=True):
+            rest.append(i)
+    if rest:
+        for i, verdict in zip(rest, road([jobs[i] for i in rest]), strict=True):
             verdicts[i] = verdict
     return verdicts  # type: ignore[return-value]
+
+
+@functools.cache
+def _has_shortcut(rule: type[Verifier]) -> bool:
+    """Whether ``decide`` speaks for the rule: not where a subclass changed what it stands for."""
+    for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
+        if "decide" in vars(cls):
+            return vars(cls)["decide"] is not None
+        if vars(cls).keys() & {"acceptance", "correction", "reported", "order"}:
+            return False
+    return False
 
 
 def _comparable(rule: Verifier, draft: Proposal) -> bool:

@@ -16,10 +16,10 @@ from rich.progress import track
 from torch import nn
 
 from .fit import Objective, Phase, Progressing, Schedule, atomic_save
-from .model import SHAPES, Llama
+from .model import SHAPES, Llama, Shape
 from .sample import continue_rows
 from .stream import Stream
-from .trunk import compiled
+from .trunk import maybe_compile
 
 STUDENTS = ("mid", "small")
 TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
@@ -41,22 +41,20 @@ class OwnText:
     rows: int = 96
     prompt: int = 32
     length: int = 512
-    rounds: int = 8
+    rounds: int = 5
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.6, 0.8, 1.0, 1.0)
 
 
-def build_students(seed: int, names: tuple[str, ...] = STUDENTS) -> nn.ModuleDict:
+def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDict:
     """Untrained students, decided by the seed."""
     students = nn.ModuleDict()
-    for number, name in enumerate(names, 1):
-        students[name] = Llama(SHAPES[name])
+    for number, name in enumerate(STUDENTS, 1):
+        students[name] = Llama(shapes[name])
         students[name].initialise(torch.Generator().manual_seed(seed + number))
     return students
 
 
-def own_text(
-    trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int
-) -> torch.Tensor:
+def own_text(trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int) -> torch.Tensor:
     """Rows [N, length] that the trunk continued from training text; kept in ``path``."""
     if path.exists():
         return torch.load(path, weights_only=True).long()
@@ -84,20 +82,20 @@ def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tenso
 
 
 def distill_objective(
-    trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor
+    trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor, compile: bool = True
 ) -> Objective:
     """The summed loss of all students on the same tokens and the same laws of the trunk."""
 
-    @compiled
     def teach(inputs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             return trunk.logits(trunk(inputs)[-1]).flatten(0, 1)
 
-    @compiled
     def learn(
         student: Llama, inputs: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return distances(scores, student.logits(student(inputs)[-1]).flatten(0, 1))
+
+    teaching, learning = maybe_compile(teach, compile), maybe_compile(learn, compile)
 
     def objective(now: Progressing) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         rows, width = now.phase.rows, now.phase.width
@@ -108,11 +106,11 @@ def distill_objective(
             inputs = own[chosen, start : start + width]
         else:
             inputs, _ = stream.batch(now.step, rows, width)
-        scores = teach(inputs)
+        scores = teaching(inputs)
         share = min(1.0, max(0.0, (now.done - TV_FROM) / (TV_FULL - TV_FROM)))
         total, parts = torch.zeros(()), {}
         for name, student in students.items():
-            kl, tv = learn(student, inputs, scores)
+            kl, tv = learning(student, inputs, scores)
             total = total + (1 - share) * kl + share * TV_WEIGHT * tv
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         return total, parts | {"own": torch.tensor(float(written))}

@@ -131,7 +131,10 @@ def fit(
         saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved["model"])
         for optimiser, state in zip(optimisers, saved["optimisers"], strict=True):
+            rates = [group["full_lr"] for group in optimiser.param_groups]
             optimiser.load_state_dict(state)
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["full_lr"] = rate  # the schedule's, should it have changed
         step, seconds = saved["step"], saved["seconds"]
 
     def save() -> None:

@@ -112,7 +112,7 @@ def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """W [o, i] → [[A, W − A], [A', W − A']] of shape [2o, 2i], exactly, in W's dtype."""
     exact = weight.float()
     mantissa_bits = 8 if weight.dtype == torch.bfloat16 else 24
-    grid = torch.ldexp(torch.ones(()), torch.frexp(exact).exponent - mantissa_bits)
+    grid = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - mantissa_bits)
     halves = []
     for _ in range(WIDEN):
         share = torch.rand(weight.shape, generator=generator)
@@ -121,9 +121,7 @@ def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.cat(halves).to(weight.dtype)
 
 
-def inflate(
-    trunk: WeightSource, data: Path, eps: float = DEFAULT_EPS, seed: int = 0
-) -> Inflated:
+def inflate(trunk: WeightSource, data: Path, eps: float = DEFAULT_EPS, seed: int = 0) -> Inflated:
     """The large model of a trunk; ``data`` is the folder that may hold its calibration."""
     values = trunk.config.to_dict()
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):

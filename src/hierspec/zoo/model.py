@@ -31,7 +31,7 @@ class Shape:
 
 SHAPES = {
     "trunk": Shape(hidden=384, layers=8, heads=6, intermediate=1024),
-    "mid": Shape(hidden=256, layers=4, heads=4, intermediate=704),
+    "mid": Shape(hidden=256, layers=4, heads=4, intermediate=640),
     "small": Shape(hidden=192, layers=2, heads=3, intermediate=512),
 }
 EXITS = (1, 2, 4)  # of the trunk, besides the last
@@ -68,6 +68,27 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + turned * sin
 
 
+class Cache:
+    """Keys and values of rows that grow together, in place; for sampling."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.length = capacity, 0
+        self._stored: dict[nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def extend(
+        self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append a layer's [rows, heads, width, head] tensors; views of all so far."""
+        if layer not in self._stored:
+            size = (*key.shape[:2], self.capacity, key.shape[3])
+            self._stored[layer] = key.new_empty(size), key.new_empty(size)
+        end = self.length + key.shape[2]
+        keys, values = self._stored[layer]
+        keys[:, :, self.length : end] = key
+        values[:, :, self.length : end] = value
+        return keys[:, :, :end], values[:, :, :end]
+
+
 class _Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -75,18 +96,15 @@ class _Attention(nn.Module):
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             setattr(self, name, _Linear(shape.hidden, shape.hidden))
 
-    def forward(self, x: torch.Tensor, rope: tuple, cache: list | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: tuple, cache: Cache | None) -> torch.Tensor:
         rows, width, hidden = x.shape
         weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
         qkv = F.linear(x, weight.to(x.dtype)).view(rows, width, 3, self.heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         query, key = rotate(query, *rope), rotate(key, *rope)
-        if cache is not None:  # sampling: earlier keys and values, one list per layer
-            if cache:
-                key = torch.cat((cache[0], key), dim=2)
-                value = torch.cat((cache[1], value), dim=2)
-            cache[:] = key, value
-        causal = width > 1
+        if cache is not None:
+            key, value = cache.extend(self, key, value)
+        causal = width > 1  # several tokens only ever come first, one alone sees all before it
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         mixed = mixed.transpose(1, 2).reshape(rows, width, hidden)
         return F.linear(mixed, self.o_proj.weight.to(x.dtype))
@@ -113,7 +131,7 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = _Norm(shape.hidden)
         self.mlp = _MLP(shape)
 
-    def forward(self, x: torch.Tensor, rope: tuple, cache: list | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: tuple, cache: Cache | None) -> torch.Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -143,21 +161,23 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=std, generator=generator)
 
     def forward(
-        self, tokens: torch.Tensor, exits: tuple[int, ...] = (), cache: list[list] | None = None
+        self, tokens: torch.Tensor, exits: tuple[int, ...] = (), cache: Cache | None = None
     ) -> list[torch.Tensor]:
         """Normed hidden states [rows, width, hidden] after each of ``exits`` and the last layer.
 
-        ``cache`` (one list per layer, empty at first) continues earlier calls, one token each.
+        With a ``cache``, ``tokens`` come after what it holds: a prompt first, then one at a time.
         """
-        start = cache[0][0].shape[2] if cache and cache[0] else 0
+        start = cache.length if cache is not None else 0
         end = start + tokens.shape[1]
         rope = self.cos[start:end], self.sin[start:end]
         x = F.embedding(tokens, self.model.embed_tokens.weight).to(self.dtype)
         states = []
         for number, layer in enumerate(self.model.layers):
-            x = layer(x, rope, cache[number] if cache is not None else None)
+            x = layer(x, rope, cache)
             if number + 1 in exits or number + 1 == self.shape.layers:
                 states.append(self.model.norm(x))
+        if cache is not None:
+            cache.length = end
         return states
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ class Entry:
 ENTRIES = (
     Entry("zoo:ngram", "n-gram table with back-off, from the same sources"),
     Entry("zoo:small", "2 layers, 1.7 M parameters, distilled from the trunk"),
-    Entry("zoo:mid", "4 layers, 4.3 M parameters, distilled from the trunk"),
+    Entry("zoo:mid", "4 layers, 4.1 M parameters, distilled from the trunk"),
     Entry("zoo:trunk", "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4"),
     Entry(
         "zoo:large",
@@ -52,7 +52,9 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
         known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
         raise ValueError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
     if options:
-        raise ValueError(f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'")
+        raise ValueError(
+            f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'"
+        )
     return _trained(model, data)
 
 

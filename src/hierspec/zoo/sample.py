@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from .model import Llama
+from .model import Cache, Llama
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def continue_rows(
     model: Llama,
     prompts: torch.Tensor,
@@ -19,7 +19,7 @@ def continue_rows(
 
     A temperature of 0 takes the likeliest token.
     """
-    cache: list[list] = [[] for _ in range(model.shape.layers)]
+    cache = Cache(length)
     tokens, fed = prompts, prompts
     greedy = temperatures == 0
     divisor = torch.where(greedy, 1.0, temperatures)[:, None]

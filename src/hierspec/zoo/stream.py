@@ -1,7 +1,7 @@
 """Token streams to train on, cut into batches by step number alone.
 
-A pass is one shuffled concatenation of documents. Batch ``s`` is the ``s``-th slice of the
-endless sequence of passes, so training resumes at any step without having stored anything.
+A pass is one shuffled concatenation of documents, cut into windows that are shuffled too. Batch
+``s`` is the ``s``-th handful of them, so training resumes at any step without stored state.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Stream:
     pieces: list[torch.Tensor]
     seed: int
     _passes: dict[int, torch.Tensor] = field(default_factory=dict)
+    _orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     @property
     def tokens_per_pass(self) -> int:
@@ -66,10 +67,27 @@ class Stream:
         return torch.cat(parts).long()
 
     def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and next tokens of a step, both [rows, width]."""
-        size = rows * width
-        tokens = self.slice(step * size, size + 1)
-        return tokens[:-1].view(rows, width), tokens[1:].view(rows, width)
+        """Inputs and next tokens of a step, both [rows, width].
+
+        A pass is cut into windows and these are taken in a shuffled order: neighbouring windows
+        are from the same document, and would make a batch of one opinion.
+        """
+        per_pass = (self.tokens_per_pass - 1) // width
+        windows = []
+        for index in range(step * rows, (step + 1) * rows):
+            number, place = divmod(index, per_pass)
+            start = number * self.tokens_per_pass + self._order(number, width)[place] * width
+            windows.append(self.slice(start, width + 1))
+        tokens = torch.stack(windows)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def _order(self, number: int, width: int) -> list[int]:
+        """The shuffled windows of a pass."""
+        if (number, width) not in self._orders:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number * 8191 + width)
+            per_pass = (self.tokens_per_pass - 1) // width
+            self._orders = {(number, width): torch.randperm(per_pass, generator=generator).tolist()}
+        return self._orders[number, width]
 
 
 def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:

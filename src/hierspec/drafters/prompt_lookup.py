@@ -1,0 +1,108 @@
+"""Prompt lookup: the text so far is the draft model. [Saxena 2023; vLLM's ``ngram`` method]
+
+Takes the last n tokens, n from ``prompt_lookup_max`` down to ``prompt_lookup_min``, looks for
+their most recent earlier occurrence and proposes what followed it. Where that runs into the end
+of the text it goes on copying from the proposal itself, as LZ77 does, so a loop is continued for
+as long as wanted. Nothing is scored: the law of every proposed token is one-hot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..lm.base import Context
+
+_MAX_ORDER = 32
+
+
+@dataclass(slots=True)
+class LookupIndex:
+    """Where every n-gram of one sequence's committed text ends last; grows with the text.
+
+    ``ends[n]`` maps an n-gram to the largest position e with ``committed[e-n:e]`` equal to it,
+    among e ≤ ``indexed``.
+    """
+
+    ends: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
+    indexed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """A drafter without a model.
+
+    Attributes:
+        prompt_lookup_min: shortest match worth a proposal, in tokens.
+        prompt_lookup_max: longest match tried, in tokens; longer ones are tried first.
+    """
+
+    prompt_lookup_min: int
+    prompt_lookup_max: int
+    name: str = "prompt_lookup"
+
+    def __post_init__(self) -> None:
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        if not 1 <= low <= high <= _MAX_ORDER:
+            raise ValueError(
+                "prompt lookup needs 1 ≤ prompt_lookup_min ≤ prompt_lookup_max "
+                f"≤ {_MAX_ORDER}, got {low} and {high}"
+            )
+
+    def open(self) -> LookupIndex:
+        """An empty index for one sequence."""
+        return LookupIndex()
+
+    def close(self, slot: LookupIndex) -> None:
+        """Give an index's memory back."""
+        slot.ends.clear()
+        slot.indexed = 0
+
+    def propose(
+        self, context: Context, limit: int, slot: LookupIndex | None = None
+    ) -> tuple[int, ...]:
+        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing matches.
+
+        Args:
+            context: committed tokens are indexed once; pending ones are searched anew each time.
+            limit: of tokens.
+            slot: the sequence's index, brought up to date here; ``None`` indexes everything anew.
+        """
+        if limit <= 0:
+            return ()
+        if slot is None or slot.indexed > len(context.committed):
+            slot = LookupIndex()
+        self._extend(slot, context)
+        # All that is not indexed, and enough before it for the longest n-gram that ends there.
+        origin = max(slot.indexed + 1 - self.prompt_lookup_max, 0)
+        recent = context.tokens(origin)
+        for n in range(min(self.prompt_lookup_max, len(context)), self.prompt_lookup_min - 1, -1):
+            gram = recent[len(recent) - n :]
+            for end in range(len(recent) - 1, max(slot.indexed - origin, n - 1), -1):
+                if recent[end - n : end] == gram:
+                    return _copied(context, origin + end, limit)
+            found = slot.ends[n].get(tuple(gram))
+            if found is not None:
+                return _copied(context, found, limit)
+        return ()
+
+    def _extend(self, slot: LookupIndex, context: Context) -> None:
+        """Index committed n-grams, but not those at the very end: what ends a text must not
+        match itself."""
+        committed = context.committed
+        upto = len(committed) - 1
+        for n in range(self.prompt_lookup_min, self.prompt_lookup_max + 1):
+            ends = slot.ends.setdefault(n, {})
+            for end in range(max(slot.indexed + 1, n), upto + 1):
+                ends[tuple(committed[end - n : end])] = end
+        slot.indexed = max(slot.indexed, upto)
+
+
+def _copied(context: Context, position: int, limit: int) -> tuple[int, ...]:
+    """``limit`` tokens read from ``position`` on, continuing into what was copied already."""
+    base = len(context.committed)
+    if position + limit <= base:
+        return tuple(context.committed[position : position + limit])
+    out = context.tokens(position)[:limit]
+    for i in range(limit - len(out)):
+        out.append(out[i])
+    return tuple(out)

@@ -1,0 +1,142 @@
+"""From a name to a running transformer: a directory, a hub id, or tensors made on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.lm.backend import Backend
+from hierspec.lm.weights import WeightSource
+
+BACKENDS = ("auto", "lean", "hf")
+
+
+def load(
+    ref_or_source: str | Path | WeightSource,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    backend: str = "auto",
+    *,
+    trust_remote_code: bool = False,
+) -> Backend:
+    """Load a model.
+
+    Args:
+        ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
+        dtype: of the weights; ``None``: as the checkpoint's configuration says.
+        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder), or
+            ``auto``: lean where it can.
+        trust_remote_code: run model code that comes with the weights. Implies ``hf``.
+
+    Raises:
+        ValueError: nothing usable is there, or the model cannot be driven; says what to do.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type, got {dtype}")
+    device = _checked_device(device)
+    if not isinstance(ref_or_source, str | Path):
+        return _from_source(ref_or_source, dtype, device, backend)
+    ref = str(ref_or_source)
+    path = Path(ref).expanduser()
+    if not path.is_dir():
+        return _from_hub(ref, dtype, device, backend, trust_remote_code)
+    if trust_remote_code:
+        return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
+    from hierspec.lm.weights import from_directory
+
+    return _from_source(from_directory(path), dtype, device, backend)
+
+
+def _from_source(
+    source: WeightSource, dtype: torch.dtype | None, device: torch.device, backend: str
+) -> Backend:
+    from hierspec.lm.hf_support import check_config
+    from hierspec.lm.lean_shape import unsupported
+
+    check_config(source.name, source.config)
+    dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
+    if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
+        from hierspec.lm.lean import LeanBackend
+
+        try:
+            return LeanBackend(source, dtype, device)
+        except KeyError as error:
+            raise ValueError(
+                f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
+            ) from None
+    from hierspec.lm.hf import HFBackend
+
+    path = getattr(source, "path", None)
+    if path is not None:
+        return _from_pretrained(str(path), dtype, device, name=source.name)
+    from hierspec.lm.weights import hf_model
+
+    return HFBackend(hf_model(source, dtype).to(device), source.name)
+
+
+def _from_hub(
+    ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
+) -> Backend:
+    """Fetch a snapshot (or find it in the local cache), then load that directory."""
+    looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
+    if looks_like_path or not ref:
+        raise ValueError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+    if trust_remote_code:
+        return _from_pretrained(ref, dtype, device, trust_remote_code=True)
+    from huggingface_hub import snapshot_download
+
+    from hierspec.lm.weights import from_directory
+
+    try:
+        folder = snapshot_download(
+            ref, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+        )
+    except Exception as error:
+        raise ValueError(
+            f"{ref!r} is neither a directory nor a model that can be fetched "
+            f"({type(error).__name__}: {_first_line(error)}). Offline, give the path of a folder "
+            "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
+        ) from error
+    source = from_directory(folder)
+    built = _from_source(source, dtype, device, backend)
+    built.name = ref
+    return built
+
+
+def _from_pretrained(
+    ref: str,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    *,
+    name: str | None = None,
+    trust_remote_code: bool = False,
+) -> Backend:
+    from transformers import AutoModelForCausalLM
+
+    from hierspec.lm.hf import HFBackend
+
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            ref, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{ref} cannot be loaded by transformers: {_first_line(error)}") from error
+    return HFBackend(model.to(device), name)
+
+
+def _checked_device(device: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"no such device: {device!r}; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
+    return device
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

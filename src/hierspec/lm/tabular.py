@@ -1,0 +1,190 @@
+"""Language models that are tables: exact, tiny, and part of the library.
+
+The next token's law depends on the last ``order`` tokens only, and is written down. Certificates
+enumerate such models, tests and docs run on them, and through :meth:`TabularModel.score` the whole
+engine takes them for a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from hierspec.lm.base import Query, Slot
+
+KINDS = ("random", "peaked", "zeros")
+_TOLERANCE = 1e-9
+
+
+class TabularModel:
+    """A next-token law for every last ``order`` tokens (fewer at the start of the text).
+
+    Args:
+        vocab: V, the number of tokens.
+        order: how many last tokens count; 0 means one law for all places.
+        table: laws of V probabilities each, keyed by those tokens: ``""``, ``"0"``, ``"0,1"``
+            (oldest first), or by tuples of ints. Every key of length 0 … order must be there.
+
+    Raises:
+        ValueError: a law is missing, too long, negative, or does not sum to 1 within 1e-9.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        order: int,
+        table: Mapping[Any, Sequence[float]],
+        *,
+        name: str = "table",
+        max_length: int = 1 << 30,
+    ) -> None:
+        if vocab < 1 or order < 0:
+            raise ValueError(f"vocab must be positive and order at least 0; got {vocab}, {order}")
+        laws = {_key(key): law for key, law in table.items()}
+        keys = [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
+        self._check_keys(laws, keys, order)
+        self.name = name
+        self.vocab_size = vocab
+        self.order = order
+        self.max_length = max_length
+        self.device = torch.device("cpu")
+        self._index = {key: i for i, key in enumerate(keys)}
+        self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
+        self._scores = self._laws.log()
+
+    @property
+    def cache_owner(self) -> TabularModel:
+        return self
+
+    def law(self, context: Sequence[int]) -> torch.Tensor:
+        """The next token's law after ``context``, float64 [V]. Do not write into it."""
+        return self._laws[self._row(context)]
+
+    def table(self) -> dict[str, list[float]]:
+        """The laws under their text keys, as the constructor and JSON cases take them."""
+        return {",".join(map(str, key)): self._laws[i].tolist() for key, i in self._index.items()}
+
+    def open(self) -> Slot:
+        return Slot()
+
+    def close(self, slot: Slot) -> None:
+        slot.held, slot.agreed = [], 0
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """Log-probabilities, float64 [Σ num_rows, V]; −inf where a law has no mass.
+
+        Unlike a transformer it also answers for the empty context (``start`` 0).
+        """
+        rows: list[int] = []
+        for query in queries:
+            first = max(0, query.start - self.order)
+            tokens = query.context.tokens(first)
+            for end in range(query.start, len(query.context) + 1):
+                rows.append(self._row(tokens[max(0, end - first - self.order) : end - first]))
+        return self._scores[rows]
+
+    @classmethod
+    def random(
+        cls,
+        vocab: int,
+        order: int,
+        generator: torch.Generator,
+        kind: str = "random",
+        *,
+        name: str = "table",
+    ) -> TabularModel:
+        """A model drawn from a family.
+
+        ``random``: laws uniform on the simplex; ``peaked``: most mass on one token;
+        ``zeros``: about a third of the entries exactly 0.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+        table = {}
+        for n in range(order + 1):
+            for key in product(range(vocab), repeat=n):
+                table[key] = _draw(vocab, generator, kind)
+        return cls(vocab, order, table, name=name)
+
+    @classmethod
+    def disjoint(
+        cls, vocab: int, order: int, generator: torch.Generator
+    ) -> tuple[TabularModel, TabularModel]:
+        """Two models that never agree: one has its mass on the lower ids, one on the upper."""
+        if vocab < 2:
+            raise ValueError(f"two disjoint laws need at least 2 tokens, got {vocab}")
+        half = vocab // 2
+        low, high = {}, {}
+        for n in range(order + 1):
+            for key in product(range(vocab), repeat=n):
+                low[key] = _draw(half, generator, "random") + [0.0] * (vocab - half)
+                high[key] = [0.0] * half + _draw(vocab - half, generator, "random")
+        return cls(vocab, order, low, name="low"), cls(vocab, order, high, name="high")
+
+    def same(self, name: str = "same") -> TabularModel:
+        """A second model with the same laws."""
+        return TabularModel(self.vocab_size, self.order, self.table(), name=name)
+
+    def _row(self, context: Sequence[int]) -> int:
+        key = tuple(context[max(0, len(context) - self.order) :]) if self.order else ()
+        try:
+            return self._index[key]
+        except KeyError:
+            raise ValueError(
+                f"{self.name} knows tokens 0 … {self.vocab_size - 1}; the context has {list(key)}"
+            ) from None
+
+    @staticmethod
+    def _check_keys(laws: dict[Any, Any], keys: list[tuple[int, ...]], order: int) -> None:
+        missing = [key for key in keys if key not in laws]
+        if missing:
+            shown = ", ".join(repr(",".join(map(str, key))) for key in missing[:5])
+            raise ValueError(
+                f"the table lacks {len(missing)} of {len(keys)} keys: {shown}"
+                f"{', …' if len(missing) > 5 else ''} (order {order} needs every context of up to "
+                f"{order} tokens)"
+            )
+        extra = sorted(set(laws) - set(keys))
+        if extra:
+            shown = ", ".join(repr(",".join(map(str, key))) for key in extra[:5])
+            raise ValueError(f"the table has keys that no context of order {order} meets: {shown}")
+
+
+def _key(key: Any) -> tuple[int, ...]:
+    if not isinstance(key, str):
+        return tuple(key)
+    try:
+        return tuple(int(part) for part in key.split(",")) if key else ()
+    except ValueError:
+        raise ValueError(
+            f"table keys are token ids separated by commas, like '0,1'; got {key!r}"
+        ) from None
+
+
+def _law(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
+    law = torch.as_tensor(values, dtype=torch.float64)
+    where = f"the law after {','.join(map(str, key))!r}"
+    if law.shape != (vocab,):
+        raise ValueError(f"{where} must have {vocab} probabilities, got {law.numel()}")
+    if not bool((law >= 0).all()):
+        raise ValueError(f"{where} has a negative or undefined probability")
+    total = float(law.sum())
+    if not abs(total - 1.0) <= _TOLERANCE:
+        raise ValueError(f"{where} sums to {total:.12g}, not 1")
+    return law
+
+
+def _draw(vocab: int, generator: torch.Generator, kind: str) -> list[float]:
+    """One law; at least one entry is positive."""
+    uniform = torch.rand(vocab, generator=generator, dtype=torch.float64)
+    weights = -torch.log1p(-uniform) + 1e-12
+    if kind == "peaked":
+        weights = weights**6 + 1e-6
+    if kind == "zeros":
+        keep = torch.rand(vocab, generator=generator, dtype=torch.float64) > 1 / 3
+        keep[int(torch.randint(vocab, (1,), generator=generator))] = True
+        weights = weights * keep
+    return (weights / weights.sum()).tolist()

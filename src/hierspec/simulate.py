@@ -1,0 +1,231 @@
+"""The simulated interpreter: latency without models, from acceptances and costs.
+
+It drives the same coroutines as the runtime. A check keeps draft tokens as long as its
+*acceptance source* says so (coin flips with given rates, or recorded outcomes), and every call
+costs what the cost function says. This is how P1's latency formula and the planner's exact model
+are checked against the algorithm itself [P1 Table 5; MATH §4].
+
+``model`` of a node is a number here: its row in the rates and costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from .hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
+from .laws import OneHotLaws
+from .trace import Tracer, event_of
+from .types import Check, Proposal, Propose, Verdict
+from .verifiers import base as verifiers
+
+Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
+_UNLIMITED = 1 << 30
+
+
+class Acceptances(Protocol):
+    """How many draft tokens ``model`` keeps; ``owners`` are the models whose laws they are from."""
+
+    def kept(self, model: int, owners: Sequence[int]) -> int: ...
+
+
+class CoinFlips:
+    """Independent acceptances: token i is kept with probability ``rates[owner][model]``.
+
+    Args:
+        rates: [K, K] acceptance rates α of the row's tokens by the column's model.
+    """
+
+    def __init__(self, rates: Sequence[Sequence[float]], seed: int = 0) -> None:
+        self.rates = rates
+        self._random = np.random.Generator(np.random.Philox(seed))
+        self._block: list[float] = []
+
+    def kept(self, model: int, owners: Sequence[int]) -> int:
+        for i, owner in enumerate(owners):
+            if not self._block:
+                self._block = self._random.random(4096).tolist()
+            if not self._block.pop() < self.rates[owner][model]:
+                return i
+        return len(owners)
+
+
+class Recorded:
+    """Outcomes of single tests, replayed in order and over again, per (owner, model)."""
+
+    def __init__(self, outcomes: Mapping[tuple[int, int], Sequence[bool]]) -> None:
+        self._outcomes = {pair: list(seen) for pair, seen in outcomes.items()}
+        self._at = dict.fromkeys(self._outcomes, 0)
+
+    def kept(self, model: int, owners: Sequence[int]) -> int:
+        for i, owner in enumerate(owners):
+            pair = (owner, model)
+            if not self._outcomes.get(pair):
+                raise ValueError(f"no recorded acceptances of model {owner}'s tokens by {model}")
+            at = self._at[pair]
+            self._at[pair] = (at + 1) % len(self._outcomes[pair])
+            if not self._outcomes[pair][at]:
+                return i
+        return len(owners)
+
+
+@dataclass(slots=True)
+class LevelCount:
+    """What one level did. ``num_accepted_tokens``: of its tokens, those the level above kept."""
+
+    name: str
+    calls: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Sums over all rounds.
+
+    Attributes:
+        ms_per_token: total cost / tokens emitted.
+        standard_error: of ``ms_per_token``, from the spread between rounds.
+        mean_acceptance_length: tokens emitted per target call, bonus included.
+        levels: by node index.
+    """
+
+    ms_per_token: float
+    standard_error: float
+    num_tokens: int
+    target_calls: int
+    levels: list[LevelCount] = field(repr=False)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return self.num_tokens / self.target_calls
+
+
+def simulate(
+    root: Verify,
+    acceptances: Acceptances,
+    costs: Sequence[float] | Cost,
+    rounds: int,
+    tracer: Tracer | None = None,
+) -> Simulation:
+    """Run ``rounds`` rounds of the target.
+
+    Args:
+        root: nodes whose ``model`` is a number (:func:`chain` builds the common kind).
+        costs: ms per call of each model, or a function of (model, tokens scored): 1 for a draft
+            step, n + 1 for a check of n tokens.
+
+    Raises:
+        ValueError: a window or rule that needs laws, which a simulation has none of.
+    """
+    for node in walk(root):
+        if not isinstance(node, Concatenate) and node.window.signal is not None:
+            raise ValueError(f"level {node.name!r}: a simulation has no laws for a window to read")
+        if isinstance(node, Verify) and node.rule.fixed_length:
+            raise ValueError(
+                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
+                "which a simulation has none of"
+            )
+    run = _Run(root, acceptances, costs if callable(costs) else lambda m, _: costs[m], tracer)
+    spent, emitted = np.zeros(rounds), np.zeros(rounds)
+    for i in range(rounds):
+        before = run.total
+        verdict, _ = run.drive(verified(root, (), _UNLIMITED, run.states))
+        run.committed += len(verdict.emitted)
+        spent[i], emitted[i] = run.total - before, len(verdict.emitted)
+    ratio = spent.sum() / emitted.sum()
+    error = math.sqrt(((spent - ratio * emitted) ** 2).sum()) / emitted.sum()
+    levels = run.levels
+    return Simulation(
+        float(ratio), float(error), int(emitted.sum()), levels[root.index].calls, levels
+    )
+
+
+class _Run:
+    def __init__(
+        self, root: Verify, acceptances: Acceptances, cost: Cost, tracer: Tracer | None
+    ) -> None:
+        nodes = sorted(walk(root), key=lambda node: node.index)
+        self.models = [getattr(node, "model", -1) for node in nodes]
+        self.levels = [LevelCount(node.name) for node in nodes]
+        self.states = ((),) * len(nodes)
+        self.acceptances, self.cost, self.tracer = acceptances, cost, tracer
+        self.total = 0.0
+        self.committed = 0
+
+    def drive(self, coroutine: Coroutine) -> Any:
+        """Answer a coroutine's requests until it returns."""
+        answer: Any = None
+        while True:
+            try:
+                request = coroutine.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            if isinstance(request, Check):
+                answer = self.check(request.node, request.draft)
+            else:
+                assert isinstance(request, Propose)
+                answer = self.propose(request)
+            if self.tracer is not None and (event := event_of(request, answer, 0, self.committed)):
+                self.tracer.record(event)
+
+    def propose(self, request: Propose) -> tuple[Proposal, Any]:
+        node, limit = request.node, request.limit
+        if not isinstance(node, Draft):
+            return self.drive(propose(node, request.pending, limit, request.states))
+        n = max(min(node.budget, limit), 0)
+        for _ in range(n):
+            self.pay(node, 1)
+        return _tokens(n, node.index), request.states
+
+    def check(self, node: Verify, draft: Proposal) -> Verdict:
+        n = len(draft)
+        self.pay(node, n + 1)
+        tau = self.acceptances.kept(node.model, [self.models[i] for i in draft.owners])
+        for i, owner in enumerate(draft.owners):
+            self.levels[owner].num_draft_tokens += 1
+            self.levels[owner].num_accepted_tokens += i < tau
+        drops_bonus = not node.bonus and tau == n > 0
+        return Verdict(tau, _tokens(tau + (not drops_bonus), node.index))
+
+    def pay(self, node: Draft | Verify, num_tokens: int) -> None:
+        price = self.cost(node.model, num_tokens)
+        self.total += price
+        level = self.levels[node.index]
+        level.calls += 1
+        level.milliseconds += price
+
+
+def _tokens(n: int, index: int) -> Proposal:
+    zeros, whose = (0,) * n, (index,) * n
+    return Proposal(zeros, OneHotLaws(zeros), whose, whose, (math.nan,) * n)
+
+
+def chain(
+    budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
+) -> Verify:
+    """A plain chain: level i drafts ``budgets[i]`` tokens; the target, last, has no budget.
+
+    Args:
+        models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.
+        bonus: whether middle levels emit a bonus token.
+    """
+    models = list(range(len(budgets) + 1)) if models is None else list(models)
+    if len(models) != len(budgets) + 1 or any(budget < 1 for budget in budgets):
+        raise ValueError("it takes one budget of at least 1 for each model but the last")
+    rule = verifiers.get("tokenwise")
+    below: Node | None = None
+    for i, (model, budget) in enumerate(zip(models, [*budgets, 1], strict=True)):
+        name = f"model {model}"
+        if below is None and i < len(budgets):
+            below = Draft(i, name, model, budget)
+        else:
+            last = i == len(budgets)
+            below = Verify(i, name, model, budget, rule, below, bonus=bonus or last)
+    assert isinstance(below, Verify)
+    return below

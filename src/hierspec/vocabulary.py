@@ -1,0 +1,41 @@
+"""One vocabulary for all levels: a token id must mean the same text everywhere.
+
+Only the meaning of ids counts. Embeddings padded to different sizes (151936 and 152064 in one
+family), or a few more special tokens at the end of one tokenizer, are fine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_tokenizer: Any) -> None:
+    """Compare two tokenizers on all ids that both could have.
+
+    Args:
+        name, other_name: of the models, for the message.
+        tokenizer, other_tokenizer: of transformers or ``tokenizers``; ``None`` (a model without
+            one) leaves nothing to compare.
+
+    Raises:
+        ValueError: they differ below the size of the smaller one; names the models and the first
+            id whose token differs.
+    """
+    if tokenizer is None or other_tokenizer is None or tokenizer is other_tokenizer:
+        return
+    vocab, other = tokenizer.get_vocab(), other_tokenizer.get_vocab()
+    if vocab == other:
+        return
+    tokens = {i: token for token, i in vocab.items()}
+    others = {i: token for token, i in other.items()}
+    for i in range(min(max(tokens, default=-1), max(others, default=-1)) + 1):
+        if tokens.get(i) != others.get(i):
+            raise ValueError(
+                f"{other_name} and {name} do not share a vocabulary: token {i} is "
+                f"{_shown(others.get(i))} in {other_name} and {_shown(tokens.get(i))} in {name}; "
+                "use models of one family"
+            )
+
+
+def _shown(token: str | None) -> str:
+    return "missing" if token is None else repr(token)

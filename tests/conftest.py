@@ -1,0 +1,37 @@
+"""Shared set-up: few threads (tiny tensors, shared machines), no hub, models built once."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="session")
+def tiny_family(tmp_path_factory):
+    """Paths of a tiny Llama target and two drafts that share most of its weights.
+
+    Random models of different seeds agree about as often as dice; drafts made by perturbing the
+    target's weights agree often enough for every branch of a round to be taken.
+    """
+    from hierspec.testing import tiny_model
+
+    folder = tmp_path_factory.mktemp("tiny")
+    target = tiny_model("llama", seed=1, layers=3)
+    paths = {"target": folder / "target"}
+    target.save_pretrained(paths["target"])
+    for name, noise in (("draft", 0.05), ("small", 0.12)):
+        model = tiny_model("llama", seed=1, layers=3)
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                draw = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+                parameter.add_(noise * draw)
+        paths[name] = folder / name
+        model.save_pretrained(paths[name])
+    return {name: str(path) for name, path in paths.items()}

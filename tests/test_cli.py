@@ -1,0 +1,212 @@
+"""The command line as its users meet it: output, exit status, and one line per mistake."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hierspec.cli import run
+
+IDS_ONLY = ["--dtype", "float32", "--threads", "1"]
+SMALL = ["--target", "zoo:small", "--draft", "zoo:small", "--hierarchy", "speculative"]
+
+
+def hierspec(capsys, *argv):
+    status = run(list(argv))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_json_has_the_documented_fields(capsys):
+    status, out, _ = hierspec(
+        capsys, "generate", "def f(x):", *SMALL, "--max-new-tokens", "12", "--json", "--ignore-eos"
+    )
+    data = json.loads(out)
+    assert status == 0
+    assert set(data) >= {
+        "schema_version", "text", "token_ids", "finish_reason", "seed", "num_prompt_tokens",
+        "num_tokens", "time_to_first_token", "decode_seconds", "tokens_per_second",
+        "target_calls", "mean_acceptance_length", "levels",
+    }  # fmt: skip
+    assert data["num_tokens"] == 12 == len(data["token_ids"])
+    (level,) = data["levels"]
+    assert set(level) >= {
+        "name", "calls", "num_draft_tokens", "num_accepted_tokens", "acceptance_rate", "seconds",
+    }  # fmt: skip
+
+
+def test_streams_text_and_ends_with_a_summary(capsys):
+    status, out, err = hierspec(
+        capsys, "generate", "def f(x):", *SMALL, "--max-new-tokens", "12", "--compare",
+        "--ignore-eos",
+    )  # fmt: skip
+    assert status == 0
+    assert out.startswith("def f(x):")
+    assert "tokens/s" in err
+    assert "plain decoding" in err
+    assert "same text" in err
+
+
+def test_prompts_in_batches_are_json_lines(capsys, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1", "def")))
+    status, out, _ = hierspec(
+        capsys, "generate", "--prompts", str(file), "--batch-size", "2", *SMALL,
+        "--max-new-tokens", "5", "--json", "--ignore-eos",
+    )  # fmt: skip
+    assert status == 0
+    assert [json.loads(line)["num_tokens"] for line in out.splitlines()] == [5, 5, 5]
+
+
+def test_trace_is_json_lines(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    status, _, _ = hierspec(
+        capsys, "generate", "import os", *SMALL, "--max-new-tokens", "9", "--trace", str(trace),
+        "--json", "--ignore-eos",
+    )  # fmt: skip
+    events = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert status == 0
+    assert {event["kind"] for event in events} == {"draft", "check"}
+    emitted = sum(len(event["emitted"]) for event in events if event["kind"] == "check")
+    assert emitted == 9
+
+
+def test_stop_strings_and_seeds(capsys):
+    argv = ["generate", "def f(x):", *SMALL, "--max-new-tokens", "40", "--temperature", "1",
+            "--seed", "11", "--json", "--ignore-eos"]  # fmt: skip
+    whole = json.loads(hierspec(capsys, *argv)[1])
+    assert json.loads(hierspec(capsys, *argv)[1])["token_ids"] == whole["token_ids"]
+    needle = whole["text"][10:13]
+    cut = json.loads(hierspec(capsys, *argv, "--stop", needle)[1])
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == whole["text"][: whole["text"].index(needle)]
+    kept = json.loads(hierspec(capsys, *argv, "--stop", needle, "--include-stop")[1])
+    assert kept["text"] == cut["text"] + needle
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["generate"], "give a prompt"),
+        (["generate", ""], "prompt is empty"),
+        (["generate", "x", "--hierarchy", "turbo"], "there are: autoregressive"),
+        (["generate", "x", "--hierarchy", "missing.json"], "cannot read the hierarchy file"),
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "level": []}'],
+         "did you mean 'levels'"),
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "levels": '
+          '[{"method": "early_exit", "exit_layer": 9, "num_speculative_tokens": 2}]}'],
+         "exit layer"),
+        (["generate", "x", "--target", "zoo:tiny", "--hierarchy", "autoregressive"],
+         "no model called"),
+        (["generate", "x", "--target", "no/such/dir/at/all", "--hierarchy", "autoregressive"],
+         "no/such/dir/at/all"),
+        (["generate", "x", "--temperature", "-1", *SMALL], "temperature"),
+        (["generate", "x", "--top-p", "2", *SMALL], "top_p"),
+        (["generate", "x", "--dtype", "int3", *SMALL], "int3"),
+        (["generate", "x", "--device", "abacus", *SMALL], "abacus"),
+        (["generate", "x", "--chat", *SMALL], "chat template"),
+        (["generate", "x", "--max-new-tokens", "0"], "max-new-tokens"),
+        (["generate", "x", "--no-such-option"], "no-such-option"),
+        (["generate", "x" * 20000, *SMALL], "context holds 2048"),
+        (["generate", "--prompts", "nowhere.jsonl", *SMALL], "nowhere.jsonl"),
+        (["certify", "nowhere.json"], "nowhere.json"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_and_status_2(capsys, argv, says):
+    status, out, err = hierspec(capsys, *argv)
+    assert status == 2
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
+    from hierspec.testing import save_tiny
+
+    folder = save_tiny("llama", tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", str(folder), "--hierarchy", "autoregressive"
+    )
+    assert status == 2
+    assert "model.safetensors" in err
+    assert err.count("\n") == 1
+
+
+def test_recurrent_models_are_refused_by_name(capsys, tmp_path):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
+    MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", str(tmp_path / "mamba"),
+        "--hierarchy", "autoregressive",
+    )  # fmt: skip
+    assert status == 2
+    assert "mamba" in err.lower()
+    assert err.count("\n") == 1
+
+
+def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    from hierspec.testing import save_tiny
+
+    folder = save_tiny("llama", tmp_path / "stranger", vocab_size=4096)
+    words = {f"w{i}": i for i in range(4096)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", "zoo:small", "--draft", str(folder),
+        "--hierarchy", "speculative",
+    )  # fmt: skip
+    assert status == 2
+    assert "zoo:small" in err
+    assert "stranger" in err
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ValueError, match="there are"):
+        run(["generate", "x", "--hierarchy", "turbo", "--debug"])
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["certify"], ["zoo"], ["doctor"]])
+def test_help_is_there_without_loading_torch(command):
+    code = (
+        "import sys; from hierspec.cli import run; "
+        f"status = run({[*command, '--help']!r}); "
+        "assert 'torch' not in sys.modules, 'help should be quick'; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_doctor_json(capsys):
+    status, out, _ = hierspec(capsys, "doctor", "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert set(data) >= {"versions", "devices", "threads", "fast_paths", "caches"}
+
+
+def test_interrupt_keeps_the_text_so_far():
+    command = [sys.executable, "-u", "-c", "from hierspec.cli import main; main()", "generate",
+               "import os", *SMALL, "--max-new-tokens", "1900", "--ignore-eos", "--json"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    if process.returncode == 0:
+        pytest.fail("finished before the interrupt: make the run longer")
+    data = json.loads(out)
+    assert process.returncode == 130
+    assert data["finish_reason"] == "cancelled"
+    assert data["num_tokens"] == len(data["token_ids"]) < 1900
