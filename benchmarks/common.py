@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads its OpenMP runtime
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import hashlib
 import json
 import platform
 import random
@@ -55,12 +54,12 @@ def _cpu() -> str:
     return f"{name} family {fields.get('cpu family', '?')} ({', '.join(wide)})"
 
 
-def read_prompts(path: Path, key: str = "prompt") -> tuple[list[str], dict[str, Any]]:
-    """The prompts of a JSONL file and what identifies it."""
-    body = path.read_bytes()
-    rows = [json.loads(line) for line in body.decode().splitlines() if line.strip()]
-    prompts = [row[key] if key in row else row["turns"][0] for row in rows]
-    return prompts, {"file": path.name, "sha256": hashlib.sha256(body).hexdigest()}
+def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """The prompts of a file and what identifies it."""
+    from hierspec.prompts import read_prompt_file
+
+    file = read_prompt_file(path)
+    return list(file.prompts), {"file": file.name, "sha256": file.sha256}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Tokens per second on the shipped family, all methods interleaved in one process.
 
 transformers' generate, our plain decoding, the best single draft and the best three-level
-hierarchy, on ``zoo:large`` (a synthetic cost with a real distribution; see docs/zoo.md). The two
+hierarchy, on ``zoo:large`` (a synthetic cost with a real distribution). The two
 speculative methods are tuned on other prompts than those measured, with as many trials each.
 
     python benchmarks/speed.py --prompts humaneval.jsonl

@@ -116,7 +116,7 @@ def test_streamer_and_output_object(model):
         return_dict_in_generate=True,
     )
     assert streamer.ended
-    assert streamer.got == out.sequences[0, 4:].tolist()
+    assert streamer.got == out.sequences[0].tolist()  # the prompt first, as generate does
 
 
 def test_what_is_no_next_token_law_is_refused_by_name(model):

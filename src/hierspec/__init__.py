@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .generate import GenerationResult
     from .integrations import custom_generate
     from .presets import preset
-    from .sampling import SamplingParams
+    from .params import SamplingParams
     from .types import Proposal, TokenEvent, Verdict
     from .verifiers.base import Verifier, register
 
@@ -28,7 +28,7 @@ _HOME = {
     "Hierarchy": "engine",
     "HierarchyConfig": "config",
     "Proposal": "types",
-    "SamplingParams": "sampling",
+    "SamplingParams": "params",
     "TargetConfig": "config",
     "TokenEvent": "types",
     "Verdict": "types",

@@ -8,31 +8,21 @@ whether its horizon was long enough to be conclusive.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .config import _positive as positive
-from .config import _strict as strict
-from .config import parse_window
+from .cases import load_case, parse_case
 from .exact import UNLIMITED, ExactInterpreter, longest, model_law, output_law
-from .hierarchy import Concatenate, Draft, Node, Verify, initial_states
-from .lm.tabular import TabularModel
-from .verifiers import base as verifiers
-from .verifiers.soundness import check
+from .hierarchy import Verify, initial_states
+
+__all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
 
 TOLERANCE = 1e-9  # of a total variation distance, against rounding
 _MAX_CELLS = 2**24  # V^H entries of a law: 128 MiB
-
-_CASE_KEYS = ["description", "vocab", "models", "levels", "horizon"]
-_VERIFY_KEYS = ["verify", "top_m", "bonus"]
-_DRAFT_KEYS = ["num_speculative_tokens", "window", "model"]
-_CONCATENATE_KEYS = ["method", "parts", "repeat"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ class Certificate:
 
 
 def certify(case: Mapping[str, Any]) -> Certificate:
-    """Enumerate a case (the form of a case is in ``docs/`` and DESIGN §3).
+    """Enumerate a case (:mod:`hierspec.cases` says what one looks like).
 
     Raises:
         ValueError: the case is malformed, or its hierarchy is unsound for a reason that no
@@ -137,203 +127,3 @@ def certify_tree(
         seconds=time.perf_counter() - began,
         output=output,
     )
-
-
-def load_case(path: str | Path) -> dict[str, Any]:
-    """Read a case file.
-
-    Raises:
-        ValueError: it cannot be read, or is not a JSON object.
-    """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the case {str(path)!r}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: a case is a JSON object, not {type(data).__name__}")
-    return data
-
-
-# --- from JSON to nodes
-
-
-def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
-    """A case → (the target's node, V, horizon or ``None``)."""
-    case = strict(case, _CASE_KEYS, "case")
-    for key in ("vocab", "models", "levels"):
-        if key not in case:
-            raise ValueError(f"case: {key!r} is missing; it needs vocab, models and levels")
-    vocab, horizon = case["vocab"], case.get("horizon")
-    positive(vocab, "case.vocab")
-    if horizon is not None:
-        positive(horizon, "case.horizon")
-    models = [_model(model, vocab, f"models[{i}]") for i, model in enumerate(_list(case, "models"))]
-    root = _Tree(models).root(_list(case, "levels"))
-    check(root, allow_lossy=True)  # lossy rules are on exhibit here: their distance is printed
-    return root, vocab, horizon
-
-
-class _Tree:
-    """Levels as nested nodes, numbered from the bottom."""
-
-    def __init__(self, models: list[TabularModel]) -> None:
-        self.models = models
-        self.nodes = 0
-
-    def root(self, levels: list[Any]) -> Verify:
-        flat = not any(_is_concatenation(level) for level in levels)
-        if flat and len(levels) != len(self.models):
-            raise ValueError(
-                f"case: {len(levels)} levels for {len(self.models)} models; it takes one level "
-                "per model, smallest first, and the last one (the target) only verifies"
-            )
-        last = len(levels) - 1
-        rule = self._rule(levels[last], f"levels[{last}]", "block")
-        below = self._chain(levels[:last], "levels", rule.fixed_length) if last else None
-        where = f"levels[{last}]"
-        data = strict(levels[last], [*_VERIFY_KEYS, "model"], where)
-        model = self._pick(data, where, len(self.models) - 1)
-        if model is not self.models[-1]:
-            raise ValueError(
-                f"{where}.model: the last level is the target, which is the last model"
-            )
-        return self._verify(data, where, model, 1, rule, below)
-
-    def _chain(self, levels: list[Any], where: str, fixed: bool) -> Node:
-        """Levels below a verifying one; ``fixed``: it needs a draft of a fixed length."""
-        below: Node | None = None
-        for i, level in enumerate(levels):
-            at = f"{where}[{i}]"
-            above = levels[i + 1] if i + 1 < len(levels) else None
-            needs_fixed = fixed
-            if above is not None and not _is_concatenation(above):
-                needs_fixed = self._rule(above, f"{where}[{i + 1}]", "tokenwise").fixed_length
-            if _is_concatenation(level):
-                if below is not None:
-                    raise ValueError(f"{at}: a concatenation only drafts, so it comes first")
-                below = self._concatenation(level, at)
-                continue
-            allowed = _DRAFT_KEYS if below is None else [*_DRAFT_KEYS, *_VERIFY_KEYS]
-            if below is None and isinstance(level, Mapping) and "verify" in level:
-                raise ValueError(f"{at}.verify: the first level only drafts; remove it")
-            data = strict(level, allowed, at)
-            if "num_speculative_tokens" not in data:
-                raise ValueError(f"{at}: 'num_speculative_tokens' is missing")
-            budget = data["num_speculative_tokens"]
-            positive(budget, f"{at}.num_speculative_tokens")
-            default = i if where == "levels" and not _is_concatenation(levels[0]) else None
-            model = self._pick(data, at, default)
-            window = parse_window(data.get("window", "fixed"), f"{at}.window")
-            if below is None:
-                below = Draft(self._index(), at, model, budget, window)
-            else:
-                rule = self._rule(data, at, "tokenwise")
-                below = self._verify(data, at, model, budget, rule, below, window, needs_fixed)
-        assert below is not None
-        return below
-
-    def _concatenation(self, data: Mapping[str, Any], where: str) -> Node:
-        data = strict(data, _CONCATENATE_KEYS, where)
-        parts = data.get("parts")
-        if not isinstance(parts, list) or not parts:
-            raise ValueError(f"{where}.parts must be a list of levels, or of lists of levels")
-        positive(data.get("repeat", 1), f"{where}.repeat")
-        chains = [
-            self._chain(part if isinstance(part, list) else [part], f"{where}.parts[{i}]", False)
-            for i, part in enumerate(parts)
-            if part != []
-        ]
-        return Concatenate(self._index(), where, tuple(chains), data.get("repeat", 1))
-
-    def _verify(
-        self,
-        data: Mapping[str, Any],
-        where: str,
-        model: TabularModel,
-        budget: int,
-        rule: verifiers.Verifier,
-        below: Node | None,
-        window: Any = None,
-        exact_length: bool = False,
-    ) -> Verify:
-        bonus = data.get("bonus", True)
-        if not isinstance(bonus, bool):
-            raise ValueError(f"{where}.bonus must be true or false, not {bonus!r}")
-        return Verify(
-            self._index(),
-            where,
-            model,
-            budget,
-            rule,
-            below,
-            window=parse_window("fixed" if window is None else window, where),
-            bonus=bonus,
-            exact_length=exact_length,
-        )
-
-    def _rule(self, data: Any, where: str, default: str) -> verifiers.Verifier:
-        if not isinstance(data, Mapping):
-            raise ValueError(f"{where} must be an object, not {data!r}")
-        name, options = data.get("verify", default), {}
-        if "top_m" in data:
-            positive(data["top_m"], f"{where}.top_m")
-            options["top_m"] = data["top_m"]
-        if not isinstance(name, str):
-            raise ValueError(f"{where}.verify must be a name: {', '.join(verifiers.names())}")
-        try:
-            return verifiers.get(name, **options)
-        except ValueError as error:
-            raise ValueError(f"{where}.verify: {error}") from None
-
-    def _pick(self, data: Mapping[str, Any], where: str, default: int | None) -> TabularModel:
-        index = data.get("model", default)
-        if index is None:
-            raise ValueError(
-                f"{where}: 'model' is missing; beside a concatenation every level but the last "
-                "names the number of its model"
-            )
-        if not isinstance(index, int) or isinstance(index, bool):
-            raise ValueError(f"{where}.model must be the number of a model, not {index!r}")
-        if not 0 <= index < len(self.models):
-            raise ValueError(f"{where}.model is {index}; models are 0 to {len(self.models) - 1}")
-        return self.models[index]
-
-    def _index(self) -> int:
-        self.nodes += 1
-        return self.nodes - 1
-
-
-def _is_concatenation(level: Any) -> bool:
-    return isinstance(level, Mapping) and level.get("method") == "concatenate"
-
-
-def _list(case: Mapping[str, Any], key: str) -> list[Any]:
-    if not isinstance(case[key], list) or not case[key]:
-        raise ValueError(f"case.{key} must be a list, smallest first, not {case[key]!r}")
-    return case[key]
-
-
-def _model(data: Any, vocab: int, where: str) -> TabularModel:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where} must be an object with order and table, not {data!r}")
-    data = strict(data, ["order", "table"], where)
-    order, given = data.get("order", 0), data.get("table")
-    if not isinstance(order, int) or isinstance(order, bool) or order < 0:
-        raise ValueError(f"{where}.order must be a whole number of at least 0, not {order!r}")
-    if not isinstance(given, Mapping):
-        raise ValueError(f'{where}.table must be an object such as {{"": [..], "0": [..]}}')
-    for key, row in given.items():
-        if not isinstance(row, list) or not all(_is_probability(x) for x in row):
-            raise ValueError(f"{where}.table[{key!r}] must be a list of {vocab} probabilities")
-    if vocab**order > _MAX_CELLS:
-        raise ValueError(f"{where}: {vocab}^{order} contexts are too many to enumerate")
-    try:
-        return TabularModel(vocab, order, given)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _is_probability(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and 0.0 <= x <= 1.0

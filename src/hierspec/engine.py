@@ -12,8 +12,9 @@ from .build import Built, build
 from .config import HierarchyConfig
 from .generate import Generation, GenerationResult
 from .prompts import apply_chat
-from .sampling import SamplingParams
+from .params import SamplingParams
 from .stopping import StopConditions
+from .streamers import streamed
 from .types import TokenEvent
 from .verifiers.soundness import check as check_soundness
 
@@ -61,14 +62,17 @@ class Hierarchy:
         return self.generate_batch([prompt], **options)[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[GenerationResult]:
-        """Continue several prompts together; each has its own randomness (seed, place)."""
+        """Continue several prompts together; each has its own randomness (seed, place).
+
+        ``streamer``: one of transformers' streamers, for a single prompt.
+        """
         streamer = options.pop("streamer", None)
         generation = self.start(prompts, **options)
-        for event in generation:
-            if streamer is not None:
-                streamer.put(event)
+        events = iter(generation)
         if streamer is not None:
-            streamer.end()
+            events = streamed(events, streamer, generation.streams[0].sequence.tokens)
+        for _ in events:
+            pass
         return generation.results()
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:

@@ -16,7 +16,7 @@ from typing import Any
 from . import runtime
 from .dice import PhiloxDice
 from .hierarchy import Node, Verify, walk
-from .sampling import SamplingParams
+from .params import SamplingParams
 from .stopping import StopConditions, TextStream
 from .types import TokenEvent, Verdict
 

@@ -16,7 +16,8 @@ import torch
 from .build import Built, build_on
 from .config import HierarchyConfig
 from .engine import Hierarchy
-from .sampling import SamplingParams
+from .params import SamplingParams
+from .streamers import streamed
 
 # A hierarchy is built once per model and configuration, and dies with the model.
 _BUILT: weakref.WeakKeyDictionary[Any, dict[str, Hierarchy]] = weakref.WeakKeyDictionary()
@@ -74,11 +75,11 @@ def custom_generate(
         ignore_eos=True,
         until=_criteria(stopping_criteria, rows, input_ids),
     )
-    for event in generation:
-        if token_streamer is not None:
-            token_streamer.put(torch.tensor([event.token_id]))
+    events = iter(generation)
     if token_streamer is not None:
-        token_streamer.end()
+        events = streamed(events, token_streamer, rows[0])
+    for _ in events:
+        pass
     out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)
     if generation_config.return_dict_in_generate:
         from transformers.generation.utils import GenerateDecoderOnlyOutput

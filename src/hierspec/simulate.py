@@ -167,6 +167,7 @@ class _Run:
             except StopIteration as stop:
                 return stop.value
             if isinstance(request, Check):
+                assert isinstance(request.node, Verify)
                 answer = self.check(request.node, request.draft)
             else:
                 assert isinstance(request, Propose)

@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     notes = Console(stderr=True)
     with _waiting(notes, f"loading {config.target.model}", not options.as_json):
         from ..engine import Hierarchy
-        from ..sampling import SamplingParams
+        from ..params import SamplingParams
 
         # A wrong parameter should not wait for the models.
         sampling = SamplingParams.make(**options.sampling)

@@ -17,73 +17,8 @@ from torch import nn
 
 from hierspec.lm.backend import Span
 from hierspec.lm.hf_attention import packed_attention
+from hierspec.lm.hf_cache import ManySpans, OneSpan, Storage
 from hierspec.lm.hf_support import check_supported, layer_kinds
-
-
-class _Storage:
-    """One sequence's keys and values: per layer [1, H_kv, capacity, d_head], made on first use.
-
-    Layers tell their shapes only when they run (H_kv and d_head may differ from layer to layer).
-    """
-
-    __slots__ = ("capacity", "keys", "values")
-
-    def __init__(self, num_layers: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.keys: list[torch.Tensor | None] = [None] * num_layers
-        self.values: list[torch.Tensor | None] = [None] * num_layers
-
-    def write(
-        self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store k, v [1, H_kv, n, d] at ``start``; return all up to there as views."""
-        end = start + k.shape[2]
-        keys, values = self.keys[layer], self.values[layer]
-        if keys is None or values is None:
-            keys = self.keys[layer] = k.new_empty(1, k.shape[1], self.capacity, k.shape[3])
-            values = self.values[layer] = v.new_empty(1, v.shape[1], self.capacity, v.shape[3])
-        keys[:, :, start:end] = k
-        values[:, :, start:end] = v
-        return keys[:, :, :end], values[:, :, :end]
-
-    def grown(self, capacity: int) -> _Storage:
-        new = _Storage(len(self.keys), capacity)
-        for old, out in ((self.keys, new.keys), (self.values, new.values)):
-            for i, t in enumerate(old):
-                if t is not None:
-                    out[i] = t.new_empty(1, t.shape[1], capacity, t.shape[3])
-                    out[i][:, :, : self.capacity] = t
-        return new
-
-
-class _OneSpan:
-    """What a layer takes for a library cache, when one sequence runs."""
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-
-    def update(
-        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.span.cache.write(layer_idx, self.span.start, k, v)
-
-
-class _ManySpans:
-    """The same for packed sequences: keys and values go on to :func:`packed_attention`."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self.spans = spans
-        self.views: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def update(
-        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        row, self.views = 0, []
-        for cache, start, n in self.spans:
-            ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
-            self.views.append(cache.write(layer_idx, start, ks, vs))
-            row += n
-        return k, v
 
 
 class HFBackend:
@@ -97,12 +32,12 @@ class HFBackend:
         ValueError: the model is recurrent, encoder-decoder, or of a shape this loop cannot drive.
     """
 
-    def __init__(self, model: nn.Module, name: str | None = None) -> None:
+    def __init__(self, model: Any, name: str | None = None) -> None:
         check_supported(model)
         self.model = model.eval()
         config = model.config.get_text_config(decoder=True)
         self.config = config
-        self.name = name or model.config.name_or_path or config.model_type
+        self.name: str = name or model.config.name_or_path or config.model_type
         parts = _parts(model)
         self.embedding, self.modules = parts["embedding"], parts["layers"]
         self.norm, self.lm_head = parts["norm"], parts["head"]
@@ -142,10 +77,10 @@ class HFBackend:
                 f"({type(error).__name__}: {error}). This architecture is not supported yet"
             ) from error
 
-    def new_cache(self, capacity: int) -> _Storage:
-        return _Storage(self.num_layers, capacity)
+    def new_cache(self, capacity: int) -> Storage:
+        return Storage(self.num_layers, capacity)
 
-    def grow(self, cache: _Storage, capacity: int) -> _Storage:
+    def grow(self, cache: Storage, capacity: int) -> Storage:
         return cache.grown(capacity)
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
@@ -170,10 +105,10 @@ class HFBackend:
         rotary = self._rotary(h, positions, lo, hi)
         kinds = set(self.kinds[lo:hi])
         if len(spans) == 1:
-            cache: _OneSpan | _ManySpans = _OneSpan(spans[0])
+            cache: OneSpan | ManySpans = OneSpan(spans[0])
             masks: dict[str, Any] = {kind: self._mask(spans[0], kind) for kind in kinds}
             return self._run(h, lo, hi, cache, masks, rotary, positions)[0]
-        cache = _ManySpans(spans)
+        cache = ManySpans(spans)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
         with packed_attention(self.config, self.attention, cache, masks, self.kinds):
             return self._run(h, lo, hi, cache, {}, rotary, positions)[0]
@@ -234,10 +169,10 @@ class HFBackend:
         _, start, n = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
-        if window is None or end <= window:
-            # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
-            if n == 1 or (start == 0 and self.attention == "sdpa"):
-                return None
+        unlimited = window is None or end <= window
+        # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
+        if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):
+            return None
         rows = torch.arange(start, end, device=self.device)[:, None]
         columns = torch.arange(end, device=self.device)[None, :]
         seen = columns <= rows
@@ -279,7 +214,7 @@ class HFBackend:
             )
 
 
-def _parts(model: nn.Module) -> dict[str, Any]:
+def _parts(model: Any) -> dict[str, Any]:
     """The pieces of a decoder, by the names the library's families give them."""
     decoder = model.get_decoder()
 

@@ -29,7 +29,7 @@ class _Active(NamedTuple):
 _local = threading.local()
 
 
-def _own_attention(module: torch.nn.Module, name: str) -> Callable[..., Any]:
+def _own_attention(module: Any, name: str) -> Callable[..., Any]:
     """The attention the model would have used: sdpa's, or the eager one of its own file."""
     if name != "eager":
         return ALL_ATTENTION_FUNCTIONS[name]
@@ -37,7 +37,7 @@ def _own_attention(module: torch.nn.Module, name: str) -> Callable[..., Any]:
 
 
 def _packed(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -49,12 +49,13 @@ def _packed(
     if len(active.cache.views) != len(active.cache.spans):
         raise KeyError(f"{type(module).__name__} attended without writing to its cache")
     attention = _own_attention(module, active.own)
-    masks = active.masks[active.kinds[module.layer_idx]]
+    masks = active.masks[active.kinds[int(module.layer_idx)]]
     parts, row = [], 0
     for span, (k, v), mask in zip(active.cache.spans, active.cache.views, masks, strict=True):
         q = query[:, :, row : row + span.n]
         parts.append(attention(module, q, k, v, mask, **kwargs)[0])
         row += span.n
+    active.cache.views = []  # so that a layer that writes nothing cannot read another's
     return torch.cat(parts, dim=1), None
 
 

@@ -9,74 +9,56 @@ What it does differently from the library's modules, each because it was measure
   5 times slower there for a single query; the residual stream is float32 likewise;
 - RMSNorm in five elementary operations, half the time of ``F.rms_norm`` on CPUs. Its weight is
   *not* folded into the next matrix: that would save 1 µs a norm and round bfloat16 weights anew;
-- a cache whose rewind is a number, no mask for one token, several sequences side by side.
+- a cache whose rewind is a number, no mask for one token, several sequences side by side;
+- the layers compiled as one function where TorchScript is to be had.
 
 Against transformers: float32 within 5e-6 and float64 within 1e-12 of the largest score (the order
-of additions differs); bfloat16 within bfloat16's own noise, and closer to the float32 result than
-the library's, since less is rounded. The head is computed in the weights' dtype, then widened.
+of additions differs; the library rounds its norms to float32 even then, which alone makes 2e-7);
+bfloat16 within bfloat16's own noise, less being rounded here. The head is computed in the weights'
+dtype, then widened.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from hierspec.lm.backend import Span
-from hierspec.lm.lean_linear import Linear, give_back_memory, linear, prepacking_works
+from hierspec.lm.lean_layers import Layer, Matrix, Norm, Stack, compiled
+from hierspec.lm.lean_linear import give_back_memory, prepacking_works
 from hierspec.lm.lean_shape import Shape, rotations
 from hierspec.lm.weights import WeightSource
 
-
-class _Layer(NamedTuple):
-    """One layer's weights; norms are scaled by √d, see :meth:`LeanBackend._normed`."""
-
-    norm: torch.Tensor
-    qkv: Linear
-    head_norms: torch.Tensor | None
-    out: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
-
-
-class _Cache:
-    """Keys and values of one sequence, all layers; three views of each layer's share.
-
-    ``both[i]`` [1, 2 H_kv, capacity, D] takes a write at once, ``keys[i]`` and ``values[i]`` are
-    its halves.
-    """
-
-    __slots__ = ("both", "capacity", "keys", "storage", "values")
-
-    def __init__(self, storage: torch.Tensor, num_kv_heads: int) -> None:
-        self.storage = storage
-        self.capacity = storage.shape[3]
-        self.both = list(storage.unbind())
-        self.keys = [t[:, :num_kv_heads] for t in self.both]
-        self.values = [t[:, num_kv_heads:] for t in self.both]
+_FIRST_ROTATIONS = 2048
 
 
 class _Seen(NamedTuple):
-    """Which columns of a cache a span's rows attend to: [lo, hi), and a mask unless all."""
+    """What a span's rows attend to: positions from ``first`` on, and which of them.
 
-    lo: int
-    hi: int
+    No mask: one row sees them all, several are causal from position 0.
+    """
+
+    first: int
     mask: torch.Tensor | None
 
 
 class LeanBackend:
     """A Llama-shaped model as a :class:`~hierspec.lm.backend.Backend`.
 
+    A cache is one tensor [layers, 1, 2 H_kv, capacity, D]: keys, then values.
+
     Args:
         source: the weights, read layer by layer and freed as they are packed.
-        dtype: of the weights; float32, bfloat16, float16 or float64.
+        dtype: of the weights: float32, bfloat16, float16 or float64.
+        script: compile the layers; by default on CPUs.
 
     Raises:
         ValueError: the model is not of a shape it runs.
+        KeyError: the source lacks a weight.
     """
 
     def __init__(
@@ -84,207 +66,155 @@ class LeanBackend:
         source: WeightSource,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        *,
+        script: bool | None = None,
     ) -> None:
-        config = source.config
-        self.shape = shape = Shape.of(config)
-        self.config = config
+        self.config = source.config
+        self.shape = shape = Shape.of(source.config)
         self.name = source.name
         self.device = torch.device(device)
+        on_cpu = self.device.type == "cpu"
         self.weight_dtype = dtype
         self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        # The cache's dtype; accelerators have fast kernels for half precision.
-        self.attention_dtype = self.dtype if self.device.type == "cpu" else dtype
+        # Accelerators have fast attention in half precision; CPUs have not.
+        self.attention_dtype = self.dtype if on_cpu else dtype
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length = shape.max_length
-        self._heads, self._kv_heads = shape.num_heads, shape.num_kv_heads
-        self._groups = shape.num_heads // shape.num_kv_heads
-        self._eps = self._norm_eps(self.hidden_size)
-        self._head_eps = self._norm_eps(shape.head_dim)
+        self._windows = tuple(dict.fromkeys(shape.windows))
         self._rotations = torch.empty(0)
-        self._load(source)
-        packed = self.device.type == "cpu" and prepacking_works(dtype)
+        self._embedding, self.stack, self._norm, self._lm_head = _Loader(self, source).model()
+        self.vocab_size = self._lm_head.num_out
+        scripted = compiled(self.stack) if script or (script is None and on_cpu) else None
+        self._run = scripted or self.stack
+        give_back_memory()
+        packed = on_cpu and prepacking_works(dtype)
         self.fast_path = (
-            f"lean, {str(dtype).removeprefix('torch.')} weights, "
-            f"{'oneDNN prepacked' if packed else 'plain'} linear"
+            f"lean, {str(dtype).removeprefix('torch.')} weights"
+            f"{', oneDNN prepacked' if packed else ''}{', scripted' if scripted else ''}"
         )
 
-    def new_cache(self, capacity: int) -> _Cache:
-        shape = (self.num_layers, 1, 2 * self._kv_heads, capacity, self.shape.head_dim)
-        storage = torch.empty(shape, dtype=self.attention_dtype, device=self.device)
-        return _Cache(storage, self._kv_heads)
+    def new_cache(self, capacity: int) -> torch.Tensor:
+        shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)
+        return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
 
-    def grow(self, cache: _Cache, capacity: int) -> _Cache:
+    def grow(self, cache: torch.Tensor, capacity: int) -> torch.Tensor:
         new = self.new_cache(capacity)
-        new.storage[:, :, :, : cache.capacity] = cache.storage
+        new[:, :, :, : cache.shape[3]] = cache
         return new
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        h = h.clone()
-        rotation = self._rotation(spans)
-        windows = self.shape.windows
-        seen: dict[int | None, list[_Seen]] = {
-            window: [self._seen(span, window) for span in spans] for window in set(windows[lo:hi])
-        }
-        for i in range(lo, hi):
-            layer = self._layers[i]
-            qkv = layer.qkv(self._normed(h, layer.norm))
-            attended = self._attention(i, qkv, layer.head_norms, rotation, spans, seen[windows[i]])
-            h.add_(layer.out(attended))
-            gate, up = layer.gate_up(self._normed(h, layer.mlp_norm)).chunk(2, 1)
-            h.add_(layer.down(F.silu(gate).mul_(up)))
-        return h
+        seen = [[self._seen(span, window) for span in spans] for window in self._windows]
+        return self._run(
+            h,
+            lo,
+            hi,
+            self._rotation(spans),
+            [span.cache for span in spans],
+            [span.start for span in spans],
+            [span.n for span in spans],
+            [[one.first for one in kind] for kind in seen],
+            [[one.mask for one in kind] for kind in seen],
+        )
 
     def head(self, h: torch.Tensor) -> torch.Tensor:
-        return self._lm_head(self._normed(h, self._norm)).to(self.dtype)
-
-    def _norm_eps(self, size: int) -> torch.Tensor:
-        """√(size · ε), a tensor because ``hypot_`` takes no number."""
-        eps = math.sqrt(size * self.shape.eps)
-        return torch.tensor(eps, dtype=self.dtype, device=self.device)
-
-    def _normed(self, h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMSNorm of [N, d], in the weights' dtype.
-
-        x / √(mean x² + ε) = x / hypot(|x|, √(dε)) · √d, with √d in ``weight``.
-        """
-        size = torch.linalg.vector_norm(h, 2, -1, True).hypot_(self._eps)
-        return torch.div(h, size).mul_(weight).to(self.weight_dtype)
-
-    def _attention(
-        self,
-        i: int,
-        qkv: torch.Tensor,
-        head_norms: torch.Tensor | None,
-        rotation: torch.Tensor,
-        spans: Sequence[Span],
-        seen: list[_Seen],
-    ) -> torch.Tensor:
-        """Projections [N, (H + 2 H_kv) D] → attended values [N, H D], writing the cache."""
-        total, dim, heads = qkv.shape[0], self.shape.head_dim, self._heads
-        rotated = heads + self._kv_heads
-        x = qkv.to(self.dtype).view(total, rotated + self._kv_heads, dim)
-        if head_norms is not None:
-            qk = x.narrow(1, 0, rotated)
-            size = torch.linalg.vector_norm(qk, 2, -1, True).hypot_(self._head_eps)
-            qk.div_(size).mul_(head_norms)
-        pairs = torch.view_as_complex(x.view(total, -1, dim // 2, 2))
-        pairs.narrow(1, 0, rotated).mul_(rotation)
-        x = x.to(self.attention_dtype).transpose(0, 1)[None]
-        q, kv = x.narrow(1, 0, heads), x.narrow(1, heads, 2 * self._kv_heads)
-        if len(spans) == 1:
-            out = self._attend(i, q, kv, spans[0], seen[0])
-        else:
-            sizes = [span.n for span in spans]
-            parts = zip(q.split(sizes, 2), kv.split(sizes, 2), spans, seen, strict=True)
-            out = torch.cat([self._attend(i, *part) for part in parts], 1)
-        return out.reshape(total, heads * dim).to(self.weight_dtype)
-
-    def _attend(
-        self, i: int, q: torch.Tensor, kv: torch.Tensor, span: Span, seen: _Seen
-    ) -> torch.Tensor:
-        """q [1, H, n, D], kv [1, 2 H_kv, n, D] of one sequence → [1, n, H, D]."""
-        cache, start, n = span
-        cache.both[i].narrow(2, start, n).copy_(kv)
-        lo, hi, mask = seen
-        k = cache.keys[i].narrow(2, lo, hi - lo)
-        v = cache.values[i].narrow(2, lo, hi - lo)
-        if self._groups == 1:
-            return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
-        # Query heads that share keys become rows of one head, so that keys are not repeated.
-        shape = (1, self._kv_heads, self._groups * n, self.shape.head_dim)
-        out = F.scaled_dot_product_attention(q.reshape(shape), k, v, mask)
-        return out.reshape(1, self._heads, n, -1).transpose(1, 2)
+        return self._lm_head(self._norm(h)).to(self.dtype)
 
     def _seen(self, span: Span, window: int | None) -> _Seen:
         _, start, n = span
-        hi = start + n
-        lo = 0 if window is None else max(0, start + 1 - window)
-        if n == 1:
-            return _Seen(lo, hi, None)
-        rows = torch.arange(start, hi, device=self.device)[:, None]
-        columns = torch.arange(lo, hi, device=self.device)[None, :]
-        hidden = columns > rows
-        if window is not None:
-            hidden |= columns <= rows - window
-        mask = torch.zeros(hidden.shape, dtype=self.attention_dtype, device=self.device)
-        mask = mask.masked_fill_(hidden, -math.inf).repeat(self._groups, 1)
-        return _Seen(lo, hi, mask)
+        end = start + n
+        first = 0 if window is None else max(0, start + 1 - window)
+        if n == 1 or (start == 0 and (window is None or n <= window)):
+            return _Seen(first, None)
+        # Row r (position start + r) sees columns up to its own position.
+        mask = torch.full(
+            (n, end - first), -math.inf, dtype=self.attention_dtype, device=self.device
+        ).triu_(start - first + 1)
+        if window is not None and end > window:
+            rows = torch.arange(start, end, device=self.device)[:, None]
+            columns = torch.arange(first, end, device=self.device)[None, :]
+            mask.masked_fill_(columns <= rows - window, -math.inf)
+        groups = self.shape.num_heads // self.shape.num_kv_heads
+        return _Seen(first, mask if groups == 1 else mask.repeat(groups, 1))
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""
         end = max(start + n for _, start, n in spans)
         if end > len(self._rotations):
-            length = max(2048, 1 << (end - 1).bit_length())
+            length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
-            table = rotations(self.config, length).to(self.device, kind)
-            self._rotations = table[:, None]
+            self._rotations = rotations(self.config, length).to(self.device, kind)[:, None]
         parts = [self._rotations.narrow(0, start, n) for _, start, n in spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _load(self, source: WeightSource) -> None:
-        """Read, fuse and pack one layer after the other."""
 
-        def get(name: str) -> torch.Tensor:
-            return source.tensor(name).to(self.device, self.weight_dtype)
+class _Loader:
+    """Reads, fuses and packs one layer after the other, so that no second copy ever exists."""
 
-        def norm(name: str) -> torch.Tensor:
-            weight = get(name).to(self.dtype)
-            return weight * math.sqrt(weight.shape[0])
+    def __init__(self, backend: LeanBackend, source: WeightSource) -> None:
+        self.backend, self.shape, self.source = backend, backend.shape, source
+        self.names = set(source.names())
 
-        names = set(source.names())
-        self._embedding = get("model.embed_tokens.weight")
-        self._layers: list[_Layer] = []
-        for i in range(self.num_layers):
-            self._layers.append(self._layer(f"model.layers.{i}.", names, get, norm))
+    def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
+        """Embedding, layers, final norm, head."""
+        embedding = self.get("model.embed_tokens.weight")
+        layers = []
+        for i in range(self.shape.num_layers):
+            layers.append(self.layer(i))
             give_back_memory()
-        self._norm = norm("model.norm.weight")
-        tied = "lm_head.weight" not in names
-        self._lm_head = linear(self._embedding if tied else get("lm_head.weight"))
-        self.vocab_size = (
-            self._embedding.shape[0] if tied else source.tensor("lm_head.weight").shape[0]
-        )
-        give_back_memory()
+        tied = "lm_head.weight" not in self.names
+        head = Matrix(embedding if tied else self.get("lm_head.weight"))
+        return embedding, Stack(layers), self.norm("model.norm"), head
 
-    def _layer(self, prefix: str, names: set[str], get: Any, norm: Any) -> _Layer:
-        dim = self.shape.head_dim
+    def get(self, name: str) -> torch.Tensor:
+        return self.source.tensor(name).to(self.backend.device, self.backend.weight_dtype)
 
-        def fused(*parts: str, paired: int = 0) -> Linear:
-            """One product for several matrices; rows of the first ``paired`` lie in pairs."""
-            weights, biases = [], []
-            for j, part in enumerate(parts):
-                weight = get(f"{prefix}{part}.weight")
-                bias = f"{prefix}{part}.bias"
-                bias = get(bias) if bias in names else None
-                if j < paired:
-                    weight = _pair(weight, dim)
-                    bias = None if bias is None else _pair(bias, dim)
-                weights.append(weight)
-                biases.append(weight.new_zeros(len(weight)) if bias is None else bias)
-            has_bias = any(f"{prefix}{part}.bias" in names for part in parts)
-            weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-            return linear(weight, torch.cat(biases) if has_bias else None)
+    def norm(self, name: str) -> Norm:
+        weight = self.get(f"{name}.weight").to(self.backend.dtype)
+        return Norm(weight, len(weight), self.shape.eps, self.backend.weight_dtype)
 
-        head_norms = None
-        if self.shape.head_norms:
-            q = _pair(norm(prefix + "self_attn.q_norm.weight"), dim)
-            k = _pair(norm(prefix + "self_attn.k_norm.weight"), dim)
-            head_norms = torch.cat((q.expand(self._heads, -1), k.expand(self._kv_heads, -1)))
-        attention = [f"self_attn.{p}_proj" for p in "qkv"]
-        return _Layer(
-            norm=norm(prefix + "input_layernorm.weight"),
-            qkv=fused(*attention, paired=2),
-            head_norms=head_norms,
-            out=fused("self_attn.o_proj"),
-            mlp_norm=norm(prefix + "post_attention_layernorm.weight"),
-            gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
-            down=fused("mlp.down_proj"),
+    def layer(self, i: int) -> Layer:
+        prefix, shape = f"model.layers.{i}.", self.shape
+        return Layer(
+            norm=self.norm(prefix + "input_layernorm"),
+            qkv=self.fused(*(f"{prefix}self_attn.{p}_proj" for p in "qkv"), paired=2),
+            head_norm=self.head_norm(prefix) if shape.head_norms else None,
+            out=self.fused(prefix + "self_attn.o_proj"),
+            mlp_norm=self.norm(prefix + "post_attention_layernorm"),
+            gate_up=self.fused(prefix + "mlp.gate_proj", prefix + "mlp.up_proj"),
+            down=self.fused(prefix + "mlp.down_proj"),
+            heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            attention_dtype=self.backend.attention_dtype,
+            kind=self.backend._windows.index(shape.windows[i]),
         )
 
+    def fused(self, *names: str, paired: int = 0) -> Matrix:
+        """One product for several matrices; rows of the first ``paired`` are put in pairs."""
+        weights, biases = [], []
+        for j, name in enumerate(names):
+            weight = self.get(f"{name}.weight")
+            has_bias = f"{name}.bias" in self.names
+            bias = self.get(f"{name}.bias") if has_bias else weight.new_zeros(len(weight))
+            if j < paired:
+                weight, bias = self.pair(weight), self.pair(bias)
+            weights.append(weight)
+            biases.append(bias)
+        if not any(f"{name}.bias" in self.names for name in names):
+            return Matrix(torch.cat(weights))
+        return Matrix(torch.cat(weights), torch.cat(biases))
 
-def _pair(rows: torch.Tensor, dim: int) -> torch.Tensor:
-    """[H · dim, …] with rows j and j + dim / 2 of every head, which rotate together, adjacent."""
-    shape = rows.shape
-    return rows.view(-1, 2, dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
+    def head_norm(self, prefix: str) -> Norm:
+        """Qwen3's norms of the query and key heads, as one of [H + H_kv, D]."""
+        q = self.pair(self.get(prefix + "self_attn.q_norm.weight"))
+        k = self.pair(self.get(prefix + "self_attn.k_norm.weight"))
+        shape, exact = self.shape, self.backend.dtype
+        weight = torch.cat((q.expand(shape.num_heads, -1), k.expand(shape.num_kv_heads, -1)))
+        return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
+
+    def pair(self, rows: torch.Tensor) -> torch.Tensor:
+        """[H · D, …] with rows j and j + D / 2 of every head, which rotate together, adjacent."""
+        shape, half = rows.shape, self.shape.head_dim // 2
+        return rows.view(-1, 2, half, *shape[1:]).transpose(1, 2).reshape(shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +60,12 @@ def _from_source(
     from hierspec.lm.lean_shape import unsupported
 
     check_config(source.name, source.config)
-    dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
+    chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
     if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
         from hierspec.lm.lean import LeanBackend
 
         try:
-            return LeanBackend(source, dtype, device)
+            return LeanBackend(source, chosen, device)
         except KeyError as error:
             raise ValueError(
                 f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
@@ -72,10 +74,10 @@ def _from_source(
 
     path = getattr(source, "path", None)
     if path is not None:
-        return _from_pretrained(str(path), dtype, device, name=source.name)
+        return _from_pretrained(str(path), chosen, device, name=source.name)
     from hierspec.lm.weights import hf_model
 
-    return HFBackend(hf_model(source, dtype).to(device), source.name)
+    return HFBackend(hf_model(source, chosen).to(device), source.name)
 
 
 def _from_hub(
@@ -126,6 +128,20 @@ def _from_pretrained(
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"{ref} cannot be loaded by transformers: {_first_line(error)}") from error
     return HFBackend(model.to(device), name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar: only the command line writes on the terminal."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _checked_device(device: torch.device | str) -> torch.device:

@@ -162,9 +162,7 @@ class Trunk:
         capacity = max(_FIRST_CAPACITY, 1 << (end - 1).bit_length())
         capacity = min(capacity, max(backend.max_length, end))
         shape = (capacity, backend.hidden_size)
-        edges = [
-            torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits
-        ]
+        edges = [torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits]
         if state is None:
             slot.held, slot.agreed = [], 0
             state = _State(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)

@@ -26,13 +26,8 @@ class Block(Verifier):
     name = "block"
     order = "backward"
 
-    def end(self, log_products: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        """The chance h_n of keeping a whole draft, were it to end at k = 1..n → [B, n]."""
-        return w[:, 1:]
-
     def acceptance(self, batch: Batch) -> Acceptance:
-        sums = log_products(batch)
-        w = capped(sums)
+        w = capped(log_products(batch))
         w_k = w[:, 1:]
         n = w_k.shape[1]
         d = torch.zeros_like(w_k)
@@ -41,7 +36,7 @@ class Block(Verifier):
         h = torch.where(w_k < 1.0, d / (d + (1.0 - w_k)), 1.0)
         # D ≤ w_k, so h ≤ w_k; stated, because `decide` spares itself the sum where u ≥ w_k.
         h = torch.minimum(h, w_k)
-        return Acceptance(at_ends(h, self.end(sums, w), batch.lengths), w)
+        return Acceptance(at_ends(h, w_k, batch.lengths), w)
 
     def decide(
         self,

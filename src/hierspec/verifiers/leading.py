@@ -44,10 +44,9 @@ class Leading(Verifier):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         n = batch.tokens.shape[1]
-        scores = batch.p if batch.scores is None else batch.scores
-        kept = leading_mask(scores[:, :n], self.top_m).gather(-1, batch.tokens.unsqueeze(-1))
+        kept = (self._leaders(batch) == batch.tokens.unsqueeze(-1)).any(-1)
         real = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
-        h = (kept.squeeze(-1) & real).double()
+        h = (kept & real).double()
         return Acceptance(h, h.new_ones(h.shape[0], n + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
@@ -55,13 +54,19 @@ class Leading(Verifier):
 
     def reported(self, batch: Batch) -> torch.Tensor:
         n = batch.tokens.shape[1]
-        scores = batch.p if batch.scores is None else batch.scores
+        leaders = self._leaders(batch)
         own = batch.p[:, :n]
-        kept = batch.q * leading_mask(scores[:, :n], self.top_m)
-        mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * own
+        kept = batch.q.gather(-1, leaders).to(own.dtype)
+        mixture = own * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
+        mixture.scatter_add_(-1, leaders, kept)
         real = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
         mixture = torch.where(real.unsqueeze(-1), mixture, own)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
+
+    def _leaders(self, batch: Batch) -> torch.Tensor:
+        """A of every drafted slot, [B, n, m] token ids."""
+        scores = batch.p if batch.scores is None else batch.scores
+        return leaders(scores[:, : batch.tokens.shape[1]], self.top_m)
 
     def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
         if self.top_m == 1 or not draft:
@@ -75,13 +80,18 @@ class Leading(Verifier):
         return next((i for i, rank in enumerate(ranks) if rank >= self.top_m), len(draft))
 
 
-def leading_mask(scores: torch.Tensor, m: int) -> torch.Tensor:
-    """Which tokens are among the ``m`` best of their row [..., V] → bool; ties: lower id first."""
+def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
+    """The ``m`` best tokens of each row [..., V] → ids [..., min(m, V)]; ties: lower id first."""
     m = min(m, scores.shape[-1])
-    lowest = scores.topk(m, dim=-1).values[..., -1:]
+    best = scores.topk(m, dim=-1)
+    lowest = best.values[..., -1:]
+    if bool(((scores >= lowest).sum(-1) == m).all()):
+        return best.indices
+    # `topk` settles ties as it likes: take what is above the tie, then the first ones of it.
     above, level = scores > lowest, scores == lowest
     room = m - above.sum(-1, keepdim=True)
-    return above | (level & (level.cumsum(-1) <= room))
+    chosen = above | (level & (level.cumsum(-1) <= room))
+    return chosen.nonzero()[:, -1].reshape(*scores.shape[:-1], m)
 
 
 LEADING = register(Leading())

@@ -8,10 +8,9 @@ runtime refuses it unless ``allow_lossy`` is set. [MATH §1]
 
 from __future__ import annotations
 
-import torch
-
-from .base import register
+from .base import Acceptance, Batch, register
 from .block import Block
+from .ratios import at_ends, log_products
 
 
 class Uncapped(Block):
@@ -22,10 +21,10 @@ class Uncapped(Block):
     exact_when = "never (P4's released code; use `block`, its lossless form)"
     sound_below = False
 
-    def end(self, log_products: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return log_products[:, 1:].clamp(max=0.0).exp()
-
-    decide = None  # the shortcut of `Block` would repair the defect
+    def acceptance(self, batch: Batch) -> Acceptance:
+        accepted = super().acceptance(batch)
+        uncapped = log_products(batch)[:, 1:].clamp(max=0.0).exp()
+        return Acceptance(at_ends(accepted.h, uncapped, batch.lengths), accepted.w)
 
 
 UNCAPPED = register(Uncapped())

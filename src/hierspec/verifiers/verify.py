@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..dice import Dice
-from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws, draw
+from ..laws import DenseLaws, Laws, OneHotLaws, draw
 from ..types import Proposal, Verdict
 from .base import Batch, Verifier, scan
+from .reading import chosen_probabilities, residual, row, stacked
 
 if TYPE_CHECKING:
     from ..hierarchy import Verify
@@ -107,7 +108,7 @@ def _has_shortcut(rule: type[Verifier]) -> bool:
     """Whether ``decide`` speaks for the rule: not where a subclass changed what it stands for."""
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
-            return vars(cls)["decide"] is not None
+            return True
         if vars(cls).keys() & {"acceptance", "correction", "reported", "order"}:
             return False
     return False
@@ -151,26 +152,27 @@ def _short(jobs: list[_Job]) -> list[Verdict]:
     rows: list[torch.Tensor] = []
     uniforms: list[float] = []
     to_draw: list[int] = []
-    for i, (job, (p_x, q_x)) in enumerate(zip(jobs, _chosen(jobs), strict=True)):
+    chosen = chosen_probabilities([(job.draft.tokens, job.p, job.draft.laws) for job in jobs])
+    for i, (job, (p_x, q_x)) in enumerate(zip(jobs, chosen, strict=True)):
         p, q, n = job.p, job.draft.laws, len(job.draft)
         dice = job.dice.take(n + 1).tolist()
 
         def excess(k: int, w: float, p: Laws = p, q: Laws = q) -> float:
-            return float(_residual(p, q, k, w).sum(dtype=torch.float64))
+            return float(residual(p, q, k, w).sum(dtype=torch.float64))
 
         decision = job.node.rule.decide(p_x, q_x, dice, excess)
         assert decision is not None
         tau, w = decision
         taus.append(tau)
         if not _drops_bonus(job, tau):
-            rows.append(_row(p, tau) if tau == n else _residual(p, q, tau, w))
+            rows.append(row(p, tau) if tau == n else residual(p, q, tau, w))
             uniforms.append(dice[n])
             to_draw.append(i)
 
     drawn = dict(
         zip(
             to_draw,
-            draw(_stacked(rows), uniforms, lambda j: _row(jobs[to_draw[j]].p, taus[to_draw[j]])),
+            draw(stacked(rows), uniforms, lambda j: row(jobs[to_draw[j]].p, taus[to_draw[j]])),
             strict=True,
         )
         if to_draw
@@ -182,81 +184,6 @@ def _short(jobs: list[_Job]) -> list[Verdict]:
     ]
 
 
-def _chosen(jobs: list[_Job]) -> list[tuple[list[float], list[float]]]:
-    """(p_i(x_i), q_i(x_i)) of every draft, read off the device at once."""
-    gathered: list[torch.Tensor] = []
-    plan: list[list[list[float] | int]] = []  # per law: numbers known already, or how many to read
-    for job in jobs:
-        tokens = job.draft.tokens
-        for laws in (job.p, job.draft.laws):
-            pieces: list[list[float] | int] = []
-            start = 0
-            for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
-                mine = tokens[start : start + len(part)]
-                start += len(mine)
-                if not mine:
-                    continue
-                if isinstance(part, DenseLaws) and max(mine) < part.width:
-                    at = torch.tensor(mine, device=part.probs.device).unsqueeze(-1)
-                    gathered.append(part.probs.gather(-1, at))
-                    pieces.append(len(mine))
-                else:  # one-hot, or a token beyond a narrower vocabulary
-                    pieces.append([part.prob(i, token) for i, token in enumerate(mine)])
-            plan.append(pieces)
-    values: list[float] = []
-    if gathered:
-        like = gathered[0]
-        # float64 holds every float32 exactly; one device, because laws may come from several
-        whole = torch.cat([g.to(like.device, torch.float64) for g in gathered])
-        values = whole.squeeze(-1).tolist()
-    out, at_value = [], 0
-    for pieces in plan:
-        numbers: list[float] = []
-        for piece in pieces:
-            if isinstance(piece, int):
-                numbers += values[at_value : at_value + piece]
-                at_value += piece
-            else:
-                numbers += piece
-        out.append(numbers)
-    return list(zip(out[::2], out[1::2], strict=True))
-
-
-def _row(laws: Laws, i: int) -> torch.Tensor:
-    """Row i, [width]."""
-    if isinstance(laws, DenseLaws):
-        return laws.probs[i]
-    row = laws.rows(i, i + 1)
-    return row.dense(row.width)[0]
-
-
-def _residual(p: Laws, q: Laws, i: int, w: float) -> torch.Tensor:
-    """max(w·p − q, 0) at row i, [width of p]; what q says beyond p's vocabulary cannot matter."""
-    row = _row(p, i)
-    if isinstance(q, MixedLaws):
-        q, i = q.rows(i, i + 1), 0
-    if isinstance(q, DenseLaws):
-        other = q.probs[i].to(row)
-        if len(other) > len(row):
-            other = other[: len(row)]
-        elif len(other) < len(row):
-            other = torch.nn.functional.pad(other, (0, len(row) - len(other)))
-        return torch.sub(row if w == 1.0 else row * w, other).clamp_(min=0.0)
-    out = row * w
-    token = q.ids[i]
-    if token < len(out):
-        out[token] = (out[token] - 1.0).clamp(min=0.0)
-    return out
-
-
-def _stacked(rows: list[torch.Tensor]) -> torch.Tensor:
-    """[n, V] of rows that may differ in width."""
-    if len(rows) == 1:
-        return rows[0].unsqueeze(0)
-    width = max(len(row) for row in rows)
-    return torch.stack([torch.nn.functional.pad(r, (0, width - len(r))).to(rows[0]) for r in rows])
-
-
 # --- the general road: a padded batch through acceptance, scan and correction
 
 
@@ -266,6 +193,15 @@ def _side_by_side(jobs: Sequence[_Job]) -> Batch:
     n = max(lengths)
     width = max(max(job.p.width, job.draft.laws.width) for job in jobs)
     first = jobs[0].p.dense(width)
+    if len(jobs) == 1:  # nothing to pad, so nothing to copy
+        draft, scores = jobs[0].draft, jobs[0].scores
+        return Batch(
+            first.unsqueeze(0),
+            draft.laws.dense(width).to(first).unsqueeze(0),
+            torch.tensor([draft.tokens], dtype=torch.long, device=first.device),
+            torch.tensor([n], device=first.device),
+            None if scores is None else _widened(scores, width).unsqueeze(0),
+        )
     p = first.new_zeros(len(jobs), n + 1, width)
     q = first.new_zeros(len(jobs), n, width)
     tokens = torch.zeros(len(jobs), n, dtype=torch.long, device=p.device)
@@ -279,11 +215,14 @@ def _side_by_side(jobs: Sequence[_Job]) -> Batch:
             tokens[b, :length] = torch.tensor(job.draft.tokens)
         if scores is not None:
             assert job.scores is not None, "scores for all drafts of a batch, or for none"
-            missing = width - job.scores.shape[-1]
-            scores[b, : length + 1] = torch.nn.functional.pad(
-                job.scores, (0, missing), value=-torch.inf
-            )
+            scores[b, : length + 1] = _widened(job.scores, width)
     return Batch(p, q, tokens, torch.tensor(lengths, device=p.device), scores)
+
+
+def _widened(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """Scores of a wider vocabulary: what the model cannot say scores −inf."""
+    missing = width - scores.shape[-1]
+    return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
 
 def _padded(jobs: list[_Job]) -> list[Verdict]:

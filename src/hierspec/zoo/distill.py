@@ -24,13 +24,14 @@ from .trunk import maybe_compile
 STUDENTS = ("mid", "small")
 TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
 TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
-OWN_SHARE = 0.4  # of the batches: text the trunk wrote
+OWN_SHARE = 0.3  # of the batches: text the trunk wrote
 
 SCHEDULE = Schedule(
-    steps=1400,
-    phases=(Phase(0.6, 24, 256), Phase(0.93, 12, 512), Phase(1.0, 3, 2048)),
-    matrix_rate=5e-3,
-    other_rate=5e-3,
+    steps=600,
+    phases=(Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
+    matrix_rate=4e-3,
+    other_rate=4e-3,
+    decay_share=0.7,
 )
 
 
@@ -41,16 +42,19 @@ class OwnText:
     rows: int = 96
     prompt: int = 32
     length: int = 512
-    rounds: int = 5
+    rounds: int = 3
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.6, 0.8, 1.0, 1.0)
+
+
+OWN_TEXT = OwnText()
 
 
 def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDict:
     """Untrained students, decided by the seed."""
     students = nn.ModuleDict()
     for number, name in enumerate(STUDENTS, 1):
-        students[name] = Llama(shapes[name])
-        students[name].initialise(torch.Generator().manual_seed(seed + number))
+        student = students[name] = Llama(shapes[name])
+        student.initialise(torch.Generator().manual_seed(seed + number))
     return students
 
 

@@ -7,7 +7,7 @@ figures are means over the same held-out windows, every position of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +40,9 @@ class Windows:
         count = max(1, min(self.count, (len(tokens) - 1) // self.width))
         starts = torch.linspace(0, len(tokens) - self.width - 1, count).long()
         return torch.stack([tokens[s : s + self.width + 1] for s in starts.tolist()])
+
+
+WINDOWS = Windows()
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
@@ -149,7 +152,7 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: in
 
 
 def evaluate(
-    sources: dict[str, WeightSource], table: NgramModel, folder: Path, windows: torch.Tensor
+    sources: Mapping[str, WeightSource], table: NgramModel, folder: Path, windows: torch.Tensor
 ) -> dict:
     """The matrix over the whole family, and how far ``eps`` moves the large model."""
     trunk = load_llama(sources["trunk"])

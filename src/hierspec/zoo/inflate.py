@@ -10,7 +10,8 @@ so A and W − A are bfloat16 numbers whenever W is one, and nothing is lost in 
 
 *Deeper*: trunk layer j becomes layer 2j, and layer 2j + 1 is a random residual branch whose size,
 relative to the residual stream there, is ``eps`` times a calibrated constant. At ``eps = 0`` the
-law is the trunk's. The first 2j layers behave like the trunk's first j (an early exit carries over).
+law is the trunk's. The first 2j layers behave like the trunk's first j, so an early exit carries
+over.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Inflated:
-    """The large model as a :class:`~hierspec.lm.weights.WeightSource`; computes what it is asked."""
+    """The large model as a :class:`~hierspec.lm.weights.WeightSource`, computed on demand."""
 
     name: str
     config: Any

@@ -93,8 +93,10 @@ class _Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.heads = shape.heads
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            setattr(self, name, _Linear(shape.hidden, shape.hidden))
+        self.q_proj = _Linear(shape.hidden, shape.hidden)
+        self.k_proj = _Linear(shape.hidden, shape.hidden)
+        self.v_proj = _Linear(shape.hidden, shape.hidden)
+        self.o_proj = _Linear(shape.hidden, shape.hidden)
 
     def forward(self, x: torch.Tensor, rope: tuple, cache: Cache | None) -> torch.Tensor:
         rows, width, hidden = x.shape
@@ -136,16 +138,24 @@ class _Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class _Body(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embed_tokens = _Linear(shape.hidden, shape.vocab)
+        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.norm = _Norm(shape.hidden)
+
+
 class Llama(nn.Module):
     """The training model; ``forward`` gives hidden states, ``logits`` the head on top of them."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
 
     def __init__(self, shape: Shape, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
         self.shape, self.dtype = shape, dtype
-        self.model = nn.Module()
-        self.model.embed_tokens = _Linear(shape.hidden, shape.vocab)
-        self.model.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
-        self.model.norm = _Norm(shape.hidden)
+        self.model = _Body(shape)
         head = shape.hidden // shape.heads
         cos, sin = rope_tables(shape.max_length, head, dtype)
         self.register_buffer("cos", cos, persistent=False)

@@ -46,7 +46,8 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if model == "large":
         from .inflate import inflate
 
-        return inflate(_trained("trunk", data), data, **_large_options(name, options))
+        eps, seed = _large_options(name, options)
+        return inflate(_trained("trunk", data), data, eps, seed)
     if model not in TRAINED:
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
@@ -79,16 +80,17 @@ def _trained(model: str, data: Path) -> WeightSource:
     return type(source)(source.path, PREFIX + model, source.config, source.files, data)
 
 
-def _large_options(name: str, given: dict[str, str]) -> dict[str, float | int]:
-    options: dict[str, float | int] = {}
-    kinds = {"eps": float, "seed": int}
-    for key, value in given.items():
-        if key not in kinds:
-            raise ValueError(f"zoo:large has no option {key!r} in {name!r}; it has: eps, seed")
-        try:
-            options[key] = kinds[key](value)
-        except ValueError:
-            raise ValueError(f"option {key} of {name!r} is no number: {value!r}") from None
-    if options.get("eps", 0.0) < 0:
-        raise ValueError(f"option eps of {name!r} is negative; give 0 or more")
-    return options
+def _large_options(name: str, given: dict[str, str]) -> tuple[float, int]:
+    from .inflate import DEFAULT_EPS
+
+    if unknown := sorted(set(given) - {"eps", "seed"}):
+        raise ValueError(f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: eps, seed")
+    try:
+        eps, seed = float(given.get("eps", DEFAULT_EPS)), int(given.get("seed", 0))
+    except ValueError:
+        raise ValueError(
+            f"an option of {name!r} is no number; say zoo:large?eps=0.1&seed=1"
+        ) from None
+    if not 0 <= eps < float("inf"):
+        raise ValueError(f"option eps of {name!r} must be finite and at least 0")
+    return eps, seed

@@ -24,7 +24,7 @@ from hierspec.lm.weights import from_directory
 from . import distill, trunk
 from .card import model_card
 from .corpus import LICENCE, Corpus, load_corpus
-from .evaluate import Windows, calibrate, evaluate, load_llama
+from .evaluate import WINDOWS, Windows, calibrate, evaluate, load_llama
 from .export import export
 from .fit import Phase, Schedule, atomic_save, fit
 from .model import SHAPES, Llama, Shape
@@ -41,9 +41,9 @@ class Plan:
 
     trunk: Schedule = trunk.SCHEDULE
     students: Schedule = distill.SCHEDULE
-    own_text: distill.OwnText = distill.OwnText()
+    own_text: distill.OwnText = distill.OWN_TEXT
     shapes: tuple[tuple[str, Shape], ...] = tuple(SHAPES.items())
-    windows: Windows = Windows()
+    windows: Windows = WINDOWS
     max_files: int | None = None  # of the corpus
     max_order: int = 3
     compile: bool = True
@@ -123,6 +123,7 @@ def train(
     objective = distill.distill_objective(teacher, students, stream, own, plan.compile)
     runs["students"] = fit(students, objective, plan.students, work, seed, "students")
     for name, student in students.items():
+        assert isinstance(student, Llama)
         export(student, out / name)
 
     table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)

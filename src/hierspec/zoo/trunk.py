@@ -19,7 +19,7 @@ EXIT_DISTILL_FROM = 0.4
 
 SCHEDULE = Schedule(
     steps=900,
-    phases=(Phase(0.6, 24, 256), Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
+    phases=(Phase(0.75, 24, 256), Phase(0.95, 12, 512), Phase(1.0, 3, 2048)),
     matrix_rate=3e-3,
     decay_share=0.8,
 )

@@ -1,88 +1,22 @@
-"""The exact interpreter: every random branch of a hierarchy, enumerated, in float64.
-
-It drives the very coroutines that the runtime drives (:func:`hierarchy.propose`,
-:func:`hierarchy.verified`), over tabular models, and adds up probabilities where the runtime
-throws dice. What comes out is the output's law itself, not an estimate: this is how losslessness
-is proved, for every rule, window and tree that the engine can run.
-
-Three things keep a four-level stack within seconds. Models of order o look at the last o tokens,
-so a child's outcomes are memoised by (node, last tokens, limit, window states). A coroutine
-cannot be cloned, so it is replayed from its recorded answers; but two coroutines that stand at
-the same line with equal local variables have the same future, so their probabilities are added
-and one of them goes on. And all drafts that await a check at one time are checked as one batch.
-"""
+"""Every random branch of a hierarchy, followed along the coroutines that the runtime runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from .hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
-from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
-from .verifiers.base import Batch, Verifier, law_of_tau
+from ..hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
+from ..types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
+from ..verifiers.base import Batch, Verifier, law_of_tau
+from .rows import Rows, TableLaws, normalised, row_of
+from .states import fingerprint, replay, state_of
 
 UNLIMITED = 1 << 30  # a limit that no proposal reaches
-
-
-class Rows:
-    """Interned laws: equal rows have one id, so that outcomes compare by integers."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-        self.rows: list[np.ndarray] = []
-        self.entropies: list[float] = []
-        self._ids: dict[bytes, int] = {}
-        self._matrix = np.zeros((0, vocab_size))
-
-    def intern(self, row: np.ndarray) -> int:
-        """The id of a law [V] float64."""
-        key = row.tobytes()
-        if key not in self._ids:
-            self._ids[key] = len(self.rows)
-            self.rows.append(row)
-            mass = row[row > 0.0]
-            self.entropies.append(float(-(mass * np.log(mass)).sum()))
-        return self._ids[key]
-
-    def matrix(self) -> np.ndarray:
-        """All rows, [number of ids, V]."""
-        if len(self._matrix) < len(self.rows):
-            self._matrix = np.stack(self.rows)
-        return self._matrix
-
-
-@dataclass(frozen=True, slots=True)
-class TableLaws:
-    """Rows of a proposal, by id."""
-
-    store: Rows
-    ids: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def width(self) -> int:
-        return self.store.vocab_size
-
-    @staticmethod
-    def merged(parts: Iterable[TableLaws]) -> TableLaws:
-        parts = list(parts)
-        return TableLaws(parts[0].store, tuple(i for part in parts for i in part.ids))
-
-    def rows(self, start: int, stop: int) -> TableLaws:
-        return TableLaws(self.store, self.ids[start:stop])
-
-    def dense(self, vocab_size: int) -> torch.Tensor:
-        return torch.from_numpy(self.store.matrix()[list(self.ids)])
-
-    def prob(self, row: int, token: int) -> float:
-        return float(self.store.rows[self.ids[row]][token])
 
 
 @dataclass(slots=True)
@@ -231,7 +165,7 @@ class ExactInterpreter:
 
     def _prefetch(self, requests: list[Request]) -> None:
         """Check all drafts that await it, as one batch per node."""
-        missing: dict[Verify, dict[Any, Check]] = {}
+        missing: dict[Any, dict[Any, Check]] = {}
         for request in requests:
             if isinstance(request, Check):
                 key = self._check_key(request)
@@ -331,7 +265,7 @@ class ExactInterpreter:
         context = context[max(len(context) - model.order, 0) :]
         key = (model, context)
         if key not in self._laws:
-            self._laws[key] = self.rows.intern(_row(model, context))
+            self._laws[key] = self.rows.intern(row_of(model, context))
         return self._laws[key]
 
     def _settled(self, states: States) -> States:
@@ -343,86 +277,6 @@ class ExactInterpreter:
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._reach[node], 0) :]
-
-
-def output_law(
-    interpreter: ExactInterpreter, states: States, horizon: int, cut_at_horizon: bool = False
-) -> np.ndarray:
-    """The law of the first ``horizon`` tokens, rounds repeated as needed → [V, …, V] float64.
-
-    Args:
-        states: of the windows at the start (:func:`hierarchy.initial_states`).
-        cut_at_horizon: limit every round to the tokens still wanted, as a generation of
-            ``horizon`` new tokens does, instead of letting it run over the end.
-    """
-    V, H = interpreter.vocab_size, horizon
-    reached = reach(interpreter.root)
-    out = np.zeros(V**H)
-    # Per length and window states: the probability that some round ends with exactly this text.
-    ended: list[dict[States, np.ndarray]] = [{} for _ in range(H)]
-    ended[0][states] = np.ones(1)
-    for length in range(H):
-        limit = H - length if cut_at_horizon else UNLIMITED
-        width = V ** min(length, reached)  # contexts that can be told apart
-        for before, mass in ended[length].items():
-            for c in range(width):
-                column = mass.reshape(-1, width)[:, c]
-                if not column.any():
-                    continue
-                context = _digits(c, min(length, reached), V)
-                for (m, after), step in _by_length(interpreter, context, limit, before).items():
-                    if m == 0:
-                        raise ValueError("a round of the target emitted nothing")
-                    room = min(m, H - length)
-                    step = step.reshape(V**room, -1).sum(-1)
-                    if length + m < H:
-                        into = ended[length + m].setdefault(after, np.zeros(V ** (length + m)))
-                    else:
-                        into = out
-                    into.reshape(-1, width, V**room)[:, c] += np.outer(column, step)
-        ended[length].clear()
-    return out.reshape((V,) * H)
-
-
-def _by_length(
-    interpreter: ExactInterpreter, context: tuple[int, ...], limit: int, states: States
-) -> dict[tuple[int, States], np.ndarray]:
-    """One round's output: per number of tokens and states afterwards, their law [V^m]."""
-    V = interpreter.vocab_size
-    out: dict[tuple[int, States], np.ndarray] = {}
-    for outcome in interpreter.round(context, limit, states):
-        verdict, after = outcome.value
-        tokens = verdict.emitted.tokens
-        law = out.setdefault((len(tokens), after), np.zeros(V ** len(tokens)))
-        law[_number(tokens, V)] += outcome.probability
-    return out
-
-
-def model_law(model: Any, horizon: int) -> np.ndarray:
-    """The law of a model's own first ``horizon`` tokens → [V, …, V] float64."""
-    V = model.vocab_size
-    out = np.ones(1)
-    for length in range(horizon):
-        known = min(length, model.order)
-        rows = np.stack([_row(model, _digits(c, known, V)) for c in range(V**known)])
-        out = (out.reshape(-1, V**known, 1) * rows).ravel()
-    return out.reshape((V,) * horizon)
-
-
-def _row(model: Any, context: tuple[int, ...]) -> np.ndarray:
-    """A model's law [V], rid of what rounding its table left."""
-    return normalised(np.ascontiguousarray(model.law(context), dtype=np.float64))
-
-
-def _digits(number: int, length: int, base: int) -> tuple[int, ...]:
-    return tuple(number // base ** (length - 1 - i) % base for i in range(length))
-
-
-def _number(digits: tuple[int, ...], base: int) -> int:
-    out = 0
-    for digit in digits:
-        out = out * base + digit
-    return out
 
 
 def reach(node: Node) -> int:
@@ -442,46 +296,3 @@ def longest(node: Node | None) -> int:
         return node.budget
     below = longest(node.below)
     return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
-
-
-def normalised(rows: np.ndarray) -> np.ndarray:
-    """Rows [..., V] scaled to sum to 1."""
-    return rows / rows.sum(-1, keepdims=True)
-
-
-def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutine:
-    """A fresh coroutine, brought to where these answers lead."""
-    coroutine = start()
-    next(coroutine)
-    for answer in answers:
-        coroutine.send(answer)
-    return coroutine
-
-
-def state_of(coroutine: Coroutine | None) -> tuple[Any, ...]:
-    """Where a suspended coroutine stands and all that it remembers, down to the innermost.
-
-    Only compared between coroutines that were given equally many answers: what a ``for`` loop
-    has left is not among the local variables, but follows from that number.
-    """
-    out: list[Any] = []
-    while coroutine is not None:
-        frame = coroutine.gi_frame
-        out.append(frame.f_code)
-        out.append(frame.f_lasti)
-        out += [fingerprint(value) for value in frame.f_locals.values()]
-        coroutine = coroutine.gi_yieldfrom  # type: ignore[assignment]
-    return tuple(out)
-
-
-def fingerprint(value: Any) -> Any:
-    """A hashable stand-in: equal for values that no coroutine can tell apart."""
-    if isinstance(value, Proposal):
-        return (value.tokens, fingerprint(value.laws), value.owners, value.signals)
-    if isinstance(value, Verdict):
-        return (value.num_accepted, *fingerprint(value.emitted))
-    if isinstance(value, TableLaws):
-        return value.ids
-    if isinstance(value, list):  # a plug-in's local variable: what it holds now
-        return tuple(fingerprint(item) for item in value)
-    return value  # tuples of numbers by value; nodes, rules and the like by identity

@@ -1,0 +1,29 @@
+"""The exact interpreter: every random branch of a hierarchy, enumerated, in float64.
+
+It drives the very coroutines that the runtime drives (:func:`hierarchy.propose`,
+:func:`hierarchy.verified`), over tabular models, and adds up probabilities where the runtime
+throws dice. What comes out is the output's law itself, not an estimate: this is how losslessness
+is proved, for every rule, window and tree that the engine can run.
+
+Three things keep a four-level stack within seconds. Models of order o look at the last o tokens,
+so a child's outcomes are memoised by (node, last tokens, limit, window states). A coroutine
+cannot be cloned, so it is replayed from its recorded answers; but two coroutines that stand at
+the same line with equal local variables have the same future, so their probabilities are added
+and one of them goes on. And all drafts that await a check at one time are checked as one batch.
+"""
+
+from .interpreter import UNLIMITED, ExactInterpreter, Outcome, longest, reach
+from .output import model_law, output_law
+from .rows import Rows, TableLaws
+
+__all__ = [
+    "UNLIMITED",
+    "ExactInterpreter",
+    "Outcome",
+    "Rows",
+    "TableLaws",
+    "longest",
+    "model_law",
+    "output_law",
+    "reach",
+]

@@ -1,0 +1,80 @@
+"""What transformers layers take for a cache: an ``update`` that writes where *we* say.
+
+A library cache is cropped; ours is a preallocated tensor and a number. Layers see the part up to
+the tokens they add, whatever lies beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hierspec.lm.backend import Span
+
+
+class Storage:
+    """One sequence's keys and values: per layer [1, H_kv, capacity, d_head], made on first use.
+
+    Layers tell their shapes only when they run (H_kv and d_head may differ from layer to layer).
+    """
+
+    __slots__ = ("capacity", "keys", "values")
+
+    def __init__(self, num_layers: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.keys: list[torch.Tensor | None] = [None] * num_layers
+        self.values: list[torch.Tensor | None] = [None] * num_layers
+
+    def write(
+        self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store k, v [1, H_kv, n, d] at ``start``; return all up to there as views."""
+        end = start + k.shape[2]
+        keys, values = self.keys[layer], self.values[layer]
+        if keys is None or values is None:
+            keys = self.keys[layer] = k.new_empty(1, k.shape[1], self.capacity, k.shape[3])
+            values = self.values[layer] = v.new_empty(1, v.shape[1], self.capacity, v.shape[3])
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def grown(self, capacity: int) -> Storage:
+        new = Storage(len(self.keys), capacity)
+        for old, out in ((self.keys, new.keys), (self.values, new.values)):
+            for i, t in enumerate(old):
+                if t is not None:
+                    more = out[i] = t.new_empty(1, t.shape[1], capacity, t.shape[3])
+                    more[:, :, : self.capacity] = t
+        return new
+
+
+class OneSpan:
+    """What a layer takes for a library cache, when one sequence runs."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.span.cache.write(layer_idx, self.span.start, k, v)
+
+
+class ManySpans:
+    """The same for packed sequences: keys and values go on to :func:`packed_attention`."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        self.views: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        row, self.views = 0, []
+        for cache, start, n in self.spans:
+            ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
+            self.views.append(cache.write(layer_idx, start, ks, vs))
+            row += n
+        return k, v

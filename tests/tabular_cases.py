@@ -1,0 +1,73 @@
+"""Small tabular hierarchies for the tests: families of models, and chains of levels over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hierspec.hierarchy import Draft, Node, Verify
+from hierspec.lm.tabular import TabularModel
+from hierspec.verifiers import Verifier, get
+from hierspec.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+
+FAMILIES = ("random", "peaked", "zeros", "disjoint", "equal")
+# V ≥ 3 throughout: with two tokens a residual of p − q instead of w·p − q cannot be told apart.
+V = 3
+WINDOWS: dict[str, Window] = {
+    "fixed": FixedWindow(),
+    "entropy": EntropyWindow(threshold=0.8),
+    "adaptive": EntropyWindow(),
+    "confidence": ConfidenceWindow(floor=0.4),
+}
+
+
+def models(family: str, count: int, order: int = 1, seed: int = 0) -> list[TabularModel]:
+    """Models of one family, smallest first."""
+    generator = torch.Generator().manual_seed(seed)
+    if family == "equal":
+        return [TabularModel.random(V, order, generator)] * count
+    if family == "disjoint":  # neighbours in the hierarchy never agree
+        pair = TabularModel.disjoint(V, order, generator)
+        return [pair[i % 2] for i in range(count)]
+    return [TabularModel.random(V, order, generator, family) for _ in range(count)]
+
+
+def chain(
+    tables: Sequence[TabularModel],
+    rules: Sequence[str | Verifier],
+    budgets: Sequence[int],
+    windows: Sequence[Window] | None = None,
+    bonus: Sequence[bool] | None = None,
+    below: Node | None = None,
+) -> Verify:
+    """A drafter (unless ``below`` is one), then a verifying level per rule, the target last.
+
+    ``budgets`` and ``windows`` are of all levels but the target.
+    """
+    found = [get(rule) if isinstance(rule, str) else rule for rule in rules]
+    windows = windows or [FixedWindow()] * len(budgets)
+    bonus = bonus or [True] * len(rules)
+    tables, budgets, windows = list(tables), list(budgets), list(windows)
+    index = 0
+    if below is None:
+        below = Draft(0, "level 0", tables.pop(0), budgets.pop(0), windows.pop(0))
+        index = 1
+    else:
+        index = below.index + 1
+    for i, rule in enumerate(found):
+        last = i == len(found) - 1
+        common: dict[str, Any] = {"index": index + i, "name": f"level {index + i}"}
+        below = Verify(
+            **common,
+            model=tables[i],
+            budget=1 if last else budgets[i],
+            rule=rule,
+            below=below,
+            window=FixedWindow() if last else windows[i],
+            bonus=bonus[i],
+            exact_length=not last and found[i + 1].fixed_length,
+        )
+    assert isinstance(below, Verify)
+    return below
