@@ -75,9 +75,7 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[st
     """Paired ratios: median, quartiles and a 95 % bootstrap interval of the median."""
     ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
     rng = random.Random(0)
-    medians = sorted(
-        statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000)
-    )
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
     return {**spread(ratios), "low95": medians[50], "high95": medians[1949]}
 
 

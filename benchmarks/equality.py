@@ -17,7 +17,6 @@ from typing import Any
 import common
 import torch
 
-
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.lm.weights import hf_model
 from hierspec.presets import PRESETS

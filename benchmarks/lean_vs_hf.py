@@ -1,6 +1,6 @@
 """How fast is a forward: transformers' generate, our loop over its layers, and the lean forward.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/lean_vs_hf.py [--threads 2] [--rounds 15]
+    python benchmarks/lean_vs_hf.py [--threads 2] [--rounds 15]
 
 Random weights (a forward's time does not depend on them), one process, variants interleaved so
 that a noisy neighbour hits all alike. A decode step is what the engine does: a query for one more
@@ -11,16 +11,12 @@ a short run, without its prefill. Prints a table and writes JSON to benchmarks/r
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+import common  # first: it sets the environment torch reads
 import torch
 import transformers
 
@@ -133,22 +129,15 @@ def measure(name: str, dtype: torch.dtype, rounds: int, counts: list[int]) -> di
         "context": CONTEXT,
         "fast_path": lean.fast_path,
         "weight_bytes_ms_at_37GBps": parameters * dtype.itemsize / 37e9 * 1e3,
-        "milliseconds": {key: summary(values) for key, values in times.items()},
+        "milliseconds": {
+            key: common.spread([1e3 * value for value in values]) | {"min": 1e3 * min(values)}
+            for key, values in times.items()
+        },
     }
     ms = {key: value["median"] for key, value in out["milliseconds"].items()}
-    out["speedup_over_generate"] = ms["generate"] / ms["lean n=1"]
+    out["speedup_over_generate"] = common.ratio(times["generate"], times["lean n=1"])
     out["cost_of_n"] = {str(n): ms[f"lean n={n}"] / ms["lean n=1"] for n in counts}
     return out
-
-
-def summary(seconds: list[float]) -> dict[str, float]:
-    ms = sorted(1e3 * s for s in seconds)
-    return {"median": statistics.median(ms), "min": ms[0], "max": ms[-1]}
-
-
-def commit() -> str | None:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def main() -> None:
@@ -157,7 +146,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -170,25 +158,12 @@ def main() -> None:
             print(f"\n{name} {dtype}, {result['parameters'] / 1e6:.1f} M: {result['fast_path']}")
             for key, value in result["milliseconds"].items():
                 print(f"  {key:10s} {value['median']:8.3f} ms  (min {value['min']:.3f})")
-            print(f"  lean over generate: {result['speedup_over_generate']:.2f}x", flush=True)
-    report = {
-        "schema_version": 1,
-        "benchmark": "lean_vs_hf",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "threads": args.threads,
-        "rounds": args.rounds,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.processor() or platform.machine(),
-        "results": results,
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "lean_vs_hf.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"\nwrote {path}")
+            speedup = result["speedup_over_generate"]["median"]
+            print(f"  lean over generate: {speedup:.2f}x", flush=True)
+    common.write(
+        "lean_vs_hf",
+        {"environment": common.environment(), "rounds": args.rounds, "results": results},
+    )
 
 
 if __name__ == "__main__":

@@ -51,8 +51,10 @@ def grids(verify: str) -> dict[str, list[dict[str, Any]]]:
         *(single("zoo:small", n, verify) for n in (2, 4)),
     ]
     two = [
-        *(three("zoo:small", few, "zoo:trunk", many, verify)
-          for few, many in itertools.product((2, 3, 4), (8, 12, 16))),
+        *(
+            three("zoo:small", few, "zoo:trunk", many, verify)
+            for few, many in itertools.product((2, 3, 4), (8, 12, 16))
+        ),
         *(three("zoo:mid", few, "zoo:trunk", many, verify) for few, many in ((4, 12), (6, 12))),
         three("ngram_table", 2, "zoo:trunk", 12, verify),
     ]

@@ -9,7 +9,7 @@ import pytest
 from tabular_cases import FAMILIES, WINDOWS, V, chain, models
 
 from hierspec.certificate import certify_tree
-from hierspec.exact import UNLIMITED, ExactInterpreter, longest
+from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter, longest
 from hierspec.hierarchy import Concatenate, Draft, initial_states
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers import check, get, names
@@ -140,16 +140,16 @@ def test_overshoot_is_handed_up():
     tables = models("equal", 3)
     root = chain(tables, ["tokenwise", "block"], [2, 4])
     assert longest(root.below) == 6  # rounds of 3 and 3
-    interpreter = ExactInterpreter(root, V)
+    exact = ExactInterpreter(root, V)
     lengths = {
         len(outcome.value[0])
-        for outcome in interpreter.proposals(root.below, (), UNLIMITED, initial_states(root))
+        for outcome in exact.proposals(root.below, (), UNLIMITED, initial_states(root))
     }
     assert lengths == {6}
     tables = models("random", 3)
     root = chain(tables, ["tokenwise", "block"], [2, 4])
-    interpreter = ExactInterpreter(root, V)
-    found = interpreter.proposals(root.below, (), UNLIMITED, initial_states(root))
+    exact = ExactInterpreter(root, V)
+    found = exact.proposals(root.below, (), UNLIMITED, initial_states(root))
     assert {len(outcome.value[0]) for outcome in found} == {4, 5, 6}
 
 
@@ -216,9 +216,26 @@ def test_branch_is_block():
 def test_children_are_answered_once():
     """Memoised by the tokens that matter: two contexts of equal ending share their outcomes."""
     root = chain(models("random", 2), ["block"], [2])
-    interpreter = ExactInterpreter(root, V)
+    exact = ExactInterpreter(root, V)
     states = initial_states(root)
-    first = interpreter.proposals(root.below, (0, 1, 2), UNLIMITED, states)
-    assert interpreter.proposals(root.below, (2, 2), UNLIMITED, states) is first
-    assert interpreter.proposals(root.below, (2,), UNLIMITED - 5, states) is first
-    assert interpreter.proposals(root.below, (), UNLIMITED, states) is not first
+    first = exact.proposals(root.below, (0, 1, 2), UNLIMITED, states)
+    assert exact.proposals(root.below, (2, 2), UNLIMITED, states) is first
+    assert exact.proposals(root.below, (2,), UNLIMITED - 5, states) is first
+    assert exact.proposals(root.below, (), UNLIMITED, states) is not first
+
+
+@pytest.mark.parametrize("rules", [["block", "tokenwise"], ["naive", "block"]])
+def test_merging_equal_coroutines_changes_nothing(rules, monkeypatch):
+    """Two coroutines at one line with equal variables have one future: against following all."""
+    root = chain(models("random", 3, seed=2), rules, [1, 2], [EntropyWindow(), FixedWindow()])
+    if rules[0] == "naive":
+        root = chain(models("random", 3, seed=2), rules, [2, 3])
+    merged = certify_tree(root, V, horizon=4)
+    monkeypatch.setattr(interpreter, "state_of", lambda coroutine: (object(),))
+    apart = certify_tree(root, V, horizon=4)
+    assert apart.paths > merged.paths
+    assert np.abs(apart.output - merged.output).max() < 1e-14
+    assert apart.expected_accepted == pytest.approx(merged.expected_accepted, abs=1e-12)
+    assert apart.expected_tokens_per_target_call == pytest.approx(
+        merged.expected_tokens_per_target_call, abs=1e-12
+    )

@@ -13,7 +13,16 @@ from hierspec import Hierarchy, HierarchyConfig, TargetConfig, preset
 from hierspec.presets import PRESETS
 from hierspec.testing import FAMILIES, save_tiny
 
-PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40)), [7, 7, 7, 7], [80, 3], [2, 9], [42]]
+PROMPTS = [
+    [5, 9, 7],
+    [11, 4, 4, 30, 8],
+    [60],
+    list(range(3, 40)),
+    [7, 7, 7, 7],
+    [80, 3],
+    [2, 9],
+    [42],
+]
 
 
 def plain_greedy(path, prompts, tokens):

@@ -122,8 +122,6 @@ def test_streamer_and_output_object(model):
 def test_what_is_no_next_token_law_is_refused_by_name(model):
     ids = torch.tensor([[5, 9]])
     with pytest.raises(ValueError, match="beam search"):
-        model.generate(
-            ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, num_beams=2
-        )
+        model.generate(ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, num_beams=2)
     with pytest.raises(ValueError, match="say which levels"):
         model.generate(ids, custom_generate=hierspec.custom_generate, max_new_tokens=3)

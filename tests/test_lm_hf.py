@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers as tf
@@ -172,6 +174,24 @@ def test_models_without_an_attention_interface_run_one_sequence_after_the_other(
     )
     want = torch.cat([own(model, first), own(model, second)])
     assert (got - want).abs().max() < 2e-6 * max(1.0, want.abs().max().item())
+
+
+def test_threads_may_share_a_model():
+    view = Trunk(HFBackend(make("llama"))).view()
+    ids = [tokens(12, seed) for seed in range(4)]
+    alone = [view.score([Query(view.open(), Context(i), 1)]) for i in ids]
+
+    def run(mine: int) -> float:
+        worst = 0.0
+        for _ in range(8):
+            queries = [Query(view.open(), Context(ids[j]), 1) for j in range(4)]
+            got = view.score(queries[mine : mine + 1] if mine % 2 else queries)
+            want = alone[mine] if mine % 2 else torch.cat(alone)
+            worst = max(worst, (got - want).abs().max().item())
+        return worst
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(run, range(4))) < 1e-5
 
 
 def test_padded_vocabularies_score_their_padding():

@@ -188,6 +188,21 @@ def test_compiled_and_interpreted_layers_give_the_same_bits(name, monkeypatch):
     assert torch.equal(rows[0], rows[2])
 
 
+def test_the_number_of_threads_is_left_as_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _, backend = make("llama", torch.float32)
+        view = Trunk(backend).view()
+        view.score([Query(view.open(), Context([1, 2]), 1)])
+        assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError):
+            backend.head(torch.zeros(1, 7))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_contexts_beyond_the_first_rotation_table():
     config = tf.LlamaConfig(**{**_SIZES, "max_position_embeddings": 5000, "num_hidden_layers": 1})
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.optimize import linprog
 from tabular_cases import V, chain, models
 
+from hierspec import laws
 from hierspec.certificate import certify_tree
 from hierspec.dice import PhiloxDice
 from hierspec.exact import model_law
@@ -206,7 +207,7 @@ def test_naive_follows_up_with_real_rows():
     above = chain([q, p], ["naive"], [3])
     count, die = 4000, PhiloxDice(5)
 
-    def laws(model, texts):
+    def table(model, texts):
         return DenseLaws(torch.stack([model.law(text) for text in texts]))
 
     seen: dict[tuple[int, ...], int] = {}
@@ -214,10 +215,10 @@ def test_naive_follows_up_with_real_rows():
     for _ in range(count):
         tokens: tuple[int, ...] = ()
         for _ in range(3):
-            tokens += tuple(draw(laws(q, [tokens]).probs, die.take(1)))
+            tokens += tuple(draw(table(q, [tokens]).probs, die.take(1)))
         texts = [tokens[:i] for i in range(4)]
-        draft = Proposal(tokens, laws(q, texts[:3]), (0,) * 3, (0,) * 3, (math.nan,) * 3)
-        verdict = verify_batch(above, [draft], [laws(p, texts)], [die])[0]
+        draft = Proposal(tokens, table(q, texts[:3]), (0,) * 3, (0,) * 3, (math.nan,) * 3)
+        verdict = verify_batch(above, [draft], [table(p, texts)], [die])[0]
         coroutine, answer = above.rule.complete(above, (), draft, verdict), None
         while True:
             try:
@@ -226,7 +227,7 @@ def test_naive_follows_up_with_real_rows():
                 verdict = stop.value
                 break
             if isinstance(request, Row):
-                answer = laws(request.node.model, [request.pending])
+                answer = table(request.node.model, [request.pending])
                 rows_asked += 1
             else:
                 answer = draw(request.law.probs, die.take(1))[0]
@@ -412,6 +413,36 @@ def test_float32_rows_give_float32_accurate_laws():
     )
     assert single.h.dtype == torch.float64
     assert torch.allclose(single.h, exact.h, atol=1e-5)
+
+
+@pytest.mark.parametrize("v", [16384, 16385, 50257])
+@pytest.mark.parametrize("kind", ["flat", "steep", "sparse", "last"])
+def test_large_vocabularies_are_searched_alike(v, kind):
+    """Inverse CDF by blocks of tokens against the cumulated sum over all of them."""
+    generator = torch.Generator().manual_seed(v)
+    probs = torch.rand(4, v, generator=generator, dtype=torch.float64)
+    if kind == "steep":
+        probs = probs**30
+    if kind == "sparse":
+        probs *= torch.rand(4, v, generator=generator) > 0.999
+    if kind == "last":
+        probs = torch.zeros(4, v, dtype=torch.float64)
+        probs[:, -1] = 0.1
+    for u in (torch.rand(4, generator=generator).tolist(), [0.0] * 4, [1.0 - 2**-53] * 4):
+        column = torch.tensor(u, dtype=torch.float64).unsqueeze(-1)
+        picked, total = laws._search_blocks(probs, column)
+        plain, plain_total = laws._search(probs, column)
+        assert torch.equal(picked, plain)
+        assert torch.allclose(total, plain_total)
+        ids = laws.draw(probs, u)
+        assert ids == picked.squeeze(-1).tolist()
+        assert all(probs[row, i] > 0 for row, i in enumerate(ids))
+    with pytest.raises(ValueError, match="not finite"):
+        laws.draw(torch.zeros(1, v), [0.5])
+    assert (
+        laws.draw(torch.zeros(1, v), [0.5], lambda row: probs[row])[0]
+        == laws.draw(probs[:1], [0.5])[0]
+    )
 
 
 # --- laws of all kinds, widths, greedy decoding

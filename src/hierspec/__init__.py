@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .engine import Hierarchy
     from .generate import GenerationResult
     from .integrations import custom_generate
-    from .presets import preset
     from .params import SamplingParams
+    from .presets import preset
     from .types import Proposal, TokenEvent, Verdict
     from .verifiers.base import Verifier, register
 

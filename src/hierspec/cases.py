@@ -2,12 +2,14 @@
 
 ``{"vocab": V, "models": [{"order": o, "table": {"": [..], "0": [..], "0,1": [..]}}, ..],
 "levels": [{"num_speculative_tokens": 2}, {"verify": "block", "num_speculative_tokens": 3},
-{"verify": "tokenwise"}], "horizon": H, "description": ".."}``: models smallest first, target last;
-a table is keyed by the last ``order`` tokens (fewer at the start of the text). One level per model:
-the first only drafts, the last only verifies. ``verify``, ``top_m``, ``window`` and ``bonus`` are as
-in the hierarchy file, and so is ``{"method": "concatenate", "parts": [..], "repeat": m}`` in place
-of the first level, where a part is a level or a list of levels; beside a concatenation every level
-below the target names the number of its ``model``.
+{"verify": "tokenwise"}], "horizon": H, "description": ".."}``
+
+Models come smallest first, the target last; a table is keyed by the last ``order`` tokens (fewer
+at the start of the text). There is one level per model: the first only drafts, the last only
+verifies. ``verify``, ``top_m``, ``window`` and ``bonus`` are as in the hierarchy file, and so is
+``{"method": "concatenate", "parts": [..], "repeat": m}`` in place of the first level, where a part
+is a level or a list of levels. Beside a concatenation every level below the target names the
+number of its ``model``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .config import _positive as positive
-from .config import _strict as strict
+from .checks import positive, strict
 from .config import parse_window
 from .hierarchy import Concatenate, Draft, Node, Verify
 from .lm.tabular import TabularModel

@@ -8,7 +8,6 @@ layer, a vocabulary) is checked when they are there (:mod:`hierspec.build`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .checks import is_number, positive, strict
 from .verifiers import base as verifiers
 from .windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
@@ -131,7 +131,7 @@ class HierarchyConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:
         """Parse; every mistake is a ``ValueError`` that names the place and the fix."""
-        data = _strict(data, [f.name for f in dataclasses.fields(cls)], "hierarchy")
+        data = strict(data, [f.name for f in dataclasses.fields(cls)], "hierarchy")
         if "target" not in data:
             raise ValueError('hierarchy: "target" is missing: {"target": {"model": "..."}, ...}')
         target = data["target"]
@@ -199,9 +199,7 @@ def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
                 '(the rule by which the target verifies is the top-level "verify")'
             )
         elif i > 0 and level.method == "prompt_lookup":
-            raise ValueError(
-                f"{where}[{i}]: prompt_lookup has no law to verify with; put it first"
-            )
+            raise ValueError(f"{where}[{i}]: prompt_lookup has no law to verify with; put it first")
     return parsed
 
 
@@ -227,7 +225,7 @@ def _level(data: Any, where: str) -> AnyLevelConfig:
 
 
 def _concatenation(data: Mapping[str, Any], where: str) -> ConcatenateConfig:
-    values = _strict(data, ["method", "parts", "repeat"], where)
+    values = strict(data, ["method", "parts", "repeat"], where)
     parts = values.get("parts")
     if not isinstance(parts, list | tuple) or not parts:
         raise ValueError(f"{where}.parts must be a list of levels (or lists of levels)")
@@ -236,7 +234,7 @@ def _concatenation(data: Mapping[str, Any], where: str) -> ConcatenateConfig:
         for i, part in enumerate(parts)
     )
     repeat = values.get("repeat", 1)
-    _positive(repeat, f"{where}.repeat")
+    positive(repeat, f"{where}.repeat")
     return ConcatenateConfig(parts=chains, repeat=repeat)
 
 
@@ -250,37 +248,28 @@ def parse_window(data: Any, where: str) -> Window:
     cls = _WINDOWS[data["kind"]]
     values = _known(cls, {k: v for k, v in data.items() if k != "kind"}, where)
     for key, value in values.items():
-        if value is not None and (not _is_number(value) or value < 0):
+        if value is not None and (not is_number(value) or value < 0):
             raise ValueError(f"{where}.{key} must be a number ≥ 0, not {value!r}")
     return cls(**values)
 
 
 def _check_numbers(level: LevelConfig, where: str) -> None:
-    _positive(level.num_speculative_tokens, f"{where}.num_speculative_tokens")
-    _positive(level.top_m, f"{where}.top_m")
+    positive(level.num_speculative_tokens, f"{where}.num_speculative_tokens")
+    positive(level.top_m, f"{where}.top_m")
     if level.temperature is not None and not (
-        _is_number(level.temperature) and level.temperature >= 0
+        is_number(level.temperature) and level.temperature >= 0
     ):
         raise ValueError(f"{where}.temperature must be a number ≥ 0, not {level.temperature!r}")
     if not isinstance(level.bonus, bool):
         raise ValueError(f"{where}.bonus must be true or false, not {level.bonus!r}")
     if isinstance(level, EarlyExitConfig):
-        _positive(level.exit_layer, f"{where}.exit_layer")
+        positive(level.exit_layer, f"{where}.exit_layer")
     if isinstance(level, NgramTableConfig) and level.max_order is not None:
-        _positive(level.max_order, f"{where}.max_order")
+        positive(level.max_order, f"{where}.max_order")
     if isinstance(level, PromptLookupConfig):
-        _positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
+        positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
         if level.prompt_lookup_max < level.prompt_lookup_min:
             raise ValueError(f"{where}.prompt_lookup_max must not be below prompt_lookup_min")
-
-
-def _positive(value: Any, where: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{where} must be a whole number of at least 1, not {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def _rule(name: Any, where: str) -> str:
@@ -294,16 +283,7 @@ def _rule(name: Any, where: str) -> str:
 def _known(cls: type, data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} must be an object, not {data!r}")
-    return _strict(data, [f.name for f in dataclasses.fields(cls)], where)
-
-
-def _strict(data: Mapping[str, Any], allowed: list[str], where: str) -> dict[str, Any]:
-    for key in data:
-        if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.0)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"{where}: unknown key {key!r}; {hint}keys: {', '.join(allowed)}")
-    return dict(data)
+    return strict(data, [f.name for f in dataclasses.fields(cls)], where)
 
 
 def _make(cls: type, values: Mapping[str, Any], where: str) -> Any:

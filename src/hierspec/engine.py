@@ -11,8 +11,8 @@ from typing import Any
 from .build import Built, build
 from .config import HierarchyConfig
 from .generate import Generation, GenerationResult
-from .prompts import apply_chat
 from .params import SamplingParams
+from .prompts import apply_chat
 from .stopping import StopConditions
 from .streamers import streamed
 from .types import TokenEvent
@@ -120,9 +120,7 @@ class Hierarchy:
             sampling = SamplingParams.make(**params)
         elif params:
             raise ValueError(f"give sampling=... or {', '.join(params)}, not both")
-        check_soundness(
-            self.root, greedy=sampling.greedy, allow_lossy=self.config.allow_lossy
-        )
+        check_soundness(self.root, greedy=sampling.greedy, allow_lossy=self.config.allow_lossy)
         eos = self.eos_token_ids(eos_token_id)
         conditions = StopConditions(
             eos_token_ids=eos,
@@ -169,7 +167,7 @@ class Hierarchy:
         elif chat:
             ids = apply_chat(self.tokenizer, prompt)
         else:
-            ids = self.tokenizer(prompt)["input_ids"]
+            ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked here
         vocab, longest = self.root.model.vocab_size, self.root.model.max_length
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")

@@ -92,9 +92,7 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
         return out, states
     assert isinstance(node, Verify)
     while len(out) < min(node.budget, limit):
-        verdict, states = yield from verified(
-            node, pending + out.tokens, limit - len(out), states
-        )
+        verdict, states = yield from verified(node, pending + out.tokens, limit - len(out), states)
         out += verdict.emitted
         if node.window.stops(verdict.emitted.signals, states[node.index]):
             break

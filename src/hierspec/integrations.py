@@ -110,7 +110,9 @@ def _engine(model: Any, hierarchy: Any, tokenizer: Any) -> Hierarchy:
         raise ValueError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
     if isinstance(hierarchy, str):
         hierarchy = json.loads(hierarchy)
-    data: dict[str, Any] = dict(hierarchy) if isinstance(hierarchy, Mapping) else {"levels": hierarchy}
+    data: dict[str, Any] = (
+        dict(hierarchy) if isinstance(hierarchy, Mapping) else {"levels": hierarchy}
+    )
     data["target"] = {"model": model.config.name_or_path or "target"}
     key = json.dumps(data, sort_keys=True)
     built = _BUILT.setdefault(model, {})
@@ -152,9 +154,7 @@ def _criteria(criteria: Any, rows: Sequence[Sequence[int]], input_ids: torch.Ten
     return stop
 
 
-def _padded(
-    input_ids: torch.Tensor, new: Sequence[Sequence[int]], config: Any
-) -> torch.Tensor:
+def _padded(input_ids: torch.Tensor, new: Sequence[Sequence[int]], config: Any) -> torch.Tensor:
     longest = max(len(tokens) for tokens in new)
     pad = config._pad_token_tensor if config._pad_token_tensor is not None else 0
     tail = input_ids.new_full((len(new), longest), int(pad))

@@ -73,7 +73,10 @@ def _chain(models: Models, upper: int, lower: int, **top: object) -> tuple[AnyLe
     for model in others:
         levels.append(
             DraftModelConfig(
-                model=model, num_speculative_tokens=upper, verify="block", **top  # type: ignore[arg-type]
+                model=model,
+                num_speculative_tokens=upper,
+                verify="block",
+                **top,  # type: ignore[arg-type]
             )
         )
     return tuple(levels)

@@ -111,7 +111,9 @@ class _Task:
         """Tokens until the context of the node's model is full; then it hands up nothing."""
         length = len(self.sequence.tokens) + len(request.pending)
         models = [node.model for node in walk(request.node) if isinstance(node, Draft | Verify)]
-        return min(getattr(model, "max_length", length + request.limit) for model in models) - length
+        return (
+            min(getattr(model, "max_length", length + request.limit) for model in models) - length
+        )
 
 
 class Runtime:

@@ -152,5 +152,3 @@ class TokenEvent:
 def replaced(states: States, index: int, state: tuple[float, ...]) -> States:
     """``states`` with the entry of node ``index`` replaced."""
     return (*states[:index], state, *states[index + 1 :])
-
-

@@ -29,9 +29,7 @@ def run(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]
     try:
-        status = typer.main.get_command(app).main(
-            argv, prog_name="hierspec", standalone_mode=False
-        )
+        status = typer.main.get_command(app).main(argv, prog_name="hierspec", standalone_mode=False)
     except BrokenPipeError:
         # The reader has gone (| head): not an error, but stdout must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional  # typer reads annotations at run time
+from typing import Annotated, Any  # typer reads annotations at run time
 
 import typer
 
@@ -47,7 +47,7 @@ _OUTPUT = "Output"
 @app.command()
 def generate(
     prompt: Annotated[
-        Optional[str],
+        str | None,
         typer.Argument(help="Text to continue; - reads standard input."),
     ] = None,
     hierarchy: Annotated[
@@ -60,31 +60,31 @@ def generate(
         ),
     ] = "hierarchy",
     target: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(help=f"Target model of a preset: {_MODEL}.", rich_help_panel=_MODELS),
     ] = None,
     draft: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option(
             help="Draft model of a preset; repeat it, smallest first.", rich_help_panel=_MODELS
         ),
     ] = None,
     dtype: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(
             help="float32, bfloat16, …; default: as the checkpoint.", rich_help_panel=_MODELS
         ),
     ] = None,
     device: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(help="cpu, cuda, …; default: as found.", rich_help_panel=_MODELS),
     ] = None,
     threads: Annotated[
-        Optional[int],
+        int | None,
         typer.Option(min=1, help="CPU threads; default: all cores.", rich_help_panel=_MODELS),
     ] = None,
     prompts: Annotated[
-        Optional[Path],
+        Path | None,
         typer.Option(help="File of prompts (JSON lines or text) instead of PROMPT."),
     ] = None,
     batch_size: Annotated[
@@ -97,15 +97,15 @@ def generate(
         float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)
     ] = 0.0,
     top_p: Annotated[
-        Optional[float],
+        float | None,
         typer.Option(help="Keep the smallest set of this mass.", rich_help_panel=_SAMPLING),
     ] = None,
     top_k: Annotated[
-        Optional[int],
+        int | None,
         typer.Option(help="Keep the k likeliest tokens.", rich_help_panel=_SAMPLING),
     ] = None,
     min_p: Annotated[
-        Optional[float],
+        float | None,
         typer.Option(
             help="Keep tokens above this share of the likeliest.", rich_help_panel=_SAMPLING
         ),
@@ -117,11 +117,11 @@ def generate(
         float, typer.Option(help="As in vLLM.", rich_help_panel=_SAMPLING)
     ] = 0.0,
     seed: Annotated[
-        Optional[int],
+        int | None,
         typer.Option(help="Of all randomness; default: a fresh one.", rich_help_panel=_SAMPLING),
     ] = None,
     stop: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option(help="Text that ends the output; repeatable."),
     ] = None,
     include_stop: Annotated[
@@ -148,7 +148,7 @@ def generate(
         ),
     ] = False,
     trace: Annotated[
-        Optional[Path],
+        Path | None,
         typer.Option(help="Write every draft and verdict as JSON lines.", rich_help_panel=_OUTPUT),
     ] = None,
     as_json: Annotated[

@@ -128,9 +128,7 @@ def _plain(hierarchy: Any) -> Any:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _drive(
-    generation: Generation, hierarchy: Any, batch: Sequence[str], options: Options
-) -> bool:
+def _drive(generation: Generation, hierarchy: Any, batch: Sequence[str], options: Options) -> bool:
     """Run the batch, painting a single prompt as it streams; True if the user stopped it."""
     from .render import Painter
 

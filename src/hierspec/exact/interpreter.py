@@ -55,7 +55,7 @@ class ExactInterpreter:
         self.rows = Rows(vocab_size)
         self.paths = 0
         self._reach = {node: reach(node) for node in walk(root)}
-        self._longest = {node: longest(node) for node in walk(root)}
+        self._ample = {node: ample(node) for node in walk(root)}
         self._rounds: dict[Any, list[Outcome]] = {}
         self._proposals: dict[Any, list[Outcome]] = {}
         self._verdicts: dict[Any, list[tuple[float, Verdict]]] = {}
@@ -66,7 +66,7 @@ class ExactInterpreter:
 
     def round(self, context: tuple[int, ...], limit: int, states: States) -> list[Outcome]:
         """All outcomes of one round of the target after ``context``; values hold a Verdict."""
-        limit = UNLIMITED if limit > longest(self.root.below) else limit
+        limit = UNLIMITED if limit > ample(self.root.below) else limit
         context, states = self._recent(self.root, context), self._settled(states)
         key = (context, limit, states)
         if key not in self._rounds:
@@ -79,7 +79,7 @@ class ExactInterpreter:
         """All outcomes of ``node`` after ``context``; values hold a Proposal."""
         if limit <= 0:
             return [Outcome(1.0, (Proposal(), states))]
-        limit = UNLIMITED if limit >= self._longest[node] else limit
+        limit = UNLIMITED if limit >= self._ample[node] else limit
         context, states = self._recent(node, context), self._settled(states)
         key = (node, context, limit, states)
         if key not in self._proposals:
@@ -296,3 +296,14 @@ def longest(node: Node | None) -> int:
         return node.budget
     below = longest(node.below)
     return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
+
+
+def ample(node: Node | None) -> int:
+    """A limit from which on ``node`` and all below it act as if there were none."""
+    if node is None:
+        return 0
+    if isinstance(node, Draft):
+        return node.budget
+    if isinstance(node, Concatenate):
+        return node.repeat * sum(ample(part) for part in node.parts)
+    return node.budget + ample(node.below)  # its last round starts from budget − 1 tokens

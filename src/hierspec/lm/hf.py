@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hierspec.lm.backend import Span
-from hierspec.lm.hf_attention import packed_attention
+from hierspec.lm.hf_attention import ATTENTION, packed_attention
 from hierspec.lm.hf_cache import ManySpans, OneSpan, Storage
 from hierspec.lm.hf_support import check_supported, layer_kinds
 
@@ -96,10 +96,14 @@ class HFBackend:
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        if len(spans) > 1 and not self.packs:
+        with ATTENTION:
+            if len(spans) == 1 or self.packs:
+                return self._layers(h, lo, hi, spans)
             sizes = [span.n for span in spans]
             parts = zip(h.split(sizes), spans, strict=True)
-            return torch.cat([self.layers(part, lo, hi, [span]) for part, span in parts])
+            return torch.cat([self._layers(part, lo, hi, [span]) for part, span in parts])
+
+    def _layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         positions = self._positions(spans)[None]
         h = h[None]
         rotary = self._rotary(h, positions, lo, hi)

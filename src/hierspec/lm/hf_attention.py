@@ -27,6 +27,8 @@ class _Active(NamedTuple):
 
 
 _local = threading.local()
+# Held while layers run: the name of the attention is the model's, and so every thread's.
+ATTENTION = threading.RLock()
 
 
 def _own_attention(module: Any, name: str) -> Callable[..., Any]:

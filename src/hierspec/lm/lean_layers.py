@@ -36,7 +36,7 @@ class Matrix(nn.Module):
         self.packed = prepack(weight) if packs else None
         self.plain = weight if small or not packs else None
         self.bias = bias
-        self.num_out = weight.size(0)
+        self.num_out, self.num_weights = weight.size(0), weight.numel()
 
     def forward(self, x: Tensor) -> Tensor:
         packed, plain = self.packed, self.plain
@@ -181,6 +181,9 @@ class Stack(nn.Module):
     def __init__(self, layers: list[Layer]):
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        first = layers[0]
+        matrices = (first.qkv, first.out, first.gate_up, first.down)
+        self.layer_weights = sum(matrix.num_weights for matrix in matrices)
 
     def forward(
         self,

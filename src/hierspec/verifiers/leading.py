@@ -71,6 +71,7 @@ class Leading(Verifier):
     def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
+        assert scores is not None, "more than one leading token: the scores must be there"
         rows = scores[: len(draft)]
         tokens = torch.tensor(draft, device=rows.device).unsqueeze(-1)
         mine = rows.gather(-1, tokens)

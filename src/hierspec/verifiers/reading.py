@@ -10,12 +10,12 @@ from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws
 
 
 def chosen_probabilities(
-    pairs: Sequence[tuple[Sequence[int], Laws, Laws]],
+    drafts: Sequence[tuple[Sequence[int], Laws, Laws]],
 ) -> list[tuple[list[float], list[float]]]:
-    """(p_i(x_i), q_i(x_i)) of every draft, read off the device at once."""
+    """p_i(x_i) and q_i(x_i) of every draft (tokens, p, q), read off the device at once."""
     gathered: list[torch.Tensor] = []
     plan: list[list[list[float] | int]] = []  # per law: numbers known already, or how many to read
-    for tokens, p, q in pairs:
+    for tokens, p, q in drafts:
         for laws in (p, q):
             pieces: list[list[float] | int] = []
             start = 0
@@ -50,17 +50,17 @@ def chosen_probabilities(
     return list(zip(out[::2], out[1::2], strict=True))
 
 
-def row(laws: Laws, i: int) -> torch.Tensor:
+def row_at(laws: Laws, i: int) -> torch.Tensor:
     """Row i, [width]."""
     if isinstance(laws, DenseLaws):
         return laws.probs[i]
-    row = laws.rows(i, i + 1)
-    return row.dense(row.width)[0]
+    one = laws.rows(i, i + 1)
+    return one.dense(one.width)[0]
 
 
 def residual(p: Laws, q: Laws, i: int, w: float) -> torch.Tensor:
     """max(w·p − q, 0) at row i, [width of p]; what q says beyond p's vocabulary cannot matter."""
-    row = row(p, i)
+    row = row_at(p, i)
     if isinstance(q, MixedLaws):
         q, i = q.rows(i, i + 1), 0
     if isinstance(q, DenseLaws):

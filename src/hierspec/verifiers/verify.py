@@ -23,7 +23,7 @@ from ..dice import Dice
 from ..laws import DenseLaws, Laws, OneHotLaws, draw
 from ..types import Proposal, Verdict
 from .base import Batch, Verifier, scan
-from .reading import chosen_probabilities, residual, row, stacked
+from .reading import chosen_probabilities, residual, row_at, stacked
 
 if TYPE_CHECKING:
     from ..hierarchy import Verify
@@ -165,14 +165,14 @@ def _short(jobs: list[_Job]) -> list[Verdict]:
         tau, w = decision
         taus.append(tau)
         if not _drops_bonus(job, tau):
-            rows.append(row(p, tau) if tau == n else residual(p, q, tau, w))
+            rows.append(row_at(p, tau) if tau == n else residual(p, q, tau, w))
             uniforms.append(dice[n])
             to_draw.append(i)
 
     drawn = dict(
         zip(
             to_draw,
-            draw(stacked(rows), uniforms, lambda j: row(jobs[to_draw[j]].p, taus[to_draw[j]])),
+            draw(stacked(rows), uniforms, lambda j: row_at(jobs[to_draw[j]].p, taus[to_draw[j]])),
             strict=True,
         )
         if to_draw

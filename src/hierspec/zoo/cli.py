@@ -7,10 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
-
-from .registry import DATA, ENTRIES
 
 app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
 
@@ -42,6 +38,10 @@ def train_command(
 @app.command("list")
 def list_command() -> None:
     """The names that can stand where a model is asked for."""
+    from rich.table import Table
+
+    from .registry import ENTRIES
+
     table = Table(box=None)
     table.add_column("name", style="bold", no_wrap=True)
     table.add_column("what it is")
@@ -55,6 +55,10 @@ def card_command(
     plain: Annotated[bool, typer.Option(help="Markdown as it is, without formatting.")] = False,
 ) -> None:
     """The model card: data, sizes, losses, and which model accepts how much of which."""
+    from rich.markdown import Markdown
+
+    from .registry import DATA
+
     path = DATA / "MODEL_CARD.md"
     if not path.is_file():
         raise typer.BadParameter("there is no model card yet: run `hierspec zoo train`")

@@ -18,7 +18,7 @@ EXIT_WEIGHT = 0.3
 EXIT_DISTILL_FROM = 0.4
 
 SCHEDULE = Schedule(
-    steps=900,
+    steps=800,
     phases=(Phase(0.75, 24, 256), Phase(0.95, 12, 512), Phase(1.0, 3, 2048)),
     matrix_rate=3e-3,
     decay_share=0.8,
