@@ -15,8 +15,10 @@ What it does differently from the library's modules, each because it was measure
 
 Against transformers: float32 within 5e-6 and float64 within 1e-12 of the largest score (the order
 of additions differs; the library rounds its norms to float32 even then, which alone makes 2e-7);
-bfloat16 within bfloat16's own noise, less being rounded here. The head is computed in the weights'
-dtype, then widened.
+bfloat16 a fifth closer to the float32 scores than the library's, less being rounded, and one call
+for n tokens differs less from n calls for one. The head is computed in the weights' dtype, then
+widened. (Compare with a model loaded in bfloat16: ``model.to(torch.bfloat16)`` rounds the library's
+rotary frequencies, which shows after a hundred positions.)
 """
 
 from __future__ import annotations

@@ -15,35 +15,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hierspec.lm.lean_linear import SMALL, prepack, prepacking_works
+from hierspec.lm.lean_linear import prepack, prepacking_works
 
 
 class Matrix(nn.Module):
-    """``x [n, in] → x @ weight.T + bias [n, out]``, by the fastest way there is.
+    """``x [n, in] → x @ weight.T + bias [n, out]``, in oneDNN's layout where it works."""
 
-    ``packed`` is oneDNN's layout. Beside it a small float32 matrix is kept as it was: at one row
-    MKL's matrix–vector product beats oneDNN's call (3–10 µs against 11–19).
-    """
-
-    packed: Tensor | None
-    plain: Tensor | None
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None):
         super().__init__()
-        packs = weight.device.type == "cpu" and prepacking_works(weight.dtype)
-        small = weight.dtype == torch.float32 and weight.numel() <= SMALL
-        self.packed = prepack(weight) if packs else None
-        self.plain = weight if small or not packs else None
+        self.is_packed = weight.device.type == "cpu" and prepacking_works(weight.dtype)
+        self.weight = prepack(weight) if self.is_packed else weight
         self.bias = bias
         self.num_out, self.num_weights = weight.size(0), weight.numel()
 
     def forward(self, x: Tensor) -> Tensor:
-        packed, plain = self.packed, self.plain
-        if packed is not None and (plain is None or x.size(0) > 1):
-            return torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
-        assert plain is not None
-        return F.linear(x, plain, self.bias)
+        if self.is_packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
 
 
 class Norm(nn.Module):

@@ -17,8 +17,6 @@ import torch.nn.functional as F
 
 # Blocking is chosen for this many rows; float32 kernels chosen for 1 row are slow at 8.
 _ROWS_HINT = 16
-# Up to this many elements a float32 matrix is kept unpacked too; the copy costs at most 1 MB.
-SMALL = 1 << 18
 
 
 @cache

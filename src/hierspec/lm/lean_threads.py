@@ -23,7 +23,11 @@ def is_small(num_weights: int, num_bytes: int, rows: int) -> bool:
 
 
 class Threads:
-    """Within it, torch uses one thread if ``one``, and as many as before otherwise."""
+    """Within it, torch uses one thread if ``one``, and as many as before otherwise.
+
+    torch keeps the count per thread. Only a thread that is started in the meantime, and that uses
+    torch for the first time then, would inherit the 1; it may set its own.
+    """
 
     __slots__ = ("before", "one")
 
