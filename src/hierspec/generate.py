@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import runtime
 from .dice import PhiloxDice
 from .hierarchy import Node, Verify, walk
 from .params import SamplingParams
+from .runtime import Runtime
+from .sequences import Sequence as LiveSequence
 from .stopping import StopConditions, TextStream
 from .types import TokenEvent, Verdict
 
@@ -84,7 +85,7 @@ class GenerationResult:
 class _Stream:
     """One sequence being written."""
 
-    sequence: runtime.Sequence
+    sequence: LiveSequence
     text: TextStream
     limit: int
     emitted: list[int] = field(default_factory=list)
@@ -121,13 +122,13 @@ class Generation:
         tracer: Any = None,
     ) -> None:
         self.root, self.seed, self.lock, self.until = root, seed, lock, until
-        self.runtime = runtime.Runtime(root, root.model.vocab_size, tracer)
+        self.runtime = Runtime(root, root.model.vocab_size, tracer)
         self.names = {node.index: node.name for node in walk(root)}
         self.streams = []
         for i, prompt in enumerate(prompts):
             limit = stop.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"
-            sequence = runtime.Sequence(
+            sequence = LiveSequence(
                 id=i,
                 root=root,
                 tokens=list(prompt),

@@ -8,112 +8,30 @@ target call serves everybody. Rows are ragged; sequences may join or leave betwe
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import Any
 
-from .dice import Dice
 from .drafters.prompt_lookup import PromptLookup
-from .hierarchy import Coroutine, Draft, Node, Verify, initial_states, propose, verified, walk
+from .hierarchy import (
+    Concatenate,
+    Draft,
+    Node,
+    Verify,
+    verified,
+    walk,
+)
 from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
-from .lm.base import Context, Query, Slot
+from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
-from .params import SamplingParams
-from .penalties import History
 from .sampling import Job, laws, logprobs, signals
+from .sequences import Sequence, Task
 from .trace import Tracer, event_of
 from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
 from .verifiers.verify import verify_batch
 
 _NAN = float("nan")
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One live generation: its text, its randomness, and its places in the models' caches.
-
-    Attributes:
-        tokens: prompt and emitted tokens; only ever grows.
-        wanted: how many tokens are still of use; a round emits no more.
-    """
-
-    id: int
-    root: Verify
-    tokens: list[int]
-    params: SamplingParams
-    dice: Dice
-    wanted: int
-    num_prompt: int = 0
-    want_logprobs: bool = False
-    states: States = ()
-    history: History | None = None
-    slots: dict[int, tuple[Any, Slot]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.num_prompt = self.num_prompt or len(self.tokens)
-        self.states = self.states or initial_states(self.root)
-        if self.params.has_penalties:
-            self.history = History(self.num_prompt)
-
-    def slot(self, model: Any) -> Slot:
-        """This sequence's place in ``model``'s cache; views of one trunk share theirs."""
-        owner = getattr(model, "cache_owner", model)
-        if id(owner) not in self.slots:
-            self.slots[id(owner)] = (owner, owner.open())
-        return self.slots[id(owner)][1]
-
-    def close(self) -> None:
-        """Give the cache memory back. Safe to call twice."""
-        while self.slots:
-            owner, slot = self.slots.popitem()[1]
-            owner.close(slot)
-
-
-@dataclass(slots=True, eq=False)
-class _Task:
-    """A sequence's round in progress: a stack of coroutines and the request it waits for."""
-
-    sequence: Sequence
-    stack: list[Coroutine]
-    request: Request | None = None
-    verdict: Verdict | None = None
-
-    def context(self, pending: tuple[int, ...]) -> Context:
-        return Context(self.sequence.tokens, pending)
-
-    def advance(self, answer: Any) -> None:
-        """Send ``answer`` and run on to the next request that needs the interpreter."""
-        self.request = None
-        while self.stack:
-            try:
-                request = self.stack[-1].send(answer)
-            except StopIteration as stop:
-                self.stack.pop()
-                answer = stop.value
-                continue
-            answer = None
-            if isinstance(request, Propose):
-                limit = min(request.limit, self._room(request))
-                if limit <= 0:
-                    answer = (Proposal(), request.states)
-                    continue
-                if not isinstance(request.node, Draft):
-                    node, pending, states = request.node, request.pending, request.states
-                    self.stack.append(propose(node, pending, limit, states))
-                    continue
-                request = dataclasses.replace(request, limit=limit)
-            self.request = request
-            return
-        self.verdict, self.sequence.states = answer
-
-    def _room(self, request: Propose) -> int:
-        """Tokens until the context of the node's model is full; then it hands up nothing."""
-        length = len(self.sequence.tokens) + len(request.pending)
-        models = [node.model for node in walk(request.node) if isinstance(node, Draft | Verify)]
-        return (
-            min(getattr(model, "max_length", length + request.limit) for model in models) - length
-        )
 
 
 class Runtime:
@@ -124,11 +42,14 @@ class Runtime:
         self.vocab_size = vocab_size
         self.tracer = tracer
         nodes = sorted(walk(root), key=lambda node: node.index)
+        self._longest = {node.index: _longest_context(node) for node in nodes}
         self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
 
     def round(self, sequences: Seq[Sequence]) -> list[Verdict]:
         """One round of the target for every sequence; nothing is committed to them yet."""
-        tasks = [_Task(s, [verified(s.root, (), s.wanted, s.states)]) for s in sequences]
+        tasks = [
+            Task(s, [verified(s.root, (), s.wanted, s.states)], self._longest) for s in sequences
+        ]
         for task in tasks:
             task.advance(None)
         while waiting := [task for task in tasks if task.request is not None]:
@@ -151,7 +72,7 @@ class Runtime:
         self.metrics.emitted += sum(len(v.emitted) for v in verdicts if v is not None)
         return verdicts  # type: ignore[return-value]
 
-    def _answer(self, first: Request, group: list[_Task]) -> list[Any]:
+    def _answer(self, first: Request, group: list[Task]) -> list[Any]:
         match first:
             case Propose():
                 return self._draft(first.node, group)  # type: ignore[arg-type]
@@ -162,7 +83,7 @@ class Runtime:
             case Draw():
                 return [self._token(task.request.law, task.sequence) for task in group]  # type: ignore[union-attr]
 
-    def _score(self, node: Node, group: list[_Task], drafts: list[tuple[int, ...]], back: bool):
+    def _score(self, node: Node, group: list[Task], drafts: list[tuple[int, ...]], back: bool):
         """Scores and laws after ``pending`` and, with ``back``, at every place of the draft."""
         model: Any = node.model  # type: ignore[union-attr]
         temperature = node.temperature  # type: ignore[union-attr]
@@ -192,7 +113,7 @@ class Runtime:
         stats.calls += 1
         return scores, laws(jobs, scores), [query.num_rows for query in queries]
 
-    def _draft(self, node: Draft, group: list[_Task]) -> list[tuple[Proposal, States]]:
+    def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
         """Token by token, all sequences side by side, each until its own window stops it."""
         if isinstance(node.model, PromptLookup):
             return [self._look_up(node, task) for task in group]
@@ -226,7 +147,7 @@ class Runtime:
             out.append((proposal, task.request.states))  # type: ignore[union-attr]
         return out
 
-    def _look_up(self, node: Draft, task: _Task) -> tuple[Proposal, States]:
+    def _look_up(self, node: Draft, task: Task) -> tuple[Proposal, States]:
         request: Any = task.request
         context = task.context(request.pending)
         slot: Any = task.sequence.slot(node.model)
@@ -235,7 +156,7 @@ class Runtime:
         self.metrics.levels[node.index].calls += 1
         return Proposal(ids, OneHotLaws(ids), whose, whose, (_NAN,) * len(ids)), request.states
 
-    def _check(self, node: Verify, group: list[_Task]) -> list[Verdict]:
+    def _check(self, node: Verify, group: list[Task]) -> list[Verdict]:
         drafts = [task.request.draft for task in group]  # type: ignore[union-attr]
         scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
         parts = scores.split(counts)
@@ -261,7 +182,7 @@ class Runtime:
                 verdicts[i] = dataclasses.replace(verdict, logprobs=values)
         return verdicts
 
-    def _rows(self, node: Node, group: list[_Task]) -> list[Laws]:
+    def _rows(self, node: Node, group: list[Task]) -> list[Laws]:
         _, rows, _ = self._score(node, group, [()] * len(group), False)
         self.metrics.target_calls += node is self.root
         return rows
@@ -292,9 +213,15 @@ class Runtime:
             self.metrics.levels[draft.owners[start]].observe(end - start, kept, start)
             start = end
 
-    def _record(self, task: _Task, answer: Any) -> None:
+    def _record(self, task: Task, answer: Any) -> None:
         assert task.request is not None
         assert self.tracer is not None
         event = event_of(task.request, answer, task.sequence.id, len(task.sequence.tokens))
         if event is not None:
             self.tracer.record(event)
+
+
+def _longest_context(node: Node) -> int:
+    """Of the models at and below ``node``; a look-up has no limit."""
+    models = [n.model for n in walk(node) if not isinstance(n, Concatenate)]
+    return min(getattr(model, "max_length", sys.maxsize) for model in models)

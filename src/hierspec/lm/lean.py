@@ -112,7 +112,10 @@ class LeanBackend:
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         seen = [[self._seen(span, window) for span in spans] for window in self._windows]
-        with self._threads(self._layer_weights, len(h)):
+        # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
+        # of megabytes.
+        unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
+        with self._threads(self._layer_weights, len(h)), unoptimised:
             return self._run(
                 h,
                 lo,
@@ -170,7 +173,8 @@ class _Loader:
 
     def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
         """Embedding, layers, final norm, head."""
-        embedding = self.get("model.embed_tokens.weight")
+        # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
+        embedding = self.get("model.embed_tokens.weight").clone()
         layers = []
         for i in range(self.shape.num_layers):
             layers.append(self.layer(i))

@@ -1,0 +1,183 @@
+"""Write ``docs/results.md`` from the result files, so that no figure is copied by hand.
+
+python benchmarks/report.py
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import common
+
+PAGE = common.ROOT / "docs" / "results.md"
+
+INTRO = """# Results
+
+Written by `python benchmarks/report.py` from the files in `benchmarks/results/`; each section
+names the command that measures it. Times are medians on a shared two-core machine: read the
+ratios, not the milliseconds. Prompts are HumanEval's (the files record their sha256); none are
+part of the package.
+
+`zoo:large` is a **synthetic cost with a real distribution**: the trained trunk, made wider and
+deeper at load time until a token costs what 116 M parameters cost, with a law that stays near the
+trunk's (eps sets how near; the [model card](../src/hierspec/zoo/data/MODEL_CARD.md) has
+α(trunk, large) for each). It says what a hierarchy does with models of these costs and
+acceptances. It does not say that your pair of models has them.
+"""
+
+
+def load(name: str) -> dict[str, Any] | None:
+    path = common.RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def where(data: dict[str, Any]) -> str:
+    e = data["environment"]
+    versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k != "hierspec")
+    return (
+        f"Commit {e['commit']}; {e['cpu']}, {e['threads']} threads; {versions}; load average "
+        f"{' / '.join(str(x) for x in e['load_average'])} at the start."
+    )
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def level(config: dict[str, Any]) -> str:
+    name = config.get("model", config["method"]).removeprefix("zoo:")
+    return f"{name} × {config['num_speculative_tokens']}"
+
+
+def speed(data: dict[str, Any]) -> str:
+    parts = [
+        "## Speed",
+        f"`python benchmarks/speed.py --prompts humaneval.jsonl`: {data['target']}, "
+        f"{data['dtype']}, {data['tokens']} tokens a prompt, all methods interleaved in one "
+        "process. The single draft and the three levels are the best of twelve candidates each, "
+        "tuned on other prompts than those measured.",
+        where(data),
+    ]
+    for temperature, cell in data["temperatures"].items():
+        rows = []
+        for name in ("transformers", "plain", "single_draft", "three_levels"):
+            m = cell[name]
+            best = cell["best"].get(name)
+            what = (
+                " → ".join(level(c) for c in best["levels"]) + f", {best['verify']}" if best else ""
+            )
+            ms = m["ms_per_token"]
+            overhead = m.get("overhead_ms_per_token", {}).get("median")
+            rows.append(
+                [
+                    name.replace("_", " "),
+                    what,
+                    f"{ms['median']:.2f} ({ms['q1']:.2f}–{ms['q3']:.2f})",
+                    f"{m['tokens_per_second']:.0f}",
+                    f"{m['mean_acceptance_length']['median']:.2f}" if best else "",
+                    "" if overhead is None else f"{overhead:.2f}",
+                    str(m.get("same_tokens_as_plain", "")),
+                ]
+            )
+        n = cell["plain"]["ms_per_token"]["n"]
+        parts.append(f"### Temperature {temperature}, {n} prompts")
+        parts.append(
+            table(
+                ["method", "levels", "ms a token (quartiles)", "tokens/s", "tokens a target call",
+                 "ms a token outside forwards", "same tokens as plain"],
+                rows,
+            )
+        )  # fmt: skip
+        parts.append(
+            table(
+                ["paired ratio, per prompt", "median", "95 % bootstrap interval"],
+                [
+                    [name, f"{r['median']:.2f}×", f"{r['low95']:.2f}–{r['high95']:.2f}"]
+                    for name, r in cell["ratios"].items()
+                ],
+            )
+        )
+    parts.append(
+        "In bfloat16 a verification of n tokens and n single steps may differ in the last bits, "
+        "so near-ties flip and greedy outputs need not be the same text; exactness is checked in "
+        "float32 and float64 below."
+    )
+    return "\n\n".join(parts)
+
+
+def equality(data: dict[str, Any]) -> str:
+    rows = []
+    for section, cells in data.items():
+        if section.startswith("float32"):
+            for name, c in cells.items():
+                total = c["prompts"]
+                rows.append(
+                    [section, name, f"{c['equal_alone']}/{total}", f"{c['equal_batch8']}/{total}"]
+                )
+    tiny = data["float64 tiny"]
+    alone = sum(c["equal_alone"] for c in tiny.values())
+    batch = sum(c["equal_batch8"] for c in tiny.values())
+    total = sum(c["prompts"] for c in tiny.values())
+    rows.append(
+        ["float64, seven tiny architectures", "all presets", f"{alone}/{total}", f"{batch}/{total}"]
+    )
+    return "\n\n".join(
+        [
+            "## Greedy equality",
+            f"`python benchmarks/equality.py --prompts humaneval.jsonl`: {data['equal']} of "
+            f"{data['outputs']} outputs equal transformers' plain greedy decoding token for token "
+            f"({data['tokens']} tokens on the shipped family).",
+            where(data),
+            table(["models", "preset", "alone", "ragged batch of 8"], rows),
+        ]
+    )
+
+
+def memory(data: dict[str, Any]) -> str:
+    run = data["runs"][0]
+    mb = {k: v / 2**20 for k, v in run.items() if k != "ratio"}
+    return "\n\n".join(
+        [
+            "## Memory",
+            f"`python benchmarks/memory.py`: {data['target']}, trunk and small together, "
+            f"{data['dtype']}. Peak resident memory rises by {data['ratio']['median']:.2f}× the "
+            f"{mb['weights']:.0f} MiB of weights plus {mb['caches']:.0f} MiB of caches "
+            f"({mb['rss_after_imports']:.0f} MiB after the imports, {mb['peak']:.0f} MiB at the "
+            "peak; loading and prepacking included).",
+            where(data),
+        ]
+    )
+
+
+def lean(data: dict[str, Any]) -> str:
+    return "\n\n".join(
+        [
+            "## Our forward against transformers'",
+            "`python benchmarks/lean_vs_hf.py`; the figures are in "
+            "`benchmarks/results/lean_vs_hf.json`.",
+        ]
+    )
+
+
+def main() -> None:
+    parts = [INTRO.strip()]
+    for name, section in (
+        ("speed", speed),
+        ("equality", equality),
+        ("memory", memory),
+        ("lean_vs_hf", lean),
+    ):
+        data = load(name)
+        if data is not None:
+            parts.append(section(data))
+    notes = common.ROOT / "benchmarks" / "results" / "NOTES.md"
+    if notes.exists():
+        parts.append(notes.read_text().strip())
+    PAGE.write_text("\n\n".join(parts) + "\n")
+    print(f"wrote {PAGE.relative_to(common.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""A live generation, and its round in progress as a stack of coroutines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dice import Dice
+from .hierarchy import Coroutine, Draft, Verify, initial_states, propose
+from .lm.base import Context, Slot
+from .params import SamplingParams
+from .penalties import History
+from .types import Proposal, Propose, Request, States, Verdict
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One live generation: its text, its randomness, and its places in the models' caches.
+
+    Attributes:
+        tokens: prompt and emitted tokens; only ever grows.
+        wanted: how many tokens are still of use; a round emits no more.
+    """
+
+    id: int
+    root: Verify
+    tokens: list[int]
+    params: SamplingParams
+    dice: Dice
+    wanted: int
+    num_prompt: int = 0
+    want_logprobs: bool = False
+    states: States = ()
+    history: History | None = None
+    slots: dict[int, tuple[Any, Slot]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.num_prompt = self.num_prompt or len(self.tokens)
+        self.states = self.states or initial_states(self.root)
+        if self.params.has_penalties:
+            self.history = History(self.num_prompt)
+
+    def slot(self, model: Any) -> Slot:
+        """This sequence's place in ``model``'s cache; views of one trunk share theirs."""
+        owner = getattr(model, "cache_owner", model)
+        if id(owner) not in self.slots:
+            self.slots[id(owner)] = (owner, owner.open())
+        return self.slots[id(owner)][1]
+
+    def close(self) -> None:
+        """Give the cache memory back. Safe to call twice."""
+        while self.slots:
+            owner, slot = self.slots.popitem()[1]
+            owner.close(slot)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A sequence's round in progress: a stack of coroutines and the request it waits for."""
+
+    sequence: Sequence
+    stack: list[Coroutine]
+    longest: Mapping[int, int]
+    request: Request | None = None
+    verdict: Verdict | None = None
+
+    def context(self, pending: tuple[int, ...]) -> Context:
+        return Context(self.sequence.tokens, pending)
+
+    def advance(self, answer: Any) -> None:
+        """Send ``answer`` and run on to the next request that needs the interpreter."""
+        self.request = None
+        while self.stack:
+            try:
+                request = self.stack[-1].send(answer)
+            except StopIteration as stop:
+                self.stack.pop()
+                answer = stop.value
+                continue
+            answer = None
+            if isinstance(request, Propose):
+                limit = min(request.limit, self._room(request))
+                if limit <= 0:
+                    answer = (Proposal(), request.states)
+                    continue
+                if not isinstance(request.node, Draft):
+                    node, pending, states = request.node, request.pending, request.states
+                    self.stack.append(propose(node, pending, limit, states))
+                    continue
+                if limit < request.limit:
+                    request = dataclasses.replace(request, limit=limit)
+            self.request = request
+            return
+        self.verdict, self.sequence.states = answer
+
+    def _room(self, request: Propose) -> int:
+        """Tokens until the context of some model of the node is full; then it hands up nothing."""
+        longest = self.longest[request.node.index]
+        return longest - len(self.sequence.tokens) - len(request.pending)
