@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import common
 
@@ -24,16 +25,21 @@ def rss(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
+def held(state: Any) -> int:
+    """Bytes of a sequence's keys, values and hidden states at the exits, as allocated."""
+    return sum(t.numel() * t.element_size() for t in (state.cache, *state.edges))
+
+
 def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     import torch
-    import transformers  # noqa: F401  part of what the imports take
-    from transformers import AutoTokenizer  # noqa: F401
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: F401
 
+    import hierspec.lm.hf
+    import hierspec.lm.lean  # noqa: F401  loaded when first needed; imports all the same
     from hierspec import Hierarchy, HierarchyConfig
     from hierspec.zoo import registry
 
     torch.set_num_threads(2)
-    torch.nn.functional.linear(torch.ones(8, 8), torch.ones(8, 8))  # start the thread pool
     before = rss("VmRSS")
     names = ["zoo:small", "zoo:trunk"]
     levels = [
@@ -50,18 +56,20 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     )
     hierarchy = Hierarchy.from_config(config)
     loaded = rss("VmHWM")
-    result = hierarchy.generate(
-        "def fibonacci(n):\n", max_new_tokens=tokens, ignore_eos=True, temperature=1.0, seed=0
+    generation = hierarchy.start(
+        ["def fibonacci(n):\n"], max_new_tokens=tokens, ignore_eos=True, temperature=1.0, seed=0
     )
+    caches = 0
+    for event in generation:
+        if event.index == tokens - 2:  # the caches are freed with the last token
+            slots = generation.streams[0].sequence.slots.values()
+            caches = sum(held(slot.state) for _, slot in slots)
     peak = rss("VmHWM")
     size = torch.tensor([], dtype=getattr(torch, dtype)).element_size()
-    weights = caches = 0
-    length = result.num_prompt_tokens + result.num_tokens
+    weights = 0
     for name in [target, *names]:
         source = registry.resolve(name)
         weights += sum(source.tensor(key).numel() for key in source.names()) * size
-        c = source.config
-        caches += 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * length * size
     allowed = weights + caches
     return {
         "rss_after_imports": before,

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 
 from hierspec.lm.backend import Span
 from hierspec.lm.lean_layers import Layer, Matrix, Norm, Stack, compiled
-from hierspec.lm.lean_linear import give_back_memory, prepacking_works
+from hierspec.lm.lean_linear import give_back_memory, prepacking_works, rows_for
 from hierspec.lm.lean_shape import Shape, rotations
 from hierspec.lm.lean_threads import Threads, is_small
 from hierspec.lm.weights import WeightSource
@@ -118,6 +118,7 @@ class LeanBackend:
         with self._threads(self._layer_weights, len(h)), unoptimised:
             return self._run(
                 h,
+                self._rows(len(h)),
                 lo,
                 hi,
                 self._rotation(spans),
@@ -129,8 +130,14 @@ class LeanBackend:
             )
 
     def head(self, h: torch.Tensor) -> torch.Tensor:
-        with self._threads(self.vocab_size * self.hidden_size, len(h)):
-            return self._lm_head(self._norm(h)).to(self.dtype)
+        num = len(h)
+        with self._threads(self.vocab_size * self.hidden_size, num):
+            rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
+            return self._lm_head(self._norm(rows))[:num].to(self.dtype)
+
+    def _rows(self, num: int) -> int:
+        """How many rows to compute for ``num``: see :func:`~hierspec.lm.lean_linear.rows_for`."""
+        return rows_for(num) if self._lm_head.is_packed else num
 
     def _threads(self, num_weights: int, rows: int) -> Threads:
         size = num_weights * self.weight_dtype.itemsize

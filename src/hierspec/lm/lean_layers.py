@@ -105,9 +105,12 @@ class Layer(nn.Module):
         firsts: list[int],
         masks: list[Tensor | None],
     ) -> Tensor:
-        """Projections [N, (H + 2 K) D] → attended values [N, H D]; writes the caches."""
-        total, rotated = qkv.size(0), self.heads + self.kv_heads
-        x = qkv.to(self.exact).view(total, rotated + self.kv_heads, -1)
+        """Projections [N or more, (H + 2 K) D] → attended values [as many, H D]; writes caches.
+
+        There are N rotations; rows beyond them are padding, which attends to nothing.
+        """
+        total, rotated = rotation.size(0), self.heads + self.kv_heads
+        x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
         if self.head_norm is not None:
             heads = x.narrow(1, 0, rotated)
             heads.copy_(self.head_norm(heads))
@@ -134,7 +137,8 @@ class Layer(nn.Module):
                 parts.append(part)
                 row += n
             out = torch.cat(parts, 1)
-        return out.reshape(total, -1).to(self.dtype)
+        out = out.reshape(total, -1).to(self.dtype)
+        return out if qkv.size(0) == total else F.pad(out, [0, 0, 0, qkv.size(0) - total])
 
     def attend(
         self,
@@ -178,6 +182,7 @@ class Stack(nn.Module):
     def forward(
         self,
         h: Tensor,
+        rows: int,
         lo: int,
         hi: int,
         rotation: Tensor,
@@ -187,18 +192,19 @@ class Stack(nn.Module):
         firsts: list[list[int]],
         masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d].
+        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d], computed on ``rows`` ≥ N rows.
 
         Per span: its storage [layers, 1, 2 K, C, D], first position and number of tokens; per kind
         of layer and span: the first position attended to, and the mask of what follows.
         """
-        h = h.clone()
+        num = h.size(0)
+        h = F.pad(h, [0, 0, 0, rows - num])  # a copy in any case
         for i, layer in enumerate(self.layers):
             if lo <= i and i < hi:
                 caches = [storage.select(0, i) for storage in storages]
                 kind = layer.kind  # pyright: ignore
                 h = layer(h, rotation, caches, starts, counts, firsts[kind], masks[kind])  # pyright: ignore
-        return h
+        return h.narrow(0, 0, num)
 
 
 def compiled(stack: Stack) -> Any:

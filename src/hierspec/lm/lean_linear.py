@@ -42,6 +42,19 @@ def prepack(weight: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
 
 
+def rows_for(num: int) -> int:
+    """The next number of rows that oneDNN is asked for.
+
+    It compiles a kernel for every number it meets: half a megabyte and about a millisecond per
+    matrix. A few numbers serve all, and the rows added cost next to nothing, since the weights are
+    read once however many there are.
+    """
+    if num <= 2:
+        return num
+    step = 4 if num <= 16 else 16 if num <= 64 else 64
+    return -(-num // step) * step
+
+
 def give_back_memory() -> None:
     """Return freed heap pages to the system (glibc keeps them; elsewhere nothing happens)."""
     with contextlib.suppress(OSError, AttributeError):

@@ -1,0 +1,35 @@
+"""Draw docs/generation.svg: the demo's text, each token in the colour of the level that wrote it."""
+
+import io
+from pathlib import Path
+
+from demo import PROMPT
+from rich.console import Console
+
+from hierspec import Hierarchy
+from hierspec.cli.render import Painter, summary
+
+OUT = Path(__file__).resolve().parent.parent / "docs" / "generation.svg"
+
+
+def main() -> None:
+    console = Console(record=True, force_terminal=True, width=100, file=io.StringIO())
+    hierarchy = Hierarchy.from_preset("hierarchy")
+    generation = hierarchy.start(
+        [PROMPT], max_new_tokens=160, temperature=0.6, seed=7, ignore_eos=True
+    )
+    names = [generation.names[i] for i in sorted(generation.names)]
+    painter = Painter(console, names[:-1], names[-1])
+    painter.legend()
+    painter.prompt(PROMPT)
+    for event in generation:
+        painter.token(event)
+    painter.end()
+    for line in summary(generation.results()[0], None, None):
+        console.print(line, highlight=False)
+    console.save_svg(str(OUT), title="hierspec generate --hierarchy hierarchy --temperature 0.6")
+    print(f"wrote {OUT.name}")
+
+
+if __name__ == "__main__":
+    main()
