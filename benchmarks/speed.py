@@ -69,6 +69,7 @@ class Bench:
         self.target, self.dtype, self.tokens = target, dtype, tokens
         self.cache: dict[str, Hierarchy] = {}
         self.trunks: dict[Any, Any] = {}
+        self.tokenizers: dict[str, Any] = {}
         source = registry.resolve(target)
         self.hf = hf_model(source, getattr(torch, dtype)).eval()
         self.hf.generation_config.eos_token_id = None
@@ -83,7 +84,7 @@ class Bench:
                 {"target": {"model": self.target, "dtype": self.dtype}, **config}
             )
             builder = _Builder(whole)
-            builder.trunks = self.trunks
+            builder.trunks, builder.tokenizers = self.trunks, self.tokenizers
             built: Built = _built(builder, whole)
             self.cache[key] = Hierarchy(built)
         return self.cache[key]

@@ -27,7 +27,7 @@ TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 OWN_SHARE = 0.3  # of the batches: text the trunk wrote
 
 SCHEDULE = Schedule(
-    steps=600,
+    steps=800,
     phases=(Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
     matrix_rate=4e-3,
     other_rate=4e-3,

@@ -128,6 +128,7 @@ def train(
 
     table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)
     atomic_save(out / "ngram.safetensors", table.save)
+    (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, plan, seed)
     metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
     atomic_save(out / "metrics.json", lambda p: _write(p, json.dumps(metrics, indent=1) + "\n"))
