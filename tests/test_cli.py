@@ -111,6 +111,16 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", "x" * 20000, *SMALL], "context holds 2048"),
         (["generate", "--prompts", "nowhere.jsonl", *SMALL], "nowhere.jsonl"),
         (["certify", "nowhere.json"], "nowhere.json"),
+        (["generate", "x", "--dtype", "float8_e4m3fn", *SMALL], "float8_e4m3fn"),
+        (["generate", "x", "--device", "meta", *SMALL], "meta"),
+        (["generate", "x", "--seed", "-1", *SMALL], "below 2**64"),
+        (["generate", "x", "--logprobs", *SMALL], "--json"),
+        (["generate", "x", "--json", "--trace", "-", *SMALL], "trace to a file"),
+        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "autoregressive"],
+         "uses no draft model"),
+        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "prompt-lookup"],
+         "uses no draft model"),
+        (["generate", "x", "--draft", "zoo:small", *SMALL], "uses one draft model"),
         (["frobnicate"], "frobnicate"),
     ],
 )  # fmt: skip
@@ -121,6 +131,80 @@ def test_mistakes_are_one_line_and_status_2(capsys, argv, says):
     assert says in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_a_hierarchy_file_by_another_name_is_told_its_endings(capsys, tmp_path):
+    file = tmp_path / "h.conf"
+    file.write_text('{"target": "zoo:small"}')
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", str(file))
+    assert status == 2
+    assert ".json or .toml" in err
+
+
+def test_a_batch_shows_one_table(capsys, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1")))
+    argv = ["generate", "--prompts", str(file), "--batch-size", "2", "--ignore-eos", *SMALL,
+            "--max-new-tokens", "4", "--presence-penalty", "0.5"]  # fmt: skip
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 0
+    assert err.count("acceptance") == 1
+    assert "all 2 sequences together" in err
+    lines = hierspec(capsys, *argv, "--json")[1].splitlines()
+    assert [json.loads(line)["batch_size"] for line in lines] == [2, 2]
+
+
+CASE = {
+    "vocab": 2,
+    "models": [{"table": {"": [0.5, 0.5]}}, {"table": {"": [0.25, 0.75]}}],
+    "levels": [{"num_speculative_tokens": 2}, {"verify": "tokenwise"}],
+}
+
+
+@pytest.mark.parametrize("read", [0, 1])
+@pytest.mark.parametrize("case", ["help", "lossless", "lossy"])
+def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
+    file = tmp_path / "case.json"
+    lossy = {"levels": [CASE["levels"][0], {"verify": "uncapped"}]} if case == "lossy" else {}
+    file.write_text(json.dumps({**CASE, **lossy}))
+    argv = ["zoo", "--help"] if case == "help" else ["certify", "--law", str(file)]
+    command = [sys.executable, "-c", "from hierspec.cli import main; main()", *argv]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.read(read)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == (case == "lossy")
+
+
+def test_an_empty_part_of_a_case_is_refused(capsys, tmp_path):
+    file = tmp_path / "case.json"
+    levels = [{"method": "concatenate", "parts": [[]]}, {"verify": "tokenwise"}]
+    file.write_text(json.dumps({**CASE, "levels": levels}))
+    status, _, err = hierspec(capsys, "certify", str(file))
+    assert status == 2
+    assert "none empty" in err
+
+
+def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
+    from hierspec.testing import save_tiny
+
+    target, draft = (
+        str(save_tiny("llama", tmp_path / name, vocab_size=size))
+        for name, size in (("target", 4096), ("draft", 96))
+    )
+    from hierspec.zoo.registry import DATA
+
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "target" / name).write_bytes((DATA / name).read_bytes())
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", target, "--draft", draft, "--hierarchy",
+        "speculative", "--max-new-tokens", "3",
+    )  # fmt: skip
+    assert status == 0
+    assert "hierspec: note: " in err
+    assert "scores 96 tokens" in err
 
 
 def test_a_corrupt_weight_file_is_named(capsys, tmp_path):

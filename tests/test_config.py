@@ -10,6 +10,7 @@ from hierspec.config import (
     EarlyExitConfig,
     HierarchyConfig,
     NgramTableConfig,
+    TargetConfig,
 )
 from hierspec.presets import PRESETS, preset
 from hierspec.windows import ConfidenceWindow, EntropyWindow
@@ -102,6 +103,7 @@ def test_confidence_window():
     assert read.window == ConfidenceWindow(0.2)
 
 
+LOOK = {"method": "prompt_lookup", "num_speculative_tokens": 2}
 DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
 
 
@@ -130,6 +132,22 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "levels": [{"method": "early_exit", "exit_layer": 0,
           "num_speculative_tokens": 2}]}, "exit_layer"),
         ({"target": 3}, "must be an object"),
+        ({"target": {"model": None}}, "target.model must be a text"),
+        ({"target": {"model": ""}}, "target.model must be a text"),
+        ({"target": {"model": "t", "dtype": None}}, "target.dtype must be a text"),
+        ({"target": "t", "top_m": 0}, "top_m must be a whole number"),
+        ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be a whole number"),
+        ({"target": "t", "allow_lossy": "yes"}, "allow_lossy must be true or false"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": "a"}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": None}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": 4.5}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**DRAFT, "method": []}]}, "there are: draft_model"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": ["a"]}}]}, "fixed, entropy"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "confidence", "floor": None}}]},
+         "floor must be a number"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": float("inf")}]}, "temperature"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": 1e-300}]}, "at least 1e-05"),
+        ({"target": "t", "levels": [{"method": "concatenate", "parts": [[]]}]}, "none empty"),
     ],
 )  # fmt: skip
 def test_mistakes_name_the_place_and_the_fix(data, says):
@@ -150,3 +168,17 @@ def test_unreadable_files(text, says):
 def test_unknown_preset_lists_those_there_are():
     with pytest.raises(ValueError, match="autoregressive, speculative"):
         preset("turbo")
+
+
+@pytest.mark.parametrize("source", [None, 5, ["levels"]])
+def test_what_is_no_hierarchy_at_all_is_said(source):
+    with pytest.raises(ValueError, match="a hierarchy is a mapping"):
+        HierarchyConfig.load(source)
+
+
+def test_a_preset_takes_paths_as_they_are():
+    a = preset("speculative", "some/model", "some/draft")
+    assert a.target == TargetConfig(model="some/model")
+    assert a.levels == (DraftModelConfig(model="some/draft", num_speculative_tokens=8),)
+    with pytest.raises(ValueError, match="target must be a directory"):
+        preset("speculative", 5)  # type: ignore[arg-type]

@@ -9,9 +9,10 @@ import threading
 import pytest
 import torch
 
-from hierspec import Hierarchy, HierarchyConfig, TargetConfig, preset
+from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig, preset
 from hierspec.presets import PRESETS
 from hierspec.testing import FAMILIES, save_tiny
+from hierspec.vocabulary import VocabularyWarning
 
 PROMPTS = [
     [5, 9, 7],
@@ -280,12 +281,94 @@ def test_threads_share_a_hierarchy(tiny_family):
         ([3], {"temperature": -1}, "temperature"),
         ([3], {"max_new_tokens": 0}, "max_new_tokens"),
         ([3], {"stop": "x"}, "stop strings need a tokenizer"),
-        ([3], {"temprature": 1}, "temprature"),
+        ([3], {"temprature": 1}, "did you mean 'temperature'"),
+        ([3], {"max_new_token": 1}, "did you mean 'max_new_tokens'"),
+        (None, {}, "a text or a list of token ids"),
+        (5, {}, "a text or a list of token ids"),
+        ([[3, 4]], {}, "no token id"),
+        ([5.7], {}, "no token id"),
+        (["5"], {}, "no token id"),
+        ([True], {}, "no token id"),
+        (torch.tensor([[3, 4]]), {}, "one row of token ids"),
+        (torch.tensor([0.5]), {}, "no token id"),
+        ([3], {"max_new_tokens": True}, "max_new_tokens"),
+        ([3], {"seed": "a"}, "seed must be a whole number"),
+        ([3], {"seed": 1.5}, "seed must be a whole number"),
+        ([3], {"seed": -1}, "below 2"),
+        ([3], {"seed": 2**64}, "below 2"),
+        ([3], {"stop": 5}, "stop must be a text"),
+        ([3], {"eos_token_id": "2"}, "no token id"),
+        ([3], {"eos_token_id": -1}, "at least 0"),
+        ([3], {"sampling": 5}, "sampling must be"),
+        ([3], {"sampling": {"heat": 1}}, "unknown key 'heat'"),
+        ([3], {"sampling": {}, "top_k": 1}, "not both"),
+        ([3], {"logit_bias": 5}, "logit_bias must map"),
+        ([3], {"logits_processors": 3}, "must be a list"),
+        ([3], {"logits_processors": [lambda ids, row: None]}, "returned None"),
+        ([3], {"logits_processors": [lambda ids, row: row * math.nan]}, "became NaN through"),
     ],
+    ids=str,
 )
-def test_mistakes_are_one_clear_line(tiny_family, prompt, options, says):
-    with pytest.raises((ValueError, TypeError), match=says):
-        built(tiny_family, "autoregressive").generate(prompt, **options)
+def test_mistakes_are_one_clear_line(plain_one, prompt, options, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        plain_one.generate(prompt, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def plain_one(tiny_family):
+    return built(tiny_family, "autoregressive")
+
+
+def test_arguments_come_in_many_forms(plain_one):
+    expected = plain_one.generate([5, 9], max_new_tokens=4, seed=1)
+    for prompt in ((5, 9), torch.tensor([5, 9]), torch.tensor([5, 9]).numpy()):
+        result = plain_one.generate(
+            prompt, max_new_tokens=4, seed=1, stop=None, sampling={"temperature": 0}
+        )
+        assert result.token_ids == expected.token_ids
+    rows = plain_one.generate_batch(torch.tensor([[5, 9], [5, 9]]), max_new_tokens=4)
+    assert [row.token_ids for row in rows] == [expected.token_ids] * 2
+    with pytest.raises(ValueError, match=r"write \[prompt\]"):
+        plain_one.generate_batch("abc")
+    by_path = Hierarchy.from_preset("autoregressive", target=plain_one.config.target.model)
+    assert by_path.config.target.dtype == "auto"
+    with pytest.raises(ValueError, match="did you mean 'target'"):
+        Hierarchy.from_preset("autoregressive", targt="x")
+
+
+def test_a_presets_name_is_a_configuration():
+    assert Hierarchy.from_config("autoregressive").config == preset("autoregressive")
+
+
+def test_each_prompt_may_have_parameters_of_its_own(plain_one):
+    banned = [SamplingParams.make(logit_bias={token: -math.inf}) for token in range(2)]
+    each = plain_one.generate_batch([[5], [5]], sampling=banned, max_new_tokens=30, ignore_eos=True)
+    alone = [plain_one.generate([5], sampling=one, max_new_tokens=30, ignore_eos=True)
+             for one in banned]  # fmt: skip
+    assert [r.token_ids for r in each] == [r.token_ids for r in alone]
+    with pytest.raises(ValueError, match="2 entries for 1 prompts"):
+        plain_one.start([[5]], sampling=banned)
+
+
+def test_a_generation_runs_once(plain_one):
+    generation = plain_one.start([[5]], max_new_tokens=3)
+    assert len(list(generation)) == 3
+    with pytest.raises(ValueError, match="runs once"):
+        list(generation)
+    assert generation.results()[0].num_tokens == 3
+
+
+def test_what_a_stop_cuts_off_is_no_gain(tiny_family):
+    hierarchy = built(tiny_family, "hierarchy")
+    whole = hierarchy.generate(PROMPTS[1], max_new_tokens=40, ignore_eos=True)
+    for end in whole.token_ids[3:9]:
+        result = hierarchy.generate(PROMPTS[1], max_new_tokens=40, eos_token_id=end)
+        gained = (result.num_tokens - 1) / result.target_calls if result.target_calls else 0.0
+        assert result.mean_acceptance_length == gained
+    both = hierarchy.generate_batch(PROMPTS[:2], max_new_tokens=9)
+    assert [r.to_dict()["batch_size"] for r in both] == [2, 2]
+    assert both[0].target == both[1].target
 
 
 def test_lossy_rules_are_refused_where_they_would_show(tiny_family):
@@ -310,6 +393,8 @@ def test_nan_scores_are_reported_by_model(tiny_family, tmp_path):
     for temperature in (0.0, 1.0):
         with pytest.raises(ValueError, match="NaN scores"):
             hierarchy.generate(PROMPTS[0], max_new_tokens=4, temperature=temperature)
+    with pytest.raises(ValueError, match="NaN or infinite scores: its weights are damaged"):
+        Hierarchy.from_config({"target": {"model": str(tmp_path / "broken"), "backend": "hf"}})
 
 
 def test_padded_embeddings_of_one_family_work(tiny_family, tmp_path):
@@ -332,3 +417,16 @@ def test_padded_embeddings_of_one_family_work(tiny_family, tmp_path):
             PROMPTS[1], max_new_tokens=60, temperature=1.5, seed=1, ignore_eos=True
         )
         assert max(hot.token_ids) < 96
+
+
+def test_sizes_that_padding_hardly_explains_are_noted(tiny_family, tmp_path):
+    other = save_tiny("llama", tmp_path / "other", vocab_size=400)
+    config = {"target": {"model": tiny_family["target"]}, "levels": [draft(str(other), 4)]}
+    with pytest.warns(VocabularyWarning, match="scores 400 tokens"):
+        Hierarchy.from_config(config)
+
+
+def test_a_table_over_another_vocabulary_is_refused(tiny_family):
+    table = {"method": "ngram_table", "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match=r"has 4096 tokens and .* has 96"):
+        Hierarchy.from_config({"target": {"model": tiny_family["target"]}, "levels": [table]})

@@ -125,3 +125,118 @@ def test_what_is_no_next_token_law_is_refused_by_name(model):
         model.generate(ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, num_beams=2)
     with pytest.raises(ValueError, match="say which levels"):
         model.generate(ids, custom_generate=hierspec.custom_generate, max_new_tokens=3)
+
+
+MASK = (torch.arange(4) >= torch.tensor([[2], [0], [1]])).long()
+PADDED = torch.tensor([[0, 0, 5, 9], [11, 4, 4, 30], [0, 60, 2, 8]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.3},
+        {"encoder_repetition_penalty": 1.3},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 2},
+        {"forced_eos_token_id": 5},
+        {"forced_bos_token_id": 7},
+        {"begin_suppress_tokens": list(range(3, 80))},
+        {"min_length": 9, "eos_token_id": list(range(40, 96))},
+        {"min_new_tokens": 5, "eos_token_id": list(range(40, 96))},
+        {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": [50]},
+        {"prefix_allowed_tokens_fn": lambda row, ids: [3 + row, 30 + len(ids) % 7, 90]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_left_padded_rows_meet_the_processors_as_in_generate(model, options):
+    plain, fast = both(
+        model, PADDED, attention_mask=MASK, max_new_tokens=8, do_sample=False, **options
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_a_processor_of_ones_own_may_know_its_rows(model):
+    class Ban(LogitsProcessor):
+        banned = torch.arange(96).reshape(3, 32)
+
+        def __call__(self, input_ids, scores):
+            return scores.scatter(1, self.banned, -torch.inf)
+
+    processors = LogitsProcessorList([Ban()])
+    plain, fast = both(
+        model,
+        PADDED,
+        attention_mask=MASK,
+        max_new_tokens=8,
+        do_sample=False,
+        logits_processor=processors,
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_processors_that_remember_are_refused_by_name(model):
+    with pytest.raises(ValueError, match=r"UnbatchedClassifierFree.*leave guidance_scale out"):
+        both(model, torch.tensor([[5, 9]]), max_new_tokens=4, guidance_scale=3.0)
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory):
+    """A tiny model with a tokenizer beside it."""
+    from hierspec.testing import save_tiny
+    from hierspec.zoo.registry import DATA
+
+    folder = save_tiny("llama", tmp_path_factory.mktemp("speaking") / "m", vocab_size=4096)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((DATA / name).read_bytes())
+    return str(folder)
+
+
+def test_stop_strings_end_rows_as_in_generate(speaking):
+    from transformers import AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(speaking).eval()
+    tokenizer = AutoTokenizer.from_pretrained(speaking, padding_side="left")
+    inputs = tokenizer(["def f(a):", "x"], return_tensors="pt", padding=True)
+    free = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    stop = tokenizer.decode(free[0, -8:])[3:6]
+    plain, fast = both(
+        model,
+        inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        max_new_tokens=12,
+        do_sample=False,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+    )
+    assert torch.equal(plain, fast)
+    assert not torch.equal(plain, free)
+
+
+def test_stop_strings_without_a_tokenizer_say_what_to_do(model):
+    with pytest.raises(ValueError, match="StopStringCriteria"):
+        model.generate(
+            torch.tensor([[5]]),
+            custom_generate=hierspec.custom_generate,
+            hierarchy=LEVELS,
+            stop_strings="a",
+        )
+
+
+@pytest.mark.parametrize(
+    ("hierarchy", "says"),
+    [
+        ("speculative", "is not JSON"),
+        ("h.json", "is not JSON"),
+        ("[{", "is not JSON"),
+        ("3", "must be a list of levels"),
+        ({"target": "zoo:large", "levels": LEVELS}, "leave 'target' out"),
+        (5, "must be a list of levels"),
+        ([{"method": {1}}], "no hierarchy file can"),
+    ],
+)
+def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        model.generate(
+            torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=hierarchy
+        )
+    assert "\n" not in str(caught.value)

@@ -27,13 +27,13 @@ from .drafters.ngram import NgramModel
 from .drafters.prompt_lookup import PromptLookup
 from .hierarchy import Concatenate, Draft, Node, Verify, walk
 from .lm.backend import Backend
-from .lm.load import load
+from .lm.load import DTYPES, load
 from .lm.trunk import Trunk
 from .lm.weights import WeightSource
 from .verifiers import base as verifiers
 from .verifiers.leading import Leading
 from .verifiers.soundness import check as check_soundness
-from .vocabulary import check_same_vocabulary
+from .vocabulary import check_same_vocabulary, check_sizes, check_table
 from .zoo import registry
 
 
@@ -64,7 +64,7 @@ def build(config: HierarchyConfig) -> Built:
 def build_on(backend: Backend, config: HierarchyConfig, tokenizer: Any = None) -> Built:
     """The same over a target that is in memory already; ``config.target.model`` is its name."""
     builder = _Builder(config)
-    exits = [level.exit_layer for level in _flat(config.levels, EarlyExitConfig)]
+    exits = [level.exit_layer for level in flat(config.levels, EarlyExitConfig)]
     builder.trunks[_key(config.target)] = Trunk(backend, exits)
     builder.tokenizers[config.target.model] = tokenizer
     return _built(builder, config)
@@ -86,7 +86,7 @@ class _Builder:
 
     def root(self) -> Verify:
         config = self.config
-        exits = sorted({level.exit_layer for level in _flat(config.levels, EarlyExitConfig)})
+        exits = sorted({level.exit_layer for level in flat(config.levels, EarlyExitConfig)})
         target = self._trunk(config.target, exits)
         below = self._chain(config.levels, fixed=verifiers.get(config.verify).fixed_length)
         return Verify(
@@ -144,7 +144,9 @@ class _Builder:
             return trunk.view(level.exit_layer), f"{target.model}@{level.exit_layer}"
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
-            return NgramModel.load(path, max_order=level.max_order), "ngram_table"
+            table = NgramModel.load(path, max_order=level.max_order)
+            check_table(level.table, table.vocab_size, *self._target_vocabulary())
+            return table, "ngram_table"
         if isinstance(level, PromptLookupConfig):
             finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
             return finder, "prompt_lookup"
@@ -156,13 +158,21 @@ class _Builder:
             device=target.device,
         )
         trunk = self._trunk(same, ())
-        check_same_vocabulary(
+        view, tokenizer = trunk.view(), self.tokenizers.get(level.model)
+        name, theirs, size = self._target_vocabulary()
+        check_same_vocabulary(name, theirs, level.model, tokenizer)
+        if tokenizer is None or theirs is None:
+            check_sizes(name, size, level.model, view.vocab_size)
+        return view, level.model
+
+    def _target_vocabulary(self) -> tuple[str, Any, int]:
+        """The target's name, tokenizer and number of scored ids."""
+        target = self.config.target
+        return (
             target.model,
             self.tokenizers.get(target.model),
-            level.model,
-            self.tokenizers.get(level.model),
+            self._trunk(target, ()).backend.vocab_size,
         )
-        return trunk.view(), level.model
 
     def _trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
         key = _key(model)
@@ -215,12 +225,13 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         return None
 
 
-def _flat(levels: tuple[AnyLevelConfig, ...], kind: type) -> list[Any]:
+def flat(levels: tuple[AnyLevelConfig, ...], kind: type | tuple[type, ...]) -> list[Any]:
+    """The levels of a kind, those inside concatenations too."""
     out = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             for part in level.parts:
-                out += _flat(part, kind)
+                out += flat(part, kind)
         elif isinstance(level, kind):
             out.append(level)
     return out
@@ -230,9 +241,9 @@ def _dtype(name: str) -> torch.dtype | None:
     if name == "auto":
         return None
     dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+    if dtype not in DTYPES:
         raise ValueError(
-            f"no floating-point dtype called {name!r}; try auto, float32, bfloat16, float16, "
+            f"dtype {name!r} is none that models run in; use auto, float32, bfloat16, float16 or "
             "float64"
         )
     return dtype
@@ -244,9 +255,11 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type != "meta":  # it holds no weights to run
+            return device
     except (RuntimeError, AssertionError):
-        raise ValueError(f"device {name!r} is not available here; try --device cpu") from None
-    return device
+        pass
+    raise ValueError(f"device {name!r} is not available here; try --device cpu")
 
 
 def levels_of(root: Verify) -> list[Node]:

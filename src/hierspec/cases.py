@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .checks import positive, strict
+from .checks import boolean, positive, strict
 from .config import parse_window
 from .hierarchy import Concatenate, Draft, Node, Verify
 from .lm.tabular import TabularModel
@@ -130,13 +130,14 @@ class _Tree:
     def _concatenation(self, data: Mapping[str, Any], where: str) -> Node:
         data = strict(data, _CONCATENATE_KEYS, where)
         parts = data.get("parts")
-        if not isinstance(parts, list) or not parts:
-            raise ValueError(f"{where}.parts must be a list of levels, or of lists of levels")
+        if not isinstance(parts, list) or not parts or [] in parts:
+            raise ValueError(
+                f"{where}.parts must be a list of levels, or of lists of levels; none empty"
+            )
         positive(data.get("repeat", 1), f"{where}.repeat")
         chains = [
             self._chain(part if isinstance(part, list) else [part], f"{where}.parts[{i}]", False)
             for i, part in enumerate(parts)
-            if part != []
         ]
         return Concatenate(self._index(), where, tuple(chains), data.get("repeat", 1))
 
@@ -152,8 +153,7 @@ class _Tree:
         exact_length: bool = False,
     ) -> Verify:
         bonus = data.get("bonus", True)
-        if not isinstance(bonus, bool):
-            raise ValueError(f"{where}.bonus must be true or false, not {bonus!r}")
+        boolean(bonus, f"{where}.bonus")
         return Verify(
             self._index(),
             where,

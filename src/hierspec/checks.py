@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
+
+MIN_TEMPERATURE = 1e-5  # below it float32 scores divided by it lose the digits that matter
 
 
 def strict(data: Mapping[str, Any], allowed: list[str], where: str) -> dict[str, Any]:
@@ -23,6 +26,20 @@ def positive(value: Any, where: str) -> None:
         raise ValueError(f"{where} must be a whole number of at least 1, not {value!r}")
 
 
-def is_number(value: Any) -> bool:
+def boolean(value: Any, where: str) -> None:
+    """Refuse what is neither true nor false, naming the place."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} must be true or false, not {value!r}")
+
+
+def temperature(value: Any, where: str) -> None:
+    """Refuse what no request could have either: 0 is greedy, and tiny ones lose all digits."""
+    if not is_number(value) or not (value == 0 or MIN_TEMPERATURE <= value < math.inf):
+        raise ValueError(
+            f"{where} must be 0 (greedy) or a number of at least {MIN_TEMPERATURE}, not {value!r}"
+        )
+
+
+def is_number(value: Any) -> TypeGuard[float]:
     """A number that is not NaN; booleans are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value

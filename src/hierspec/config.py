@@ -8,14 +8,14 @@ layer, a vocabulary) is checked when they are there (:mod:`hierspec.build`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .checks import is_number, positive, strict
+from .checks import boolean, is_number, positive, strict, temperature
+from .records import json_object, known, make, optional
 from .verifiers import base as verifiers
 from .windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
@@ -140,11 +140,13 @@ class HierarchyConfig:
         levels = data.get("levels", [])
         if not isinstance(levels, list | tuple):
             raise ValueError("hierarchy.levels must be a list, smallest level first")
-        return _make(
+        positive(data.get("top_m", 1), "top_m")
+        boolean(data.get("allow_lossy", False), "allow_lossy")
+        return make(
             cls,
             {
                 **data,
-                "target": _make(TargetConfig, _known(TargetConfig, target, "target"), "target"),
+                "target": make(TargetConfig, known(TargetConfig, target, "target"), "target"),
                 "levels": parse_chain(levels, "levels"),
                 "verify": _rule(data.get("verify", "block"), "verify"),
             },
@@ -156,9 +158,14 @@ class HierarchyConfig:
         """From a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file."""
         if isinstance(source, Mapping):
             return cls.from_dict(source)
+        if not isinstance(source, str | Path):
+            raise ValueError(
+                "a hierarchy is a mapping, inline JSON, or the path of a .json or .toml file, "
+                f"not {type(source).__name__}"
+            )
         text = str(source)
         if text.lstrip().startswith("{"):
-            return cls.from_dict(_json(text, "the inline hierarchy"))
+            return cls.from_dict(json_object(text, "the inline hierarchy"))
         path = Path(source)
         try:
             body = path.read_text(encoding="utf-8")
@@ -174,7 +181,7 @@ class HierarchyConfig:
                 return cls.from_dict(tomllib.loads(body))
             except tomllib.TOMLDecodeError as error:
                 raise ValueError(f"{text}: not valid TOML: {error}") from None
-        return cls.from_dict(_json(body, text))
+        return cls.from_dict(json_object(body, text))
 
     def to_dict(self) -> dict[str, Any]:
         """The file's own form, defaults left out."""
@@ -209,17 +216,17 @@ def _level(data: Any, where: str) -> AnyLevelConfig:
     method = data.get("method")
     if method == "concatenate":
         return _concatenation(data, where)
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise ValueError(
             f"{where}.method is {method!r}; there are: {', '.join([*_METHODS, 'concatenate'])}"
         )
     cls = _METHODS[method]
-    values = _known(cls, {k: v for k, v in data.items() if k != "method"}, where)
+    values = known(cls, {k: v for k, v in data.items() if k != "method"}, where)
     if "window" in values:
         values["window"] = parse_window(values["window"], f"{where}.window")
     if values.get("verify") is not None:
         values["verify"] = _rule(values["verify"], f"{where}.verify")
-    level = _make(cls, values, where)
+    level = make(cls, values, where)
     _check_numbers(level, where)
     return level
 
@@ -227,8 +234,10 @@ def _level(data: Any, where: str) -> AnyLevelConfig:
 def _concatenation(data: Mapping[str, Any], where: str) -> ConcatenateConfig:
     values = strict(data, ["method", "parts", "repeat"], where)
     parts = values.get("parts")
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError(f"{where}.parts must be a list of levels (or lists of levels)")
+    if not isinstance(parts, list | tuple) or not parts or any(p in ([], ()) for p in parts):
+        raise ValueError(
+            f"{where}.parts must be a list of levels, or of lists of levels; none empty"
+        )
     chains = tuple(
         parse_chain(part if isinstance(part, list | tuple) else [part], f"{where}.parts[{i}]")
         for i, part in enumerate(parts)
@@ -243,12 +252,14 @@ def parse_window(data: Any, where: str) -> Window:
     if isinstance(data, FixedWindow | EntropyWindow | ConfidenceWindow):
         return data
     data = {"kind": data} if isinstance(data, str) else data
-    if not isinstance(data, Mapping) or data.get("kind") not in _WINDOWS:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in _WINDOWS:
         raise ValueError(f"{where} needs a kind: {', '.join(_WINDOWS)}")
-    cls = _WINDOWS[data["kind"]]
-    values = _known(cls, {k: v for k, v in data.items() if k != "kind"}, where)
+    cls = _WINDOWS[kind]
+    values = known(cls, {k: v for k, v in data.items() if k != "kind"}, where)
+    may_be_null = optional(cls)
     for key, value in values.items():
-        if value is not None and (not is_number(value) or value < 0):
+        if not (value is None and key in may_be_null) and (not is_number(value) or value < 0):
             raise ValueError(f"{where}.{key} must be a number ≥ 0, not {value!r}")
     return cls(**values)
 
@@ -256,18 +267,16 @@ def parse_window(data: Any, where: str) -> Window:
 def _check_numbers(level: LevelConfig, where: str) -> None:
     positive(level.num_speculative_tokens, f"{where}.num_speculative_tokens")
     positive(level.top_m, f"{where}.top_m")
-    if level.temperature is not None and not (
-        is_number(level.temperature) and level.temperature >= 0
-    ):
-        raise ValueError(f"{where}.temperature must be a number ≥ 0, not {level.temperature!r}")
-    if not isinstance(level.bonus, bool):
-        raise ValueError(f"{where}.bonus must be true or false, not {level.bonus!r}")
+    if level.temperature is not None:
+        temperature(level.temperature, f"{where}.temperature")
+    boolean(level.bonus, f"{where}.bonus")
     if isinstance(level, EarlyExitConfig):
         positive(level.exit_layer, f"{where}.exit_layer")
     if isinstance(level, NgramTableConfig) and level.max_order is not None:
         positive(level.max_order, f"{where}.max_order")
     if isinstance(level, PromptLookupConfig):
         positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
+        positive(level.prompt_lookup_max, f"{where}.prompt_lookup_max")
         if level.prompt_lookup_max < level.prompt_lookup_min:
             raise ValueError(f"{where}.prompt_lookup_max must not be below prompt_lookup_min")
 
@@ -278,37 +287,6 @@ def _rule(name: Any, where: str) -> str:
     except (ValueError, TypeError):
         known = ", ".join(verifiers.names())
         raise ValueError(f"{where}: no verifier called {name!r}; there are: {known}") from None
-
-
-def _known(cls: type, data: Any, where: str) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where} must be an object, not {data!r}")
-    return strict(data, [f.name for f in dataclasses.fields(cls)], where)
-
-
-def _make(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    required = [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in required if name not in values]
-    if missing:
-        raise ValueError(f"{where}: {missing[0]!r} is missing")
-    for name in ("model", "dtype", "backend", "device", "table"):
-        if name in values and not (isinstance(values[name], str) or values[name] is None):
-            raise ValueError(f"{where}.{name} must be a string, not {values[name]!r}")
-    return cls(**values)
-
-
-def _json(text: str, where: str) -> Mapping[str, Any]:
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}: a hierarchy is a JSON object, not {type(data).__name__}")
-    return data
 
 
 def _plain(config: Any) -> dict[str, Any]:

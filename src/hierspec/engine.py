@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import arguments
 from .build import Built, build
+from .checks import strict
 from .config import HierarchyConfig
 from .generate import Generation, GenerationResult
 from .params import SamplingParams
@@ -41,27 +44,31 @@ class Hierarchy:
 
     @classmethod
     def from_config(cls, config: HierarchyConfig | Mapping[str, Any] | str | Path) -> Hierarchy:
-        """Load a hierarchy file (path, inline JSON or mapping).
+        """Load a hierarchy file (path, inline JSON or mapping), or a preset by its name.
 
         Raises:
             ValueError: with what is wrong and how to mend it.
         """
+        from .presets import PRESETS
+
+        if isinstance(config, str) and config in PRESETS:
+            return cls.from_preset(config)
         if not isinstance(config, HierarchyConfig):
             config = HierarchyConfig.load(config)
         return cls(build(config))
 
     @classmethod
     def from_preset(cls, name: str, **models: Any) -> Hierarchy:
-        """A preset by name; ``target=TargetConfig(...)`` and ``drafts=[...]`` replace the zoo."""
+        """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo."""
         from .presets import preset
 
-        return cls.from_config(preset(name, **models))
+        return cls.from_config(preset(name, **strict(models, ["target", "drafts"], "options")))
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""
         return self.generate_batch([prompt], **options)[0]
 
-    def generate_batch(self, prompts: Sequence[Prompt], **options: Any) -> list[GenerationResult]:
+    def generate_batch(self, prompts: Iterable[Prompt], **options: Any) -> list[GenerationResult]:
         """Continue several prompts together; each has its own randomness (seed, place).
 
         ``streamer``: one of transformers' streamers, for a single prompt.
@@ -81,11 +88,11 @@ class Hierarchy:
 
     def start(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         *,
         max_new_tokens: int = 128,
         seed: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Iterable[str] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         ignore_eos: bool = False,
         include_stop_str: bool = False,
@@ -93,50 +100,52 @@ class Hierarchy:
         logprobs: bool = False,
         until: Callable[[int, Sequence[int]], bool] | None = None,
         tracer: Any = None,
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] | Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Generation:
         """A batch ready to run: iterate it for events, then ask ``results()``.
 
         Args:
-            prompts: texts, or lists of token ids.
+            prompts: texts, or token ids: lists, or one-dimensional tensors.
             max_new_tokens: per sequence; the context length may end it sooner.
-            seed: of all randomness; drawn afresh (and reported) where ``None``.
+            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``.
             stop: texts that end the output where they appear; they are left out of ``text``.
             eos_token_id: ends the output; default: the tokenizer's and the model's.
             chat: apply the tokenizer's chat template to each prompt.
             logprobs: report the raw target's log-probability of every emitted token.
             until: called ``until(sequence, tokens so far)`` after every token; true ends it.
             tracer: gets an event for every request and verdict.
-            sampling: or its fields one by one: ``temperature`` (0: greedy), ``top_k``, ``top_p``,
-                ``min_p``, ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
-                ``logit_bias``, ``logits_processors``.
+            sampling: for all, or one for each prompt; or its fields one by one: ``temperature``
+                (0: greedy), ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
+                ``frequency_penalty``, ``presence_penalty``, ``logit_bias``,
+                ``logits_processors``.
 
         Raises:
             ValueError: an empty prompt, one longer than the context, a rule that would change the
                 output law, a parameter out of range.
         """
-        if sampling is None:
-            sampling = SamplingParams.make(**params)
-        elif params:
-            raise ValueError(f"give sampling=... or {', '.join(params)}, not both")
-        check_soundness(self.root, greedy=sampling.greedy, allow_lossy=self.config.allow_lossy)
-        eos = self.eos_token_ids(eos_token_id)
+        prompts = arguments.prompt_list(prompts)
+        each = _for_each(arguments.sampling_params(sampling, params, _OPTIONS), len(prompts))
+        greedy = all(one.greedy for one in each)
+        check_soundness(self.root, greedy=greedy, allow_lossy=self.config.allow_lossy)
+        if max_new_tokens is not None:
+            max_new_tokens = arguments.whole(max_new_tokens, "max_new_tokens")
         conditions = StopConditions(
-            eos_token_ids=eos,
+            eos_token_ids=self.eos_token_ids(eos_token_id),
             ignore_eos=ignore_eos,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=arguments.stop_strings(stop),
             max_new_tokens=max_new_tokens,
             max_length=self.root.model.max_length,
             include_stop_str=include_stop_str,
         )
+        chosen = arguments.seed(seed)
         return Generation(
             self.root,
             [self._ids(prompt, chat) for prompt in prompts],
             tokenizer=self.tokenizer,
-            params=sampling,
+            params=each,
             stop=conditions,
-            seed=secrets.randbits(32) if seed is None else seed,
+            seed=secrets.randbits(32) if chosen is None else chosen,
             want_logprobs=logprobs,
             lock=self._lock,
             until=until,
@@ -146,7 +155,7 @@ class Hierarchy:
     def eos_token_ids(self, chosen: int | Sequence[int] | None = None) -> frozenset[int]:
         """What ends a text: the caller's ids, or the model's and the tokenizer's."""
         if chosen is not None:
-            return frozenset([chosen] if isinstance(chosen, int) else chosen)
+            return arguments.eos_ids(chosen)
         found = [
             getattr(self.root.model, "eos_token_id", None),
             getattr(self.tokenizer, "eos_token_id", None),
@@ -161,7 +170,7 @@ class Hierarchy:
 
     def _ids(self, prompt: Prompt, chat: bool) -> list[int]:
         if not isinstance(prompt, str):
-            ids = [int(token) for token in prompt]
+            ids = arguments.token_ids(prompt)
         elif self.tokenizer is None:
             raise ValueError("the target has no tokenizer beside it: give token ids, not text")
         elif chat:
@@ -179,3 +188,19 @@ class Hierarchy:
                 "shorten it to leave room for output"
             )
         return ids
+
+
+def _for_each(sampling: Any, num_prompts: int) -> list[SamplingParams]:
+    """One set of parameters for every prompt."""
+    if isinstance(sampling, SamplingParams):
+        return [sampling] * num_prompts
+    if len(sampling) != num_prompts:
+        raise ValueError(f"sampling has {len(sampling)} entries for {num_prompts} prompts")
+    return list(sampling)
+
+
+_OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(Hierarchy.start).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+)

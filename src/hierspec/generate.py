@@ -26,13 +26,18 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """One finished sequence. Times in seconds; counts of a batch's levels are the whole run's.
+    """One finished sequence. Times in seconds.
+
+    The counters of ``levels`` and ``target`` are the whole batch's, the same in each of its
+    results, and count drafts as verified: before a stop or a limit cut the output.
 
     Attributes:
         finish_reason: ``"stop"`` (end of text or a stop string), ``"length"``, ``"cancelled"``.
         tokens_per_second: decoding only: tokens after the first over the time after the first.
+        batch_size: how many sequences ran together.
         target_calls: forwards of the target this sequence took part in, without its prefill.
-        mean_acceptance_length: tokens emitted per target call, bonus included.
+        mean_acceptance_length: tokens after the first per target call, bonus included; what a
+            stop or a limit cut off does not count.
         logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
         levels: counters per level below the target, smallest first.
         target: the same counters for the target.
@@ -50,6 +55,7 @@ class GenerationResult:
     levels: tuple[dict[str, Any], ...]
     target: dict[str, Any]
     logprobs: tuple[float, ...] = ()
+    batch_size: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -68,6 +74,7 @@ class GenerationResult:
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             "seed": self.seed,
+            "batch_size": self.batch_size,
             "num_prompt_tokens": self.num_prompt_tokens,
             "num_tokens": self.num_tokens,
             "time_to_first_token": self.time_to_first_token,
@@ -92,7 +99,6 @@ class _Stream:
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     rounds: int = 0
-    in_rounds: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -102,8 +108,8 @@ class Generation:
 
     Args:
         root: the hierarchy.
-        names: of nodes, for events.
         prompts: token ids, at least one each.
+        params: one for each prompt.
         lock: held for the length of a round, so that threads may share the models.
     """
 
@@ -113,7 +119,7 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         *,
         tokenizer: Any,
-        params: SamplingParams,
+        params: Sequence[SamplingParams],
         stop: StopConditions,
         seed: int,
         want_logprobs: bool,
@@ -125,22 +131,29 @@ class Generation:
         self.runtime = Runtime(root, root.model.vocab_size, tracer)
         self.names = {node.index: node.name for node in walk(root)}
         self.streams = []
-        for i, prompt in enumerate(prompts):
+        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
             limit = stop.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(
                 id=i,
                 root=root,
                 tokens=list(prompt),
-                params=params,
+                params=sampling,
                 dice=PhiloxDice(seed, i),
                 wanted=limit,
                 want_logprobs=want_logprobs,
             )
             self.streams.append(_Stream(sequence, TextStream(tokenizer, stop, prompt), limit))
         self.began = time.perf_counter()
+        self.started = False
 
     def __iter__(self) -> Iterator[TokenEvent]:
+        if self.started:
+            raise ValueError("a generation runs once: call start(...) anew, or ask results()")
+        self.started = True
+        return self._run()
+
+    def _run(self) -> Iterator[TokenEvent]:
         live = list(self.streams)
         try:
             prefill = True
@@ -160,7 +173,6 @@ class Generation:
                         stream.first_at = now
                     else:
                         stream.rounds += 1
-                        stream.in_rounds += len(verdict.emitted)
                     yield from self._commit(stream, verdict)
                     if stream.finish_reason is not None:
                         stream.sequence.close()
@@ -217,10 +229,13 @@ class Generation:
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
                 target_calls=stream.rounds,
-                mean_acceptance_length=stream.in_rounds / stream.rounds if stream.rounds else 0.0,
+                mean_acceptance_length=(
+                    (len(stream.emitted) - 1) / stream.rounds if stream.rounds else 0.0
+                ),
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
+                batch_size=len(self.streams),
             )
             for stream in self.streams
         ]

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from .build import Built, build_on
-from .config import HierarchyConfig
+from .build import Built, build_on, flat, load_tokenizer
+from .config import DraftModelConfig, HierarchyConfig, NgramTableConfig
 from .engine import Hierarchy
 from .params import SamplingParams
+from .processors import check_processors, for_row
 from .streamers import streamed
 
 # A hierarchy is built once per model and configuration, and dies with the model.
@@ -33,39 +34,51 @@ def custom_generate(
     hierarchy: Hierarchy | Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | None = None,
     token_streamer: Any = None,
     seed: int | None = None,
-    tokenizer: Any = None,
+    stop_strings: str | Sequence[str] | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop of ``model.generate``, speculative, with the same output law.
+
+    transformers drops ``tokenizer=`` on the way to custom loops, so ``stop_strings`` are read with
+    the tokenizer saved beside the model.
 
     Args:
         model: the target.
         input_ids: [B, L], left-padded where ``attention_mask`` says so; already repeated for
             ``num_return_sequences``.
         hierarchy: the ``levels`` of a hierarchy file (smallest first), the whole file's mapping
-            without ``target``, or a ready :class:`~hierspec.Hierarchy` over the same weights.
+            without ``target``, either as JSON text, or a ready :class:`~hierspec.Hierarchy` over
+            the same weights.
         token_streamer: a transformers streamer. (``streamer=`` itself is not passed on to custom
             loops by transformers.)
         seed: of the randomness; default: drawn from torch's global generator, as
             ``torch.manual_seed`` users expect of ``generate``.
+        stop_strings: texts that end a row; as ``generate`` does, the tokens stay in.
 
     Returns:
         token ids [B, L + new], right-padded, as ``generate`` does; or its output object with
         ``return_dict_in_generate``.
 
     Raises:
-        ValueError: beam search and other modes that are not a next-token law, named.
+        ValueError: beam search, processors that remember earlier calls, and other modes that are
+            not a next-token law, named.
     """
     _refuse(generation_config, model_kwargs)
-    engine = _engine(model, hierarchy, tokenizer)
+    check_processors(logits_processor)
+    engine = _engine(model, hierarchy)
+    criteria = [stopping_criteria, *_stop_criteria(model, stop_strings)]
     greedy = not generation_config.do_sample
     if seed is None:
         seed = 0 if greedy else int(torch.randint(2**31, (1,)))
-    params = SamplingParams(
-        temperature=0.0 if greedy else 1.0, logits_processors=tuple(logits_processor)
-    )
     padding = _padding(input_ids, model_kwargs.get("attention_mask"))
     rows = [row[pad:].tolist() for row, pad in zip(input_ids, padding, strict=True)]
+    params = [
+        SamplingParams(
+            temperature=0.0 if greedy else 1.0,
+            logits_processors=for_row(logits_processor, i, len(rows), input_ids[i, :pad]),
+        )
+        for i, pad in enumerate(padding)
+    ]
     generation = engine.start(
         rows,
         # The criteria of transformers hold the length limit; this one only sizes the last drafts.
@@ -73,7 +86,7 @@ def custom_generate(
         sampling=params,
         seed=seed,
         ignore_eos=True,
-        until=_criteria(stopping_criteria, rows, input_ids),
+        until=_criteria(criteria, rows, input_ids),
     )
     events = iter(generation)
     if token_streamer is not None:
@@ -93,6 +106,8 @@ def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
         raise ValueError("hierspec does not do beam search: set num_beams=1")
     if (getattr(config, "penalty_alpha", None) or 0) > 0:
         raise ValueError("hierspec does not do contrastive search: leave penalty_alpha unset")
+    if getattr(config, "dola_layers", None) is not None:
+        raise ValueError("hierspec does not contrast layers: leave dola_layers unset")
     for name in _REFUSED:
         if config.return_dict_in_generate and getattr(config, name, False):
             raise ValueError(f"hierspec does not collect {name}: leave it off")
@@ -103,29 +118,72 @@ def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
         raise ValueError("hierspec keeps its own cache: leave past_key_values out")
 
 
-def _engine(model: Any, hierarchy: Any, tokenizer: Any) -> Hierarchy:
+def _engine(model: Any, hierarchy: Any) -> Hierarchy:
     if isinstance(hierarchy, Hierarchy):
         return hierarchy
-    if hierarchy is None:
-        raise ValueError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
-    if isinstance(hierarchy, str):
-        hierarchy = json.loads(hierarchy)
-    data: dict[str, Any] = (
-        dict(hierarchy) if isinstance(hierarchy, Mapping) else {"levels": hierarchy}
-    )
+    data = _levels(hierarchy)
     data["target"] = {"model": model.config.name_or_path or "target"}
-    key = json.dumps(data, sort_keys=True)
+    try:
+        key = json.dumps(data, sort_keys=True)
+    except TypeError as error:
+        raise ValueError(f"hierarchy holds what no hierarchy file can: {error}") from None
     built = _BUILT.setdefault(model, {})
     if key not in built:
-        config = HierarchyConfig.from_dict(data)
-        built[key] = Hierarchy(_on(model, config, tokenizer))
+        built[key] = Hierarchy(_on(model, HierarchyConfig.from_dict(data)))
     return built[key]
 
 
-def _on(model: Any, config: HierarchyConfig, tokenizer: Any) -> Built:
+def _levels(hierarchy: Any) -> dict[str, Any]:
+    """What stands below the target, in a hierarchy file's form."""
+    if hierarchy is None:
+        raise ValueError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
+    if isinstance(hierarchy, str):
+        try:
+            hierarchy = json.loads(hierarchy)
+        except json.JSONDecodeError:
+            raise ValueError(
+                f"hierarchy {hierarchy[:40]!r} is not JSON: give the levels, as a list or as "
+                "JSON text (those of a preset: hierspec.preset(...).to_dict()['levels'])"
+            ) from None
+    if isinstance(hierarchy, Mapping):
+        if "target" in hierarchy:
+            raise ValueError(
+                "hierarchy: the target is the model that generates; leave 'target' out"
+            )
+        return dict(hierarchy)
+    if not isinstance(hierarchy, list | tuple):
+        raise ValueError(
+            f"hierarchy must be a list of levels, smallest first, not {type(hierarchy).__name__}"
+        )
+    return {"levels": hierarchy}
+
+
+def _on(model: Any, config: HierarchyConfig) -> Built:
     from .lm.hf import HFBackend
 
-    return build_on(HFBackend(model), config, tokenizer)
+    shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
+    return build_on(HFBackend(model), config, None if shared else _tokenizer(model))
+
+
+def _tokenizer(model: Any) -> Any:
+    """The one saved beside the model; ``None`` where there is none."""
+    path = model.config.name_or_path
+    return load_tokenizer(path) if path else None
+
+
+def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list[Any]:
+    if stop_strings is None:
+        return []
+    from transformers import StopStringCriteria
+
+    tokenizer = _tokenizer(model)
+    if tokenizer is None:
+        raise ValueError(
+            "no tokenizer lies beside the model to read stop_strings with: give "
+            "stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)] instead"
+        )
+    texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+    return [StopStringCriteria(tokenizer, texts)]
 
 
 def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
@@ -139,7 +197,9 @@ def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     return pads
 
 
-def _criteria(criteria: Any, rows: Sequence[Sequence[int]], input_ids: torch.Tensor) -> Any:
+def _criteria(
+    criteria: Sequence[Any], rows: Sequence[Sequence[int]], input_ids: torch.Tensor
+) -> Any:
     """The stopping criteria of transformers as a function of one row's tokens so far.
 
     They count padding as length, as ``generate`` does, so that ``max_length`` means the same.
@@ -149,7 +209,7 @@ def _criteria(criteria: Any, rows: Sequence[Sequence[int]], input_ids: torch.Ten
     def stop(sequence: int, tokens: Sequence[int]) -> bool:
         padded = [*input_ids[sequence, : width - len(rows[sequence])].tolist(), *tokens]
         ids = torch.tensor([padded], device=input_ids.device)
-        return bool(torch.as_tensor(criteria(ids, None)).all())
+        return any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria)
 
     return stop
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+from .checks import MIN_TEMPERATURE
 
-_MIN_TEMPERATURE = 1e-5  # below it float32 scores divided by it lose the digits that matter
+Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class SamplingParams:
     def __post_init__(self) -> None:
         check = _number
         temperature = check("temperature", self.temperature)
-        if temperature != 0 and not _MIN_TEMPERATURE <= temperature < math.inf:
+        if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
             raise ValueError(
-                f"temperature must be 0 (greedy) or at least {_MIN_TEMPERATURE}, "
+                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, "
                 f"got {self.temperature}"
             )
         if self.top_k is not None:
@@ -88,7 +88,16 @@ class SamplingParams:
         **options: Any,
     ) -> SamplingParams:
         """Parameters from a mapping of biases and any iterable of processors."""
-        bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
+        try:
+            bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"logit_bias must map token ids to numbers, as in {{42: -1.5}}, not {logit_bias!r}"
+            ) from None
+        if callable(logits_processors) and not isinstance(logits_processors, Iterable):
+            raise ValueError("logits_processors must be a list of functions: write [processor]")
+        if not isinstance(logits_processors, Iterable):
+            raise ValueError(f"logits_processors must be a list, not {logits_processors!r}")
         return cls(logit_bias=bias, logits_processors=tuple(logits_processors), **options)
 
     @property

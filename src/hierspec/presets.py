@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import arguments
 from .config import (
     AnyLevelConfig,
     ConcatenateConfig,
@@ -56,6 +57,7 @@ class Preset:
     summary: str
     source: str
     make: Callable[[Models], HierarchyConfig]
+    max_drafts: int | None = None  # how many draft models it uses; None: all there are
 
 
 def _autoregressive(models: Models) -> HierarchyConfig:
@@ -157,36 +159,45 @@ def _two_drafts(models: Models, name: str) -> None:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("autoregressive", "plain decoding, one token a call", "", _autoregressive),
-        Preset("speculative", "one draft model, tokenwise verification", "P1", _speculative),
+        Preset("autoregressive", "plain decoding, one token a call", "", _autoregressive, 0),
+        Preset("speculative", "one draft model, tokenwise verification", "P1", _speculative, 1),
         Preset("hierarchy", "a chain of draft models, block verification", "P1", _hierarchy),
-        Preset("hispec", "two early exits of the target draft and pre-verify", "P3", _hispec),
-        Preset("branch", "one draft model, capped branch resampling (= block)", "P4", _branch),
+        Preset("hispec", "two early exits of the target draft and pre-verify", "P3", _hispec, 0),
+        Preset("branch", "one draft model, capped branch resampling (= block)", "P4", _branch, 1),
         Preset(
             "dynamic-windows",
             "entropy decides when a level hands up, thresholds adapt",
             "P5",
             _dynamic_windows,
         ),
-        Preset("interleaved", "small and mid draft in turn, one verification", "P2", _interleaved),
-        Preset("horizontal", "mid drafts first, then small, one verification", "P2", _horizontal),
-        Preset("prompt-lookup", "copies from the context, no draft model", "", _prompt_lookup),
+        Preset(
+            "interleaved", "small and mid draft in turn, one verification", "P2", _interleaved, 2
+        ),
+        Preset(
+            "horizontal", "mid drafts first, then small, one verification", "P2", _horizontal, 2
+        ),
+        Preset("prompt-lookup", "copies from the context, no draft model", "", _prompt_lookup, 0),
     )
 }
 
 
 def preset(
-    name: str, target: TargetConfig | None = None, drafts: Sequence[str] = ()
+    name: str, target: TargetConfig | str | None = None, drafts: str | Sequence[str] = ()
 ) -> HierarchyConfig:
     """The preset of that name, on the given models or on the shipped family.
+
+    Args:
+        target: a configuration, or a model's name or path.
+        drafts: names or paths, smallest first; a preset takes of them what it uses.
 
     Raises:
         ValueError: no such preset (the message lists those there are), or it needs other models.
     """
+    target, drafts = arguments.target(target), arguments.model_names(drafts, "drafts")
     if name not in PRESETS:
         raise ValueError(f"no preset called {name!r}; there are: {', '.join(PRESETS)}")
     shipped = target is None or target.model.startswith("zoo:")
-    if not drafts and not shipped and name not in ("autoregressive", "hispec", "prompt-lookup"):
+    if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise ValueError(f"preset {name!r} needs a draft model of the target's family: add --draft")
     chosen = target or TargetConfig(model=DEFAULT_TARGET)
 

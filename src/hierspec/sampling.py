@@ -72,6 +72,7 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
+    raw = logits
     if any(job.params.logit_bias or job.params.needs_history for job in jobs):
         logits = _edited(jobs, logits)
     out: list[Laws] = []
@@ -84,11 +85,10 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
         scores = logits if stop - row == logits.shape[0] else logits[row:stop]
         if scores.shape[1] > jobs[first].vocab_size:
             scores = scores[:, : jobs[first].vocab_size]
-        batch = (
-            _greedy(jobs[first:last], scores)
-            if len(key) == 1
-            else _sampled(jobs[first:last], scores, *key[1:])
-        )
+        try:
+            batch = _greedy(scores) if len(key) == 1 else _sampled(scores, *key[1:])
+        except _NoLawError:
+            raise _unusable(jobs[first:last], scores, raw[row:stop]) from None
         if last - first == 1:
             out.append(batch)
         else:
@@ -143,16 +143,19 @@ def _key(job: Job) -> tuple[Any, ...]:
     return (job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
 
 
-def _greedy(jobs: Sequence[Job], scores: torch.Tensor) -> OneHotLaws:
+class _NoLawError(Exception):
+    """Some row has NaN, or no token left."""
+
+
+def _greedy(scores: torch.Tensor) -> OneHotLaws:
     best, ids = scores.max(-1)  # the first of equals; NaN counts as the largest, so it shows here
     values = best.tolist()
     if not all(value > -math.inf for value in values):
-        raise _unusable(jobs, scores)
+        raise _NoLawError
     return OneHotLaws(tuple(ids.tolist()))
 
 
 def _sampled(
-    jobs: Sequence[Job],
     scores: torch.Tensor,
     temperature: float,
     top_k: int | None,
@@ -163,7 +166,7 @@ def _sampled(
     probs = scaled.softmax(-1)
     # A row with NaN or without a finite score is NaN in every column.
     if not float(probs[:, 0].sum()) >= 0.0:
-        raise _unusable(jobs, scores)
+        raise _NoLawError
     if top_k is not None and top_k < scores.shape[1]:
         probs = _masked(probs, _mask(scaled, scaled.topk(top_k)[0][:, -1:]))
     if top_p is not None and top_p < 1.0:
@@ -246,22 +249,28 @@ def _process(job: Job, scores: torch.Tensor) -> None:
         history, one = ids[:, : job.start + row], scores[row : row + 1]
         for processor in job.params.logits_processors:
             one = processor(history, one)
-            if one.shape != (1, scores.shape[1]):
+            if not isinstance(one, torch.Tensor) or one.shape != (1, scores.shape[1]):
+                got = f"shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else repr(one)
                 raise ValueError(
-                    f"logits processor {processor!r} returned shape {tuple(one.shape)}, "
-                    f"expected (1, {scores.shape[1]})"
+                    f"logits processor {processor!r} returned {got}, "
+                    f"expected shape (1, {scores.shape[1]})"
                 )
         scores[row] = one[0]
 
 
-def _unusable(jobs: Sequence[Job], scores: torch.Tensor) -> ValueError:
-    """Why some row is no law, and whose it is."""
+def _unusable(jobs: Sequence[Job], scores: torch.Tensor, raw: torch.Tensor) -> ValueError:
+    """Why some row is no law, and whose it is; ``raw``: before biases, penalties, processors."""
     at = 0
     for job in jobs:
-        rows = scores[at : at + job.num_rows]
+        rows, own = scores[at : at + job.num_rows], raw[at : at + job.num_rows]
         at += job.num_rows
-        if bool(rows.isnan().any()) or bool((rows == math.inf).any()):
+        if not bool((rows < math.inf).all()):
             kind = "NaN" if bool(rows.isnan().any()) else "infinite"
+            if bool((own < math.inf).all()):
+                edits = (
+                    ", ".join(map(repr, job.params.logits_processors)) or "logit_bias, penalties"
+                )
+                return ValueError(f"{job.model}'s scores became {kind} through {edits}: mend that")
             return ValueError(f"{job.model} produced {kind} scores; try --dtype float32")
         if bool((rows == -math.inf).all(-1).any()):
             return ValueError(

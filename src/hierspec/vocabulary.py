@@ -6,7 +6,14 @@ family), or a few more special tokens at the end of one tokenizer, are fine.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+
+_PADDING = 0.25  # share of an embedding that may plausibly be padding
+
+
+class VocabularyWarning(UserWarning):
+    """Two models may not share a vocabulary, and nothing is there to tell."""
 
 
 def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_tokenizer: Any) -> None:
@@ -35,6 +42,33 @@ def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_toke
                 f"{_shown(others.get(i))} in {other_name} and {_shown(tokens.get(i))} in {name}; "
                 "use models of one family"
             )
+
+
+def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
+    """Warn where a size is all there is to compare, and padding hardly explains the difference."""
+    if abs(size - other_size) > _PADDING * max(size, other_size):
+        warnings.warn(
+            f"{other_name} scores {other_size} tokens and {name} {size}, and without a tokenizer "
+            "beside both nobody can tell whether ids mean the same: use models of one family",
+            VocabularyWarning,
+            stacklevel=2,
+        )
+
+
+def check_table(table: str, size: int, name: str, tokenizer: Any, target_size: int) -> None:
+    """Compare an n-gram table's vocabulary with the target's.
+
+    Raises:
+        ValueError: it is larger, or was counted over another tokenizer's ids.
+    """
+    words = target_size if tokenizer is None else len(tokenizer.get_vocab())
+    if size > target_size or (tokenizer is not None and size not in (words, target_size)):
+        raise ValueError(
+            f"the n-gram table {table} has {size} tokens and {name} has {words}: build a table "
+            "over the target's own tokenizer"
+        )
+    if tokenizer is None:
+        check_sizes(name, target_size, table, size)
 
 
 def _shown(token: str | None) -> str:

@@ -22,6 +22,15 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
+    status = _status(argv)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hush()
+    return status
+
+
+def _status(argv: list[str]) -> int:
     import typer
 
     from .app import app
@@ -31,14 +40,21 @@ def run(argv: list[str]) -> int:
     try:
         status = typer.main.get_command(app).main(argv, prog_name="hierspec", standalone_mode=False)
     except BrokenPipeError:
-        # The reader has gone (| head): not an error, but stdout must not be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # the reader has gone (| head), which is no error
+    except SystemExit as exit_:  # what click and rich make of a broken pipe
+        if isinstance(exit_.__context__, BrokenPipeError):
+            return 0
+        raise
     except Exception as error:
         if debug:
             raise
         return _explain(error)
     return status if isinstance(status, int) else 0
+
+
+def _hush() -> None:
+    """Nobody reads standard output: what it still holds must not be flushed at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: Exception) -> int:

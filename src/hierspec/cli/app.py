@@ -85,7 +85,9 @@ def generate(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="File of prompts (JSON lines or text) instead of PROMPT."),
+        typer.Option(
+            help="Instead of PROMPT: a .jsonl file, a prompt a line; any other file is ONE prompt."
+        ),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts of --prompts decoded together.")
@@ -116,9 +118,14 @@ def generate(
     frequency_penalty: Annotated[
         float, typer.Option(help="As in vLLM.", rich_help_panel=_SAMPLING)
     ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="As in vLLM.", rich_help_panel=_SAMPLING)
+    ] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of all randomness; default: a fresh one.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            help="Of all randomness, below 2**64; default: a fresh one.", rich_help_panel=_SAMPLING
+        ),
     ] = None,
     stop: Annotated[
         list[str] | None,
@@ -155,7 +162,8 @@ def generate(
         bool,
         typer.Option(
             "--json",
-            help="Print one JSON object (one a line with --prompts) instead of streaming.",
+            help="Print one JSON object (one a line with --prompts) instead of streaming; its "
+            "levels and target count the whole batch of batch_size sequences.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
@@ -191,6 +199,7 @@ def generate(
                 "min_p": min_p,
                 "repetition_penalty": repetition_penalty,
                 "frequency_penalty": frequency_penalty,
+                "presence_penalty": presence_penalty,
             },
             seed=seed,
             stop=tuple(stop or ()),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
-from ..certificate import certify, load_case
+from ..certificate import Certificate, certify, load_case
 
 
 def run(case: Path, *, as_json: bool, law: bool, allow_inconclusive: bool) -> int:
     """0: lossless and conclusive; 1: not."""
     certificate = certify(load_case(case))
     passed = certificate.passed(allow_inconclusive)
+    with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
+        _print(certificate, passed, as_json, law)
+    return 0 if passed else 1
+
+
+def _print(certificate: Certificate, passed: bool, as_json: bool, law: bool) -> None:
     if as_json:
         print(json.dumps(certificate.to_dict(law=law)))
-        return 0 if passed else 1
+        return
     print(f"total variation distance  {certificate.tv:.3g} over {certificate.horizon} tokens")
     print(f"conclusive                {'yes' if certificate.conclusive else 'no'}")
     print(f"accepted in first check   {certificate.expected_accepted:.6g}")
@@ -32,4 +39,3 @@ def run(case: Path, *, as_json: bool, law: bool, allow_inconclusive: bool) -> in
             f"inconclusive: a horizon of {certificate.horizon} may hide a lossy rule; use at "
             f"least {certificate.longest_proposal + 2}, or --allow-inconclusive"
         )
-    return 0 if passed else 1

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 
 from rich.console import Console
 
+from .. import arguments
 from ..config import HierarchyConfig, TargetConfig
 from ..generate import Generation, GenerationResult
 from ..presets import PRESETS, preset
 from ..prompts import read_prompts, read_stdin
+from ..vocabulary import VocabularyWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Options:
 
 def run(options: Options) -> int:
     """Generate; 0 when all went well, 130 when the user cut it short."""
+    _check(options)
     prompts = _prompts(options)
     config = choose(options)
     if options.threads is not None:
@@ -60,7 +64,9 @@ def run(options: Options) -> int:
 
         # A wrong parameter should not wait for the models.
         sampling = SamplingParams.make(**options.sampling)
-        hierarchy = Hierarchy.from_config(config)
+        arguments.seed(options.seed)
+        with _noting(notes):
+            hierarchy = Hierarchy.from_config(config)
     start = {
         "max_new_tokens": options.max_new_tokens,
         "seed": options.seed,
@@ -91,10 +97,12 @@ def run(options: Options) -> int:
 
 def choose(options: Options) -> HierarchyConfig:
     """The configuration meant by --hierarchy, --target, --draft, --dtype and --device."""
-    looks_like_a_file = options.hierarchy.lstrip().startswith("{") or Path(
-        options.hierarchy
-    ).suffix in (".json", ".toml")
-    if options.hierarchy in PRESETS or not looks_like_a_file:
+    inline = options.hierarchy.lstrip().startswith("{")
+    file = Path(options.hierarchy)
+    if options.hierarchy in PRESETS or not (inline or file.suffix in (".json", ".toml")):
+        if options.hierarchy not in PRESETS and file.is_file():
+            raise ValueError(f"{file} is no hierarchy file by its name: it ends in .json or .toml")
+        _check_drafts(options)
         target = TargetConfig(model=options.target) if options.target else None
         config = preset(options.hierarchy, target, options.drafts)
     else:
@@ -107,6 +115,26 @@ def choose(options: Options) -> HierarchyConfig:
     changes = {"dtype": options.dtype, "device": options.device}
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+
+
+def _check(options: Options) -> None:
+    """Refuse options that would be ignored, or spoil each other's output."""
+    if options.logprobs and not options.as_json:
+        raise ValueError("--logprobs are printed with --json only: add it, or leave --logprobs out")
+    if options.as_json and options.trace is not None and str(options.trace) == "-":
+        raise ValueError("--json and --trace - both write to standard output: trace to a file")
+
+
+def _check_drafts(options: Options) -> None:
+    chosen = PRESETS.get(options.hierarchy)
+    if chosen is None or chosen.max_drafts is None:
+        return
+    if len(options.drafts) > chosen.max_drafts:
+        uses = {0: "no draft model", 1: "one draft model"}.get(
+            chosen.max_drafts, f"{chosen.max_drafts} draft models"
+        )
+        given = len(options.drafts)
+        raise ValueError(f"preset {chosen.name!r} uses {uses}, and --draft names {given}")
 
 
 def _prompts(options: Options) -> list[str]:
@@ -159,7 +187,7 @@ def _report(
     greedy: bool,
     notes: Console,
 ) -> None:
-    from .render import summary
+    from .render import figures, levels, summary
 
     for result, plain in zip(results, others, strict=True):
         same = result.token_ids == plain.token_ids if plain is not None and greedy else None
@@ -177,8 +205,28 @@ def _report(
             continue
         if len(results) > 1:
             print(result.text)
+            notes.print(figures(result, plain, same), highlight=False)
+            continue
         for line in summary(result, plain, same):
             notes.print(line, highlight=False)
+    if not options.as_json and len(results) > 1:
+        for line in levels(results[0]):
+            notes.print(line, highlight=False)
+
+
+@contextlib.contextmanager
+def _noting(notes: Console) -> Iterator[None]:
+    """Our warnings as notes; those of others as they were."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VocabularyWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, VocabularyWarning):
+            notes.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 @contextlib.contextmanager

@@ -52,7 +52,32 @@ class Painter:
 def summary(
     result: GenerationResult, plain: GenerationResult | None, same: bool | None
 ) -> list[Table | Text]:
-    """Tokens per second, acceptance per level, and plain decoding beside it."""
+    """Acceptance per level, tokens per second, and plain decoding beside it."""
+    return [*levels(result), figures(result, plain, same)]
+
+
+def figures(result: GenerationResult, plain: GenerationResult | None, same: bool | None) -> Text:
+    """Tokens per second of one sequence, and plain decoding beside it."""
+    lines = [
+        f"{result.num_tokens} tokens ({result.finish_reason}), "
+        f"{result.tokens_per_second:.1f} tokens/s, "
+        f"{result.mean_acceptance_length:.2f} tokens per target call, "
+        f"first after {result.time_to_first_token * 1e3:.0f} ms"
+    ]
+    if plain is not None and plain.tokens_per_second > 0:
+        ratio = result.tokens_per_second / plain.tokens_per_second
+        verdict = "" if same is None else (", same text" if same else ", text differs")
+        lines.append(
+            f"plain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}"
+        )
+    text = Text(lines[0])
+    for line in lines[1:]:
+        text.append(f"\n{line}", style="bold")
+    return text
+
+
+def levels(result: GenerationResult) -> list[Table | Text]:
+    """What every level did for the whole batch; any of its results tells."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("level")
     for name in ("calls", "drafted", "kept", "acceptance", "time"):
@@ -70,22 +95,6 @@ def summary(
     table.add_row(
         f"{target['name']} (target)", str(target["calls"]), "", "", "", f"{target['seconds']:.2f} s"
     )
-    lines: list[Table | Text] = [
-        table,
-        Text(
-            f"{result.num_tokens} tokens ({result.finish_reason}), "
-            f"{result.tokens_per_second:.1f} tokens/s, "
-            f"{result.mean_acceptance_length:.2f} tokens per target call, "
-            f"first after {result.time_to_first_token * 1e3:.0f} ms"
-        ),
-    ]
-    if plain is not None and plain.tokens_per_second > 0:
-        ratio = result.tokens_per_second / plain.tokens_per_second
-        verdict = "" if same is None else (", same text" if same else ", text differs")
-        lines.append(
-            Text(
-                f"plain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}",
-                style="bold",
-            )
-        )
-    return lines
+    if result.batch_size == 1:
+        return [table]
+    return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]

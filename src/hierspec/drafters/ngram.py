@@ -178,7 +178,7 @@ class NgramModel:
                 f"{number}.words": order.words.astype(small),
                 f"{number}.shares": order.shares.astype(np.float16),
             }
-        save_file(tensors, str(path), metadata={"format": "hierspec-ngram", "version": "1"})
+        save_file(tensors, str(path), metadata={"format": "hierspec-ngram-1"})
 
     @classmethod
     def load(cls, path: str | Path, max_order: int | None = None) -> NgramModel:

@@ -207,6 +207,11 @@ class HFBackend:
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                 h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                 rows.append(self.head(h).double())
+        if not bool((theirs < torch.inf).all()):  # NaN compares as false
+            raise ValueError(
+                f"{self.name} itself produces NaN or infinite scores: its weights are damaged, or "
+                f"{str(self.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
+            )
         worst = (torch.cat(rows) - theirs.repeat(2, 1)).abs().max().item()
         scale = max(1.0, theirs.abs().max().item())
         tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05

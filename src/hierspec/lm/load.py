@@ -13,6 +13,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.weights import WeightSource
 
 BACKENDS = ("auto", "lean", "hf")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load(
@@ -37,8 +38,9 @@ def load(
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype must be a floating-point type, got {dtype}")
+    if dtype is not None and dtype not in DTYPES:
+        known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+        raise ValueError(f"dtype must be one of the floating-point types {known}; got {dtype}")
     device = _checked_device(device)
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
@@ -149,6 +151,8 @@ def _checked_device(device: torch.device | str) -> torch.device:
         device = torch.device(device)
     except RuntimeError:
         raise ValueError(f"no such device: {device!r}; use cpu, cuda or cuda:N") from None
+    if device.type == "meta":
+        raise ValueError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
     return device

@@ -61,6 +61,6 @@ def card_command(
 
     path = DATA / "MODEL_CARD.md"
     if not path.is_file():
-        raise typer.BadParameter("there is no model card yet: run `hierspec zoo train`")
+        raise ValueError("there is no model card yet: run `hierspec zoo train`")
     text = path.read_text(encoding="utf-8")
     typer.echo(text) if plain else Console().print(Markdown(text))
