@@ -115,7 +115,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
         "tokens": args.tokens,
-        "float64 tiny": tiny(min(args.tokens, 60)),
+        "float64 tiny": tiny(min(args.tokens, 24)),
     }
     for target in args.targets:
         report[f"float32 {target}"] = shipped(prompts[: args.num_prompts], args.tokens, target)

@@ -430,3 +430,33 @@ def test_a_table_over_another_vocabulary_is_refused(tiny_family):
     table = {"method": "ngram_table", "num_speculative_tokens": 2}
     with pytest.raises(ValueError, match=r"has 4096 tokens and .* has 96"):
         Hierarchy.from_config({"target": {"model": tiny_family["target"]}, "levels": [table]})
+
+
+def test_sequences_join_and_leave_between_rounds(tiny_family):
+    from hierspec.dice import PhiloxDice
+    from hierspec.params import SamplingParams
+    from hierspec.runtime import Runtime
+    from hierspec.sequences import Sequence
+
+    root = built(tiny_family, "hierarchy").root
+    runtime = Runtime(root, root.model.vocab_size)
+    live = []
+
+    def round_of_all():
+        for sequence, verdict in zip(live, runtime.round(live), strict=True):
+            sequence.tokens.extend(verdict.emitted.tokens)
+
+    joined = []
+    for i, prompt in enumerate(PROMPTS[:3]):
+        sequence = Sequence(i, root, list(prompt), SamplingParams(), PhiloxDice(0, i), wanted=12)
+        live.append(sequence)
+        joined.append(sequence)
+        for _ in range(2):
+            round_of_all()
+    live.pop(0).close()
+    round_of_all()
+    expected = plain_greedy(tiny_family["target"], PROMPTS[:3], 80)
+    for prompt, sequence, plain in zip(PROMPTS, joined, expected, strict=False):
+        new = tuple(sequence.tokens[len(prompt) :])
+        assert len(new) > 3
+        assert new == plain[: len(new)]

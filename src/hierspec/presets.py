@@ -85,7 +85,7 @@ def _chain(models: Models, upper: int, lower: int, **top: object) -> tuple[AnyLe
 
 
 def _hierarchy(models: Models) -> HierarchyConfig:
-    return HierarchyConfig(target=models.target, levels=_chain(models, 10, 3), verify="block")
+    return HierarchyConfig(target=models.target, levels=_chain(models, 12, 3), verify="block")
 
 
 def _hispec(models: Models) -> HierarchyConfig:
