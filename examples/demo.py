@@ -21,7 +21,7 @@ class ConfigReader:
 
 if __name__ == "__main__":
     command = ["generate", PROMPT, "--hierarchy", "hierarchy", "--max-new-tokens", "200"]
-    command += ["--temperature", "0.6", "--seed", "7", "--ignore-eos", "--compare"]
-    shown = "hierspec generate PROMPT --hierarchy hierarchy --temperature 0.6 --seed 7 --compare"
+    command += ["--temperature", "0.8", "--seed", "1", "--ignore-eos", "--compare"]
+    shown = "hierspec generate PROMPT --hierarchy hierarchy --temperature 0.8 --seed 1 --compare"
     print(f"$ {shown}\n", file=sys.stderr)
     sys.exit(run(command))

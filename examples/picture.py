@@ -1,4 +1,4 @@
-"""Draw docs/generation.svg: the demo's text, each token in the colour of the level that wrote it."""
+"""Draw docs/generation.svg: text in the colours of the levels that wrote it."""
 
 import io
 from pathlib import Path
@@ -16,7 +16,7 @@ def main() -> None:
     console = Console(record=True, force_terminal=True, width=100, file=io.StringIO())
     hierarchy = Hierarchy.from_preset("hierarchy")
     generation = hierarchy.start(
-        [PROMPT], max_new_tokens=160, temperature=0.6, seed=7, ignore_eos=True
+        [PROMPT], max_new_tokens=160, temperature=0.8, seed=1, ignore_eos=True
     )
     names = [generation.names[i] for i in sorted(generation.names)]
     painter = Painter(console, names[:-1], names[-1])
@@ -27,7 +27,7 @@ def main() -> None:
     painter.end()
     for line in summary(generation.results()[0], None, None):
         console.print(line, highlight=False)
-    console.save_svg(str(OUT), title="hierspec generate --hierarchy hierarchy --temperature 0.6")
+    console.save_svg(str(OUT), title="hierspec generate --hierarchy hierarchy --temperature 0.8")
     print(f"wrote {OUT.name}")
 
 

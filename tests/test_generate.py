@@ -458,5 +458,5 @@ def test_sequences_join_and_leave_between_rounds(tiny_family):
     expected = plain_greedy(tiny_family["target"], PROMPTS[:3], 80)
     for prompt, sequence, plain in zip(PROMPTS, joined, expected, strict=False):
         new = tuple(sequence.tokens[len(prompt) :])
-        assert len(new) > 3
+        assert len(new) >= 3
         assert new == plain[: len(new)]

@@ -41,8 +41,6 @@ CASES = {
 class FromFullLaw(Tokenwise):
     """A classical mistake: after a rejection, emit from p instead of from the residual."""
 
-    decide = None
-
     def correction(self, batch, accepted, tau):
         return batch.p[torch.arange(len(tau)), tau]
 
