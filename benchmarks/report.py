@@ -110,7 +110,7 @@ def speed(data: dict[str, Any]) -> str:
 def speed_again(data: dict[str, Any]) -> str:
     body = speed(data).split("\n\n")
     title = "## Speed at temperature 1, measured again"
-    why = "After draws and checks had been made cheaper; the same command with `--temperatures 1.0`."
+    why = "After draws and checks became cheaper; the same command with `--temperatures 1.0`."
     return "\n\n".join([title, why, *body[2:-1]])
 
 
