@@ -285,7 +285,14 @@ def test_interrupt_keeps_the_text_so_far():
     command = [sys.executable, "-u", "-c", "from hierspec.cli import main; main()", "generate",
                "import os", "--target", "zoo:trunk", "--hierarchy", "autoregressive",
                "--max-new-tokens", "1900", "--ignore-eos"]  # fmt: skip
-    process = subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        bufsize=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs inherit an ignored SIGINT; whoever presses Ctrl-C has it not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     some = b""
     while len(some) < 30:  # unbuffered: text is here long before the end, for it streams
