@@ -45,9 +45,8 @@ def prepack(weight: torch.Tensor) -> torch.Tensor:
 def rows_for(num: int) -> int:
     """The next number of rows that oneDNN is asked for.
 
-    It compiles a kernel for every number it meets: half a megabyte and about a millisecond per
-    matrix. A few numbers serve all, and the rows added cost next to nothing, since the weights are
-    read once however many there are.
+    It compiles a kernel for every number it meets and keeps it: half a megabyte per matrix. A few
+    numbers serve all, at the price of a few rows that nobody reads.
     """
     if num <= 2:
         return num
