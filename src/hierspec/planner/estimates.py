@@ -1,0 +1,94 @@
+"""What is known about a set of models: how often they agree, and what their calls cost.
+
+The planner reads nothing else. The numbers come from a problem file (:func:`ideal`) or from a
+measured profile; the latency models and the search are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+LONGEST = 64  # tokens a level may hand up; longer hand-ups are priced as this long
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimates:
+    """Survival and costs of K + 1 models, smallest first, the target last.
+
+    Attributes:
+        names: of the models.
+        survival: [K+1, K+1, L+1] float64; ``[i, k, m]`` is the probability that model k keeps the
+            first m of a draft of model i (1 at m = 0). NaN: i cannot draft for k.
+        draft_ms: [K+1, L+1]; milliseconds for n tokens of model i, drafted one by one.
+        verify_ms: [K+1, K+1, L+1]; ``[i, k, n]`` is one call of model k on n tokens that model i
+            handed up, verification included.
+        plain_ms: milliseconds a token of plain decoding with the target.
+        memory: bytes of each model's own weights, by what owns them (early exits share a trunk);
+            ``owners[i]`` says which entry model i needs.
+        windows: for drafters that stop by themselves: ``windows[i][k, n, m]`` [K+1, M+1, M+1] is
+            the probability that model i stops after n tokens and model k keeps the first m of
+            them; a budget below M cuts it.
+        max_budget: largest budget worth asking about.
+    """
+
+    names: tuple[str, ...]
+    survival: np.ndarray
+    draft_ms: np.ndarray
+    verify_ms: np.ndarray
+    plain_ms: float
+    max_budget: int = 15
+    owners: tuple[str, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def target(self) -> int:
+        return len(self.names) - 1
+
+    def can_draft(self, i: int, k: int) -> bool:
+        """Whether model i's tokens may be handed to model k."""
+        return i < k and not np.isnan(self.survival[i, k, 1])
+
+    def bytes(self, levels: Sequence[int]) -> int:
+        """Weights that a set of models needs, shared ones once; 0 where sizes are unknown."""
+        return (
+            sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in levels})
+            if (self.owners)
+            else 0
+        )
+
+
+def ideal(
+    costs: Sequence[float],
+    acceptance: Sequence[Sequence[float | None]],
+    names: Sequence[str] | None = None,
+    max_budget: int = 15,
+    longest: int = LONGEST,
+) -> Estimates:
+    """Independent acceptances with fixed rates, and a price per call whatever its length [P1].
+
+    Args:
+        costs: of one call of each model, smallest first.
+        acceptance: ``[i][j]``, i < j; ``None`` or NaN where i cannot draft for j.
+    """
+    count = len(costs)
+    price = np.asarray(costs, dtype=np.float64)
+    rates = np.full((count, count), np.nan)
+    for i in range(count):
+        for j in range(i + 1, count):
+            value = acceptance[i][j]
+            rates[i, j] = np.nan if value is None else value
+    lengths = np.arange(longest + 1)
+    survival = np.where(lengths == 0, 1.0, rates[:, :, None] ** lengths)
+    survival = np.where(np.isnan(rates)[:, :, None], np.nan, survival)
+    return Estimates(
+        names=tuple(names) if names else tuple(f"model {i}" for i in range(count)),
+        survival=survival,
+        draft_ms=price[:, None] * lengths,
+        verify_ms=np.broadcast_to(price[None, :, None], (count, count, longest + 1)),
+        plain_ms=float(price[-1]),
+        max_budget=max_budget,
+    )

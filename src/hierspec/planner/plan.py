@@ -1,0 +1,80 @@
+"""The planner's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .chain import Chain
+from .estimates import Estimates
+from .latency import Latency
+
+LatencyModel = Literal["exact", "corollary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chain and what it is expected to cost."""
+
+    chain: Chain
+    latency: Latency
+
+    @property
+    def ms(self) -> float:
+        return self.latency.ms_per_token
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The best chain, what comes near it, and what nothing can beat.
+
+    Attributes:
+        best: may be plain decoding: then speculation does not pay.
+        runners_up: other chains, best first; no two of the same levels.
+        lower_bound: milliseconds a token that no chain of these models can go below.
+        search_seconds: what finding it took.
+        latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
+    """
+
+    estimates: Estimates
+    best: Choice
+    runners_up: tuple[Choice, ...]
+    lower_bound: float
+    search_seconds: float
+    latency_model: LatencyModel = "exact"
+
+    @property
+    def speedup(self) -> float:
+        """Of the best chain over plain decoding."""
+        return self.estimates.plain_ms / self.best.ms
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``plan --json`` prints; latencies in the unit of the costs (ms)."""
+        return {
+            "schema_version": 1,
+            **self.described(self.best),
+            "speculate": not self.best.chain.plain,
+            "plain_latency": self.estimates.plain_ms,
+            "lower_bound": self.lower_bound,
+            "latency_model": self.latency_model,
+            "search_seconds": self.search_seconds,
+            "runners_up": [self.described(choice) for choice in self.runners_up],
+        }
+
+    def described(self, choice: Choice) -> dict[str, Any]:
+        """One chain for programs."""
+        chain, latency = choice.chain, choice.latency
+        total = latency.ms_per_token
+        return {
+            "levels": list(chain.levels),
+            "names": [self.estimates.names[i] for i in chain.levels],
+            "num_speculative_tokens": list(chain.budgets),
+            "order": chain.order,
+            "tail": chain.tail,
+            "dropped_bonus": list(chain.dropped_bonus),
+            "latency": total,
+            "speedup": self.estimates.plain_ms / total,
+            "tokens_per_target_call": latency.tokens_per_call,
+            "share_of_time": [ms / total for ms in latency.spent],
+            "memory_bytes": self.estimates.bytes(chain.levels),
+        }
