@@ -20,7 +20,7 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
-from hierspec.build import Built
+from hierspec.build import Loaded, build
 from hierspec.lm.weights import hf_model
 from hierspec.zoo import registry
 
@@ -68,8 +68,7 @@ class Bench:
     def __init__(self, target: str, dtype: str, tokens: int) -> None:
         self.target, self.dtype, self.tokens = target, dtype, tokens
         self.cache: dict[str, Hierarchy] = {}
-        self.trunks: dict[Any, Any] = {}
-        self.tokenizers: dict[str, Any] = {}
+        self.loaded = Loaded()
         source = registry.resolve(target)
         self.hf = hf_model(source, getattr(torch, dtype)).eval()
         self.hf.generation_config.eos_token_id = None
@@ -78,15 +77,10 @@ class Bench:
     def hierarchy(self, config: dict[str, Any]) -> Hierarchy:
         key = json.dumps(config)
         if key not in self.cache:
-            from hierspec.build import _Builder, _built
-
             whole = HierarchyConfig.from_dict(
                 {"target": {"model": self.target, "dtype": self.dtype}, **config}
             )
-            builder = _Builder(whole)
-            builder.trunks, builder.tokenizers = self.trunks, self.tokenizers
-            built: Built = _built(builder, whole)
-            self.cache[key] = Hierarchy(built)
+            self.cache[key] = Hierarchy(build(whole, self.loaded))
         return self.cache[key]
 
     def ours(self, config: dict[str, Any], prompt: str, temperature: float, seed: int) -> dict:

@@ -51,43 +51,57 @@ class Built:
     config: HierarchyConfig
 
 
-def build(config: HierarchyConfig) -> Built:
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """Checkpoints in memory, by name, dtype and backend: any number of hierarchies share them."""
+
+    backends: dict[tuple[str, str, str], Backend] = field(default_factory=dict)
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+
+    def put(self, target: TargetConfig, backend: Backend, tokenizer: Any) -> None:
+        """Add a model that is in memory already; ``target.model`` is its name."""
+        self.backends[_key(target)] = backend
+        self.tokenizers[target.model] = tokenizer
+
+
+def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     """Load the models of ``config`` and wire them.
+
+    Args:
+        loaded: checkpoints to share; what is missing there is loaded and added.
 
     Raises:
         ValueError: a model cannot be read, an exit is out of range, vocabularies differ, or a rule
             is unsound where it stands and ``allow_lossy`` is off.
     """
-    return _built(_Builder(config), config)
-
-
-def build_on(backend: Backend, config: HierarchyConfig, tokenizer: Any = None) -> Built:
-    """The same over a target that is in memory already; ``config.target.model`` is its name."""
-    builder = _Builder(config)
-    exits = [level.exit_layer for level in flat(config.levels, EarlyExitConfig)]
-    builder.trunks[_key(config.target)] = Trunk(backend, exits)
-    builder.tokenizers[config.target.model] = tokenizer
-    return _built(builder, config)
-
-
-def _built(builder: _Builder, config: HierarchyConfig) -> Built:
+    builder = _Builder(config, loaded or Loaded())
     root = builder.root()
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
-    return Built(root, builder.tokenizers.get(config.target.model), config)
+    return Built(root, builder.loaded.tokenizers.get(config.target.model), config)
+
+
+def models(
+    target: TargetConfig, levels: tuple[LevelConfig, ...], loaded: Loaded
+) -> tuple[Any, list[tuple[Any, str]]]:
+    """The target's model, and each level's with its name: views that share what can be shared."""
+    builder = _Builder(HierarchyConfig(target=target, levels=levels), loaded)
+    exits = [level.exit_layer for level in flat(levels, EarlyExitConfig)]
+    top = builder.trunk(target, exits).view()
+    return top, [builder.model(level) for level in levels]
 
 
 @dataclass(slots=True)
 class _Builder:
     config: HierarchyConfig
+    loaded: Loaded
     trunks: dict[tuple[str, str, str], Trunk] = field(default_factory=dict)
-    tokenizers: dict[str, Any] = field(default_factory=dict)
     nodes: int = 0
     names: set[str] = field(default_factory=set)
 
     def root(self) -> Verify:
         config = self.config
         exits = sorted({level.exit_layer for level in flat(config.levels, EarlyExitConfig)})
-        target = self._trunk(config.target, exits)
+        target = self.trunk(config.target, exits)
         below = self._chain(config.levels, fixed=verifiers.get(config.verify).fixed_length)
         return Verify(
             index=self._index(),
@@ -118,7 +132,7 @@ class _Builder:
                 parts=tuple(part for part in parts if part is not None),
                 repeat=level.repeat,
             )
-        model, name = self._model(level)
+        model, name = self.model(level)
         common: dict[str, Any] = {
             "index": self._index(),
             "name": self._name(name),
@@ -137,10 +151,10 @@ class _Builder:
             exact_length=fixed,
         )
 
-    def _model(self, level: LevelConfig) -> tuple[Any, str]:
+    def model(self, level: LevelConfig) -> tuple[Any, str]:
         target = self.config.target
         if isinstance(level, EarlyExitConfig):
-            trunk = self._trunk(target, ())
+            trunk = self.trunk(target, ())
             return trunk.view(level.exit_layer), f"{target.model}@{level.exit_layer}"
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
@@ -157,8 +171,8 @@ class _Builder:
             backend=level.backend,
             device=target.device,
         )
-        trunk = self._trunk(same, ())
-        view, tokenizer = trunk.view(), self.tokenizers.get(level.model)
+        trunk = self.trunk(same, ())
+        view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
         name, theirs, size = self._target_vocabulary()
         check_same_vocabulary(name, theirs, level.model, tokenizer)
         if tokenizer is None or theirs is None:
@@ -170,25 +184,30 @@ class _Builder:
         target = self.config.target
         return (
             target.model,
-            self.tokenizers.get(target.model),
-            self._trunk(target, ()).backend.vocab_size,
+            self.loaded.tokenizers.get(target.model),
+            self.trunk(target, ()).backend.vocab_size,
         )
 
-    def _trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
+    def trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
         key = _key(model)
         if key not in self.trunks:
+            self.trunks[key] = Trunk(self._backend(key, model), exits)
+        return self.trunks[key]
+
+    def _backend(self, key: tuple[str, str, str], model: TargetConfig) -> Backend:
+        loaded = self.loaded
+        if key not in loaded.backends:
             source: str | WeightSource = model.model
             if model.model.startswith("zoo:"):
                 source = registry.resolve(model.model)
-            backend = load(
+            loaded.backends[key] = load(
                 source,
                 dtype=_dtype(model.dtype),
                 device=_device(model.device),
                 backend=model.backend,
             )
-            self.trunks[key] = Trunk(backend, exits)
-            self.tokenizers[model.model] = load_tokenizer(source)
-        return self.trunks[key]
+            loaded.tokenizers[model.model] = load_tokenizer(source)
+        return loaded.backends[key]
 
     def _index(self) -> int:
         self.nodes += 1

@@ -10,6 +10,10 @@ verifies. ``verify``, ``top_m``, ``window`` and ``bonus`` are as in the hierarch
 ``{"method": "concatenate", "parts": [..], "repeat": m}`` in place of the first level, where a part
 is a level or a list of levels. Beside a concatenation every level below the target names the
 number of its ``model``.
+
+``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
+a plan, one budget per level below the target (0: not used), and what the last round kept, level by
+level, decides the next plan (:class:`hierspec.control.Jumping`).
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ from typing import Any
 
 from .checks import boolean, positive, strict
 from .config import parse_window
+from .control import Jumping
 from .hierarchy import Concatenate, Draft, Node, Verify
 from .lm.tabular import TabularModel
 from .verifiers import base as verifiers
 from .verifiers.soundness import check
 
 _MAX_CONTEXTS = 2**16  # V^order rows of a table
-_CASE_KEYS = ["description", "vocab", "models", "levels", "horizon"]
+_CASE_KEYS = ["description", "vocab", "models", "levels", "horizon", "control"]
 _VERIFY_KEYS = ["verify", "top_m", "bonus"]
 _DRAFT_KEYS = ["num_speculative_tokens", "window", "model"]
 _CONCATENATE_KEYS = ["method", "parts", "repeat"]
@@ -64,6 +69,25 @@ def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
     root = _Tree(models).root(_list(case, "levels"))
     check(root, allow_lossy=True)  # lossy rules are on exhibit here: their distance is printed
     return root, vocab, horizon
+
+
+def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
+    """The controller of a case that has one."""
+    if "control" not in case:
+        return None
+    plans = case["control"]
+    if not isinstance(plans, list) or not plans or not all(_is_plan(plan) for plan in plans):
+        raise ValueError(
+            "case.control must be a list of plans such as [[2, 3], [0, 1], [0, 0]]: one budget, "
+            "0 or more, for each level below the target"
+        )
+    try:
+        controller = Jumping(root, plans)
+        for plan in controller.plans:
+            check(plan, allow_lossy=True)
+    except ValueError as error:
+        raise ValueError(f"case.control: {error}") from None
+    return controller
 
 
 class _Tree:
@@ -200,6 +224,10 @@ class _Tree:
 
 def _is_concatenation(level: Any) -> bool:
     return isinstance(level, Mapping) and level.get("method") == "concatenate"
+
+
+def _is_plan(plan: Any) -> bool:
+    return isinstance(plan, list) and all(type(n) is int and n >= 0 for n in plan)
 
 
 def _list(case: Mapping[str, Any], key: str) -> list[Any]:

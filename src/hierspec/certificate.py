@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .cases import load_case, parse_case
+from .cases import load_case, parse_case, parse_control
+from .control import Controller, initial_window_states
 from .exact import UNLIMITED, ExactInterpreter, longest, model_law, output_law
-from .hierarchy import Verify, initial_states
+from .hierarchy import Verify
 
 __all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
 
@@ -90,30 +91,38 @@ def certify(case: Mapping[str, Any]) -> Certificate:
             enumeration is needed to see (then the message says which, and the fix).
     """
     root, vocab, horizon = parse_case(case)
-    return certify_tree(root, vocab, horizon)
+    return certify_tree(root, vocab, horizon, controller=parse_control(case, root))
 
 
 def certify_tree(
-    root: Verify, vocab_size: int, horizon: int | None = None, cut_at_horizon: bool = False
+    root: Verify,
+    vocab_size: int,
+    horizon: int | None = None,
+    cut_at_horizon: bool = False,
+    controller: Controller | None = None,
 ) -> Certificate:
     """The same for nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
 
     Args:
         horizon: tokens to compare; ``None``: the longest proposal + 2.
         cut_at_horizon: limit rounds to the tokens still wanted, as the end of a generation does.
+        controller: chooses the plan of every round; ``expected_*`` are then of its first.
     """
     began = time.perf_counter()
-    most = longest(root.below)
+    plans = [root] if controller is None else controller.plans
+    most = max(longest(plan.below) for plan in plans)
     horizon = most + 2 if horizon is None else horizon
     if vocab_size**horizon > _MAX_CELLS:
         raise ValueError(
             f"a law over {vocab_size}^{horizon} texts is too large to enumerate: lower the "
             f"budgets (the longest proposal is {most} tokens), the vocabulary or the horizon"
         )
+    if controller is not None:
+        root = controller.plan(controller.initial(0, horizon))
     interpreter = ExactInterpreter(root, vocab_size)
-    states = initial_states(root)
+    states = initial_window_states(root, controller)
     first = interpreter.round((), UNLIMITED, states)
-    output = output_law(interpreter, states, horizon, cut_at_horizon)
+    output = output_law(interpreter, states, horizon, cut_at_horizon, controller)
     tokens = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
     return Certificate(

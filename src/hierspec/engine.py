@@ -13,6 +13,7 @@ from . import arguments
 from .build import Built, build
 from .checks import strict
 from .config import HierarchyConfig
+from .control import Controller
 from .generate import Generation, GenerationResult
 from .params import SamplingParams
 from .prompts import apply_chat
@@ -27,6 +28,9 @@ Prompt = str | Sequence[int]
 class Hierarchy:
     """A target model and the levels that draft for it.
 
+    ``controller`` (``None``: every round runs the whole hierarchy as configured) chooses levels
+    and budgets before each round: :class:`hierspec.planner.online.OnlineController`.
+
     Safe to call from several threads: rounds of different calls take turns.
 
     >>> import hierspec
@@ -36,10 +40,11 @@ class Hierarchy:
     32
     """
 
-    def __init__(self, built: Built) -> None:
+    def __init__(self, built: Built, controller: Controller | None = None) -> None:
         self.config = built.config
         self.tokenizer = built.tokenizer
         self.root = built.root
+        self.controller = controller
         self._lock = threading.Lock()
 
     @classmethod
@@ -127,7 +132,9 @@ class Hierarchy:
         prompts = arguments.prompt_list(prompts)
         each = _for_each(arguments.sampling_params(sampling, params, _OPTIONS), len(prompts))
         greedy = all(one.greedy for one in each)
-        check_soundness(self.root, greedy=greedy, allow_lossy=self.config.allow_lossy)
+        plans = [self.root] if self.controller is None else self.controller.plans
+        for plan in plans:
+            check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
         if max_new_tokens is not None:
             max_new_tokens = arguments.whole(max_new_tokens, "max_new_tokens")
         conditions = StopConditions(
@@ -150,6 +157,7 @@ class Hierarchy:
             lock=self._lock,
             until=until,
             tracer=tracer,
+            controller=self.controller,
         )
 
     def eos_token_ids(self, chosen: int | Sequence[int] | None = None) -> frozenset[int]:

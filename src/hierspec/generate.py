@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from .control import Controller, Steering, initial_window_states
 from .dice import PhiloxDice
 from .hierarchy import Node, Verify, walk
 from .params import SamplingParams
@@ -41,6 +42,8 @@ class GenerationResult:
         logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
         levels: counters per level below the target, smallest first.
         target: the same counters for the target.
+        control: under a controller: how often the plan changed, and rounds and tokens of each
+            plan (:mod:`hierspec.control`); the whole batch's.
     """
 
     text: str
@@ -56,6 +59,7 @@ class GenerationResult:
     target: dict[str, Any]
     logprobs: tuple[float, ...] = ()
     batch_size: int = 1
+    control: dict[str, Any] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -85,6 +89,8 @@ class GenerationResult:
             "levels": list(self.levels),
             "target": self.target,
         }
+        if self.control is not None:
+            out["control"] = self.control
         return {**out, "logprobs": list(self.logprobs)} if self.logprobs else out
 
 
@@ -111,6 +117,10 @@ class Generation:
         prompts: token ids, at least one each.
         params: one for each prompt.
         lock: held for the length of a round, so that threads may share the models.
+        controller: chooses the plan of every round for the whole batch; ``None``: always ``root``.
+
+    Raises:
+        ValueError: the controller belongs to another hierarchy.
     """
 
     def __init__(
@@ -126,7 +136,14 @@ class Generation:
         lock: AbstractContextManager[Any],
         until: Callable[[int, Sequence[int]], bool] | None = None,
         tracer: Any = None,
+        controller: Controller | None = None,
     ) -> None:
+        if controller is not None:
+            if controller.root.model is not root.model:
+                raise ValueError(
+                    "the controller was made for another hierarchy: make it from this one's root"
+                )
+            root = controller.root
         self.root, self.seed, self.lock, self.until = root, seed, lock, until
         self.runtime = Runtime(root, root.model.vocab_size, tracer)
         self.names = {node.index: node.name for node in walk(root)}
@@ -142,8 +159,14 @@ class Generation:
                 dice=PhiloxDice(seed, i),
                 wanted=limit,
                 want_logprobs=want_logprobs,
+                states=initial_window_states(root, controller),
             )
             self.streams.append(_Stream(sequence, TextStream(tokenizer, stop, prompt), limit))
+        self.steering = None
+        if controller is not None:
+            longest = max((len(prompt) for prompt in prompts), default=0)
+            wanted = max((stream.limit for stream in self.streams), default=0)
+            self.steering = Steering(controller, longest, wanted)
         self.began = time.perf_counter()
         self.started = False
 
@@ -162,10 +185,14 @@ class Generation:
                     # The first token needs no draft: the prompt's own forward gives it.
                     left = stream.limit - len(stream.emitted)
                     stream.sequence.wanted = 1 if prefill else left
+                    if self.steering is not None:
+                        stream.sequence.root = self.steering.plan()
                 with self.lock:
                     verdicts = self.runtime.round([stream.sequence for stream in live])
                 if prefill:
                     self.runtime.metrics.reset()
+                elif self.steering is not None:
+                    self._steer(self.steering, live, verdicts)
                 now = time.perf_counter()
                 for stream, verdict in zip(live, verdicts, strict=True):
                     stream.last_at = now
@@ -184,6 +211,15 @@ class Generation:
                     stream.finish_reason = "cancelled"
                     stream.text.finish()  # what was held back belongs to the text so far
                 stream.sequence.close()
+
+    def _steer(
+        self, steering: Steering, live: Sequence[_Stream], verdicts: Sequence[Verdict]
+    ) -> None:
+        """Tell the controller what the round came to."""
+        pairs = zip(live, verdicts, strict=True)
+        states = steering.ended([(len(v.emitted), stream.sequence.states) for stream, v in pairs])
+        for stream, after in zip(live, states, strict=True):
+            stream.sequence.states = after
 
     def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
         """Append a round's tokens, one by one, up to whatever ends the sequence."""
@@ -236,6 +272,7 @@ class Generation:
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
                 batch_size=len(self.streams),
+                control=None if self.steering is None else self.steering.to_dict(),
             )
             for stream in self.streams
         ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .build import Built, build_on, flat, load_tokenizer
+from .build import Built, Loaded, build, flat, load_tokenizer
 from .config import DraftModelConfig, HierarchyConfig, NgramTableConfig
 from .engine import Hierarchy
 from .params import SamplingParams
@@ -162,7 +162,9 @@ def _on(model: Any, config: HierarchyConfig) -> Built:
     from .lm.hf import HFBackend
 
     shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
-    return build_on(HFBackend(model), config, None if shared else _tokenizer(model))
+    loaded = Loaded()
+    loaded.put(config.target, HFBackend(model), None if shared else _tokenizer(model))
+    return build(config, loaded)
 
 
 def _tokenizer(model: Any) -> Any:

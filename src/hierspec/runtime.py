@@ -35,20 +35,26 @@ _NAN = float("nan")
 
 
 class Runtime:
-    """Runs rounds. ``metrics`` is the caller's to read and reset."""
+    """Runs rounds. ``metrics`` is the caller's to read and reset.
+
+    Args:
+        root: all levels. Sequences may follow plans of their own (:mod:`hierspec.control`), whose
+            nodes have its indices; those that share a plan share its calls.
+    """
 
     def __init__(self, root: Verify, vocab_size: int, tracer: Tracer | None = None) -> None:
         self.root = root
         self.vocab_size = vocab_size
         self.tracer = tracer
         nodes = sorted(walk(root), key=lambda node: node.index)
-        self._longest = {node.index: _longest_context(node) for node in nodes}
+        self._longest: dict[Verify, dict[int, int]] = {}
         self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
 
     def round(self, sequences: Seq[Sequence]) -> list[Verdict]:
         """One round of the target for every sequence; nothing is committed to them yet."""
         tasks = [
-            Task(s, [verified(s.root, (), s.wanted, s.states)], self._longest) for s in sequences
+            Task(s, [verified(s.root, (), s.wanted, s.states)], self._contexts(s.root))
+            for s in sequences
         ]
         for task in tasks:
             task.advance(None)
@@ -71,6 +77,12 @@ class Runtime:
         assert all(verdict is not None for verdict in verdicts)
         self.metrics.emitted += sum(len(v.emitted) for v in verdicts if v is not None)
         return verdicts  # type: ignore[return-value]
+
+    def _contexts(self, root: Verify) -> dict[int, int]:
+        """The longest context each node of a plan can take, by index."""
+        if root not in self._longest:
+            self._longest[root] = {node.index: _longest_context(node) for node in walk(root)}
+        return self._longest[root]
 
     def _answer(self, first: Request, group: list[Task]) -> list[Any]:
         match first:
@@ -167,7 +179,7 @@ class Runtime:
             [task.sequence.dice for task in group],
             list(parts) if node.rule.reads_scores else None,
         )
-        is_root = node is self.root
+        is_root = node.index == self.root.index
         self.metrics.target_calls += is_root
         for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
             self._count(draft, verdict)
@@ -184,7 +196,7 @@ class Runtime:
 
     def _rows(self, node: Node, group: list[Task]) -> list[Laws]:
         _, rows, _ = self._score(node, group, [()] * len(group), False)
-        self.metrics.target_calls += node is self.root
+        self.metrics.target_calls += node.index == self.root.index
         return rows
 
     def _tokens(self, step: list[Laws], sequences: list[Sequence]) -> list[int]:

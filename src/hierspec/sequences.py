@@ -20,6 +20,7 @@ class Sequence:
     """One live generation: its text, its randomness, and its places in the models' caches.
 
     Attributes:
+        root: the hierarchy of the next round; a controller may replace it between rounds.
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
     """

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .control import Controller, Steering, initial_window_states
 from .hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
 from .laws import OneHotLaws
 from .trace import Tracer, event_of
@@ -93,6 +94,7 @@ class Simulation:
         standard_error: of ``ms_per_token``, from the spread between rounds.
         mean_acceptance_length: tokens emitted per target call, bonus included.
         levels: by node index.
+        control: under a controller: switches, and rounds and tokens of each plan.
     """
 
     ms_per_token: float
@@ -100,6 +102,7 @@ class Simulation:
     num_tokens: int
     target_calls: int
     levels: list[LevelCount] = field(repr=False)
+    control: dict[str, Any] | None = None
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -110,20 +113,33 @@ def simulate(
     root: Verify,
     acceptances: Acceptances,
     costs: Sequence[float] | Cost,
-    rounds: int,
+    rounds: int | None = None,
     tracer: Tracer | None = None,
+    *,
+    tokens: int | None = None,
+    controller: Controller | None = None,
+    catch_up: Sequence[float] | None = None,
 ) -> Simulation:
-    """Run ``rounds`` rounds of the target.
+    """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
 
     Args:
         root: nodes whose ``model`` is a number (:func:`chain` builds the common kind).
         costs: ms per call of each model, or a function of (model, tokens scored): 1 for a draft
             step, n + 1 for a check of n tokens.
+        tokens: stop there; the last rounds are limited to what is still wanted.
+        controller: chooses each round's plan; made from ``root``.
+        catch_up: ms of each model for every token that it has to read because it was emitted in
+            rounds that did without the model; nothing unless given.
 
     Raises:
-        ValueError: a window or rule that needs laws, which a simulation has none of.
+        ValueError: a window or rule that needs laws, which a simulation has none of; both or none
+            of ``rounds`` and ``tokens``.
     """
-    for node in walk(root):
+    if (rounds is None) == (tokens is None):
+        raise ValueError("give the rounds to run or the tokens to emit, one of the two")
+    for node in (
+        node for plan in (controller.plans if controller else [root]) for node in walk(plan)
+    ):
         if not isinstance(node, Concatenate) and node.window.signal is not None:
             raise ValueError(f"level {node.name!r}: a simulation has no laws for a window to read")
         if isinstance(node, Verify) and node.rule.fixed_length:
@@ -131,30 +147,50 @@ def simulate(
                 f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
                 "which a simulation has none of"
             )
-    run = _Run(root, acceptances, costs if callable(costs) else lambda m, _: costs[m], tracer)
-    spent, emitted = np.zeros(rounds), np.zeros(rounds)
-    for i in range(rounds):
+    price = costs if callable(costs) else lambda m, _: costs[m]
+    run = _Run(root, acceptances, price, tracer, controller, catch_up)
+    steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
+    per_round: list[tuple[float, int]] = []
+    while len(per_round) < rounds if rounds is not None else run.committed < (tokens or 0):
+        plan = steering.plan() if steering else root
+        limit = _UNLIMITED if tokens is None else tokens - run.committed
         before = run.total
-        verdict, _ = run.drive(verified(root, (), _UNLIMITED, run.states))
-        run.committed += len(verdict.emitted)
-        spent[i], emitted[i] = run.total - before, len(verdict.emitted)
+        verdict, states = run.drive(verified(plan, (), limit, run.states))
+        per_round.append((run.total - before, len(verdict.emitted)))
+        run.end(len(verdict.emitted))
+        run.states = steering.ended([(len(verdict.emitted), states)])[0] if steering else states
+    spent, emitted = np.array(per_round).T
     ratio = spent.sum() / emitted.sum()
     error = math.sqrt(((spent - ratio * emitted) ** 2).sum()) / emitted.sum()
     levels = run.levels
     return Simulation(
-        float(ratio), float(error), int(emitted.sum()), levels[root.index].calls, levels
+        float(ratio),
+        float(error),
+        int(emitted.sum()),
+        levels[root.index].calls,
+        levels,
+        steering.to_dict() if steering else None,
     )
 
 
 class _Run:
     def __init__(
-        self, root: Verify, acceptances: Acceptances, cost: Cost, tracer: Tracer | None
+        self,
+        root: Verify,
+        acceptances: Acceptances,
+        cost: Cost,
+        tracer: Tracer | None,
+        controller: Controller | None,
+        catch_up: Sequence[float] | None,
     ) -> None:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.models = [getattr(node, "model", -1) for node in nodes]
         self.levels = [LevelCount(node.name) for node in nodes]
-        self.states = ((),) * len(nodes)
+        self.states = initial_window_states(root, controller)
         self.acceptances, self.cost, self.tracer = acceptances, cost, tracer
+        self.catch_up = catch_up
+        self.unread = dict.fromkeys(self.models, 0)  # tokens that a model has not read
+        self.called: set[int] = set()
         self.total = 0.0
         self.committed = 0
 
@@ -194,8 +230,20 @@ class _Run:
         drops_bonus = not node.bonus and tau == n > 0
         return Verdict(tau, _tokens(tau + (not drops_bonus), node.index))
 
+    def end(self, num_emitted: int) -> None:
+        """A round is over: whoever was not called in it has more to read."""
+        self.committed += num_emitted
+        for model in self.unread:
+            if model not in self.called:
+                self.unread[model] += num_emitted
+        self.called.clear()
+
     def pay(self, node: Draft | Verify, num_tokens: int) -> None:
         price = self.cost(node.model, num_tokens)
+        if self.catch_up is not None:
+            price += self.unread[node.model] * self.catch_up[node.model]
+        self.unread[node.model] = 0
+        self.called.add(node.model)
         self.total += price
         level = self.levels[node.index]
         level.calls += 1

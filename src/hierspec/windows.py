@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 State = tuple[float, ...]
 Signal = Literal["entropy", "confidence"]
@@ -92,4 +92,58 @@ class ConfidenceWindow:
         return state
 
 
-Window = FixedWindow | EntropyWindow | ConfidenceWindow
+class Counts(NamedTuple):
+    """What became of a level's drafts at the level above.
+
+    Attributes:
+        drafts: how many were verified; empty ones are none.
+        drafted: tokens in them.
+        kept: tokens of them that were kept.
+        rejected: drafts that were not kept whole.
+    """
+
+    drafts: float = 0.0
+    drafted: float = 0.0
+    kept: float = 0.0
+    rejected: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Stops as ``inner`` does, and counts in its state what the level above kept.
+
+    A controller reads the counts between rounds (:mod:`hierspec.control`). They never make a
+    draft stop, so nothing of a round decides about that round.
+    """
+
+    inner: FixedWindow | EntropyWindow | ConfidenceWindow = FixedWindow()
+
+    @property
+    def signal(self) -> Signal | None:
+        return self.inner.signal
+
+    @property
+    def fixed_length(self) -> bool:
+        return self.inner.fixed_length
+
+    def init(self) -> State:
+        return (*Counts(), *self.inner.init())
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        return self.inner.stops(signals, state[len(Counts()) :])
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        drafts, drafted, kept, rejected = self.counts(state)
+        n = len(signals)
+        counts = (drafts + 1.0, drafted + n, kept + num_accepted, rejected + (num_accepted < n))
+        return (*counts, *self.inner.observe(state[len(counts) :], signals, num_accepted))
+
+    def counts(self, state: State) -> Counts:
+        return Counts(*state[: len(Counts())])
+
+    def cleared(self, state: State) -> State:
+        """The state with its counts at zero; what ``inner`` remembers stays."""
+        return (*Counts(), *state[len(Counts()) :])
+
+
+Window = FixedWindow | EntropyWindow | ConfidenceWindow | Counting

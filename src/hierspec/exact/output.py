@@ -10,13 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from ..control import Controller, report
 from ..types import States
 from .interpreter import UNLIMITED, ExactInterpreter, reach
 from .rows import row_of
 
 
 def output_law(
-    interpreter: ExactInterpreter, states: States, horizon: int, cut_at_horizon: bool = False
+    interpreter: ExactInterpreter,
+    states: States,
+    horizon: int,
+    cut_at_horizon: bool = False,
+    controller: Controller | None = None,
 ) -> np.ndarray:
     """The law of the first ``horizon`` tokens, rounds repeated as needed → [V, …, V] float64.
 
@@ -24,13 +29,18 @@ def output_law(
         states: of the windows at the start (:func:`hierarchy.initial_states`).
         cut_at_horizon: limit every round to the tokens still wanted, as a generation of
             ``horizon`` new tokens does, instead of letting it run over the end.
+        controller: chooses each round's plan; ``states`` are then of its root, and
+            ``interpreter`` says how its plans are interpreted.
     """
     V, H = interpreter.vocab_size, horizon
-    reached = reach(interpreter.root)
+    steps = (
+        _Uncontrolled(interpreter) if controller is None else _Controlled(interpreter, controller)
+    )
+    reached = steps.reach
     out = np.zeros(V**H)
-    # Per length and window states: the probability that some round ends with exactly this text.
-    ended: list[dict[States, np.ndarray]] = [{} for _ in range(H)]
-    ended[0][states] = np.ones(1)
+    # Per length and state: the probability that some round ends with exactly this text.
+    ended: list[dict[Any, np.ndarray]] = [{} for _ in range(H)]
+    ended[0][steps.initial(states, H)] = np.ones(1)
     for length in range(H):
         limit = H - length if cut_at_horizon else UNLIMITED
         width = V ** min(length, reached)  # contexts that can be told apart
@@ -40,7 +50,7 @@ def output_law(
                 if not column.any():
                     continue
                 context = _digits(c, min(length, reached), V)
-                for (m, after), step in _by_length(interpreter, context, limit, before).items():
+                for (m, after), step in steps.round(context, limit, before).items():
                     if m == 0:
                         raise ValueError("a round of the target emitted nothing")
                     room = min(m, H - length)
@@ -52,6 +62,44 @@ def output_law(
                     into.reshape(-1, width, V**room)[:, c] += np.outer(column, step)
         ended[length].clear()
     return out.reshape((V,) * H)
+
+
+class _Uncontrolled:
+    """Rounds of one hierarchy; between them, its window states."""
+
+    def __init__(self, interpreter: ExactInterpreter) -> None:
+        self.interpreter = interpreter
+        self.reach = reach(interpreter.root)
+
+    def initial(self, states: States, horizon: int) -> Any:
+        return states
+
+    def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
+        """One round's output: per number of tokens and state afterwards, their law [V^m]."""
+        return _by_length(self.interpreter, context, limit, state)
+
+
+class _Controlled:
+    """Rounds of the plans of a controller; between them, window states and the control state."""
+
+    def __init__(self, interpreter: ExactInterpreter, controller: Controller) -> None:
+        self.controller = controller
+        self.reach = reach(controller.root)
+        make, V = type(interpreter), interpreter.vocab_size
+        self.interpreters = {plan: make(plan, V) for plan in controller.plans}
+
+    def initial(self, states: States, horizon: int) -> Any:
+        return states, self.controller.initial(0, horizon)
+
+    def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
+        states, control = state
+        interpreter = self.interpreters[self.controller.plan(control)]
+        out: dict[Any, np.ndarray] = {}
+        for (m, after), law in _by_length(interpreter, context, limit, states).items():
+            seen, cleared = report(self.controller.root, m, after)
+            key = (m, (cleared, self.controller.update(control, [seen])))
+            out[key] = out[key] + law if key in out else law
+        return out
 
 
 def _by_length(

@@ -112,6 +112,13 @@ class Trunk:
         slot.state = None
         slot.held, slot.agreed = [], 0
 
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Forget all tokens past the first ``length``, and that any of those were committed."""
+        if slot.state is not None:
+            slot.state.lengths = [min(n, length) for n in slot.state.lengths]
+        del slot.held[length:]
+        slot.agreed = min(slot.agreed, length)
+
     def score(self, queries: Sequence[Query], index: int) -> torch.Tensor:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():

@@ -32,6 +32,9 @@ class Estimates:
             the probability that model i stops after n tokens and model k keeps the first m of
             them; a budget below M cuts it.
         max_budget: largest budget worth asking about.
+        classes: the same for kinds of text that hold equally many tokens; where given, a chain's
+            price is the mean over them. Hard text takes more rounds a token than easy text, so the
+            price on the mean text is too low.
     """
 
     names: tuple[str, ...]
@@ -43,6 +46,7 @@ class Estimates:
     owners: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
     windows: Mapping[int, np.ndarray] = field(default_factory=dict)
+    classes: tuple[Estimates, ...] = ()
 
     @property
     def target(self) -> int:

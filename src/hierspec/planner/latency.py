@@ -9,7 +9,7 @@ costs it is the general model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -58,6 +58,8 @@ def latency(estimates: Estimates, chain: Chain) -> Latency:
     Raises:
         ValueError: a level cannot draft for the one above it.
     """
+    if estimates.classes:
+        return _mean([latency(one, chain) for one in estimates.classes])
     target = chain.levels[-1]
     if chain.plain:
         ms = estimates.plain_ms if target == estimates.target else estimates.draft_ms[target, 1]
@@ -70,6 +72,17 @@ def latency(estimates: Estimates, chain: Chain) -> Latency:
     per_token = spent / tokens
     levels = tuple(float(per_token[i]) for i in chain.levels)
     return Latency(float(per_token.sum()), tokens, levels)
+
+
+def _mean(parts: Sequence[Latency]) -> Latency:
+    """Over kinds of text with equally many tokens: costs average by token, so do calls."""
+    calls = sum(1.0 / part.tokens_per_call for part in parts)
+    levels = zip(*(part.spent for part in parts), strict=True)
+    return Latency(
+        sum(part.ms_per_token for part in parts) / len(parts),
+        len(parts) / calls,
+        tuple(sum(level) / len(parts) for level in levels),
+    )
 
 
 def handed_up(estimates: Estimates, chain: Chain) -> tuple[Offer, int]:
@@ -149,7 +162,7 @@ def joined(first: Offer, second: Offer) -> Offer:
     def kept(k: int) -> np.ndarray:
         a, b = first.kept(k), second.kept(k)
         out = np.zeros((size, size))
-        for n in np.flatnonzero(first.lengths):
+        for n in np.flatnonzero(first.lengths).tolist():
             out[:, : n + 1] += np.outer(shifted(second.lengths, n), a[n, : n + 1])
             tail = shifted(b, n)[:, 1 : size - n]
             out[:, n + 1 :] += a[n, n] * tail

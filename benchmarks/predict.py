@@ -1,0 +1,196 @@
+"""Predicted against measured milliseconds a token, and whether the plan is the fastest there is.
+
+Profiles the shipped family on some prompts, predicts a set of hierarchies (two to four levels;
+exits, tables, look-ups and separate models), then runs them all interleaved on other prompts.
+
+    python benchmarks/predict.py --prompts humaneval.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import common
+import torch
+
+from hierspec import Hierarchy, HierarchyConfig, TargetConfig
+from hierspec.build import Loaded, build
+from hierspec.planner.chain import Chain
+from hierspec.planner.latency import latency
+from hierspec.planner.search import Shapes, plan
+from hierspec.profiling.candidates import parse
+from hierspec.profiling.measure import Settings, measure
+from hierspec.profiling.profile import Profile, from_dict
+
+# Names of the candidates, smallest first, each with its budget; the target is left out.
+HIERARCHIES: dict[str, tuple[tuple[str, ...], list[dict[str, int]]]] = {
+    "zoo:large?eps=0.2": (
+        ("ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"),
+        [
+            {},
+            {"zoo:small": 3},
+            {"zoo:mid": 4},
+            {"zoo:trunk": 6},
+            {"zoo:trunk": 12},
+            {"ngram": 2},
+            {"prompt-lookup": 6},
+            {"ngram": 2, "zoo:trunk": 8},
+            {"zoo:small": 2, "zoo:trunk": 8},
+            {"zoo:small": 3, "zoo:trunk": 12},
+            {"zoo:mid": 4, "zoo:trunk": 10},
+            {"zoo:small": 3, "zoo:mid": 6},
+            {"ngram": 2, "zoo:small": 3, "zoo:trunk": 10},
+            {"zoo:small": 3, "zoo:mid": 5, "zoo:trunk": 12},
+        ],
+    ),
+    "zoo:trunk": (
+        ("ngram", "zoo:small", "exit:1", "exit:2", "exit:4"),
+        [
+            {},
+            {"exit:1": 2},
+            {"exit:2": 3},
+            {"exit:1": 2, "exit:4": 4},
+            {"zoo:small": 3},
+            {"zoo:small": 2, "exit:4": 4},
+        ],
+    ),
+}
+
+
+def chain_of(profile: Profile, budgets: dict[str, int]) -> Chain:
+    names = [model["name"] for model in profile.models]
+    levels = sorted(names.index(name) for name in budgets)
+    return Chain((*levels, len(names) - 1), tuple(budgets[names[i]] for i in levels))
+
+
+def run(hierarchy: Hierarchy, prompt: str, tokens: int, temperature: float, seed: int) -> dict:
+    generation = hierarchy.start(
+        [prompt], max_new_tokens=tokens, seed=seed, ignore_eos=True, temperature=temperature
+    )
+    for _ in generation:
+        pass
+    result = generation.results()[0]
+    return {
+        "ms": 1e3 * result.decode_seconds / (result.num_tokens - 1),
+        "tokens_per_call": result.mean_acceptance_length,
+        "prompt": result.num_prompt_tokens,
+    }
+
+
+def examine(
+    profile: Profile, loaded: Loaded, wanted: list[dict[str, int]], temperature: float,
+    prompts: list[str], tokens: int,
+) -> dict[str, Any]:  # fmt: skip
+    chains: dict[str, Chain] = {}
+    for budgets in wanted:
+        name = " > ".join(f"{model} {n}" for model, n in budgets.items()) or "plain"
+        chains[name] = chain_of(profile, budgets)
+    general = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
+    chains["planned"] = general.best.chain
+    built = {
+        name: Hierarchy(build(HierarchyConfig.from_dict(profile.hierarchy(chain)), loaded))
+        for name, chain in chains.items()
+    }
+    runs: dict[str, list[dict]] = {name: [] for name in built}
+    for hierarchy in built.values():
+        run(hierarchy, prompts[0], 16, temperature, 0)
+    names = list(built)
+    for seed, prompt in enumerate(prompts):
+        for name in names[seed % len(names) :] + names[: seed % len(names)]:
+            runs[name].append(run(built[name], prompt, tokens, temperature, seed))
+        print(f"  {seed + 1}/{len(prompts)} prompts at temperature {temperature}", flush=True)
+    context = statistics.mean(r["prompt"] for r in runs["plain"]) + tokens / 2
+    estimates = profile.estimates(temperature, context=context)
+    out: dict[str, Any] = {"planned": general.to_dict(), "hierarchies": {}}
+    for name, chain in chains.items():
+        ms = [r["ms"] for r in runs[name]]
+        predicted = latency(estimates, chain)
+        measured = statistics.mean(ms)
+        out["hierarchies"][name] = {
+            "levels": list(chain.levels),
+            "num_speculative_tokens": list(chain.budgets),
+            "predicted_ms": predicted.ms_per_token,
+            "measured_ms": measured,
+            "error": predicted.ms_per_token / measured - 1.0,
+            "predicted_tokens_per_call": predicted.tokens_per_call,
+            "measured_tokens_per_call": statistics.mean(r["tokens_per_call"] for r in runs[name]),
+            "per_prompt": common.spread(ms),
+            "planned_over_this": common.ratio([r["ms"] for r in runs["planned"]], ms),
+        }
+    errors = [abs(cell["error"]) for cell in out["hierarchies"].values()]
+    out["median_error"], out["worst_error"] = statistics.median(errors), max(errors)
+    slower = [
+        name
+        for name, cell in out["hierarchies"].items()
+        if name != "planned" and cell["planned_over_this"]["low95"] > 1.0
+    ]
+    out["faster_than_planned"] = slower
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--num-prompts", type=int, default=12)
+    parser.add_argument("--profile-prompts", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--targets", nargs="+", default=list(HIERARCHIES))
+    parser.add_argument("--places", type=int, default=6)
+    parser.add_argument("--keep", type=Path, help="folder for the profiles, reused if there")
+    parser.add_argument("--name", default="predict")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    prompts, identity = common.read_prompts(args.prompts)
+    profiling = prompts[-args.profile_prompts :]
+    measured = prompts[: args.num_prompts]
+    report: dict[str, Any] = {
+        "environment": common.environment(prompts=identity),
+        "note": "profiled on the last prompts of the file, measured on the first; "
+        "zoo:large is a synthetic cost with a real distribution",
+        "tokens": args.tokens,
+        "targets": {},
+    }
+    settings = Settings(prompts=args.profile_prompts, places=args.places, tokens=args.tokens)
+    for target in args.targets:
+        candidates, wanted = HIERARCHIES[target]
+        loaded, began = Loaded(), time.perf_counter()
+        data = measure(
+            TargetConfig(model=target),
+            [parse(name) for name in candidates],
+            profiling,
+            args.temperatures,
+            settings,
+            path=args.keep / f"{target.partition('?')[0][4:]}.json" if args.keep else None,
+            loaded=loaded,
+        )
+        cells: dict[str, Any] = {"profile_seconds": time.perf_counter() - began}
+        print(f"{target}: profiled in {cells['profile_seconds']:.0f} s", flush=True)
+        profile = from_dict(data)
+        for temperature in args.temperatures:
+            cell = examine(profile, loaded, wanted, temperature, measured, args.tokens)
+            cells[str(temperature)] = cell
+            for name, row in cell["hierarchies"].items():
+                print(
+                    f"  {name:36} predicted {row['predicted_ms']:6.2f} measured "
+                    f"{row['measured_ms']:6.2f} ({row['error']:+.1%})  tokens a call "
+                    f"{row['predicted_tokens_per_call']:.2f} / "
+                    f"{row['measured_tokens_per_call']:.2f}"
+                )
+            print(
+                f"  median error {cell['median_error']:.1%}, worst {cell['worst_error']:.1%}; "
+                f"faster than planned: {cell['faster_than_planned'] or 'none'}",
+                flush=True,
+            )
+        report["targets"][target] = cells
+    report["environment"]["load_average_after"] = common.environment()["load_average"]
+    common.write(args.name, report)
+
+
+if __name__ == "__main__":
+    main()

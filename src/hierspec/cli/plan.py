@@ -1,0 +1,140 @@
+"""``hierspec plan``: which models to stack with which budgets, and whether to speculate at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..checks import temperature as check_temperature
+from ..planner.estimates import Estimates
+from ..planner.plan import LatencyModel, Plan
+from ..planner.problem import check_tokens, load_json, parse_problem
+from ..planner.search import EVERY, PLAIN, Shapes, plan
+
+PROFILE_KIND = "hierspec-profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; ``None``: as the file says, or the default."""
+
+    file: Path
+    as_json: bool = False
+    top: int = 5
+    latency_model: str | None = None
+    max_models: int | None = None
+    memory_budget: str | None = None
+    max_speculative_tokens: int | None = None
+    temperature: float | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What to plan for.
+
+    Attributes:
+        shapes: what beyond plain chains may be chosen.
+        profile: where the estimates come from; ``None`` for a problem file.
+    """
+
+    estimates: Estimates
+    latency_model: LatencyModel
+    shapes: Shapes
+    warnings: tuple[str, ...] = ()
+    profile: Any = None
+
+
+def run(options: Options) -> int:
+    """0, also where plain decoding is the fastest: that is an answer."""
+    question = read(options)
+    for warning in question.warnings:
+        print(f"hierspec: warning: {warning}", file=sys.stderr)
+    memory = None if options.memory_budget is None else size(options.memory_budget)
+    answer = plan(
+        question.estimates,
+        latency_model=question.latency_model,
+        max_models=options.max_models,
+        memory=memory,
+        top=options.top,
+        shapes=question.shapes,
+    )
+    if options.as_json:
+        print(json.dumps(described(answer, question)))
+    else:
+        from .plan_render import show
+
+        show(answer, unit=" ms" if question.profile is not None else "")
+    return 0
+
+
+def read(options: Options) -> Question:
+    """The question that a problem or a profile asks, with the command line's changes.
+
+    Raises:
+        ValueError: the file is neither, or an option does not go with it.
+    """
+    data = load_json(options.file)
+    if data.get("kind") == PROFILE_KIND:
+        question = _from_profile(options)
+    elif "kind" in data and "costs" not in data:
+        raise ValueError(
+            f"{options.file}: neither a problem (an object with costs and acceptance) nor a "
+            f'profile ("kind": "{PROFILE_KIND}")'
+        )
+    else:
+        if options.temperature is not None or options.force:
+            raise ValueError("--temperature and --force are for profiles; this file is a problem")
+        if options.max_speculative_tokens is not None:
+            check_tokens(options.max_speculative_tokens, "--max-speculative-tokens")
+            data = {**data, "max_speculative_tokens": options.max_speculative_tokens}
+        if options.latency_model is not None:
+            data = {**data, "latency_model": options.latency_model}
+        problem = parse_problem(data)
+        question = Question(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
+    return question
+
+
+def _from_profile(options: Options) -> Question:
+    from ..profiling.profile import load_profile
+
+    temperature = options.temperature or 0.0
+    check_temperature(temperature, "--temperature")
+    profile = load_profile(options.file, force=options.force)
+    if options.max_speculative_tokens is not None:
+        check_tokens(options.max_speculative_tokens, "--max-speculative-tokens")
+    estimates = profile.estimates(temperature, max_budget=options.max_speculative_tokens)
+    warnings = ()
+    if (measured := profile.nearest(temperature)) != temperature:
+        warnings = (f"planned with what was measured at temperature {measured:g}, the nearest",)
+    model = cast(LatencyModel, options.latency_model or "exact")
+    shapes = EVERY if model == "exact" else PLAIN
+    return Question(estimates, model, shapes, warnings, profile)
+
+
+def described(answer: Plan, question: Question) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    out = answer.to_dict() | {"warnings": list(question.warnings)}
+    if question.profile is not None:
+        out["hierarchy"] = question.profile.hierarchy(answer.best.chain)
+    return out
+
+
+_UNITS = {"": 1} | {
+    prefix + suffix: base ** (power + 1)
+    for base, suffix in ((1000, "b"), (1024, "ib"))
+    for power, prefix in enumerate("kmgt")
+}
+
+
+def size(text: str) -> int:
+    """Bytes of ``2GiB``, ``500MB``, ``1.5 gib`` or a plain number."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    unit = None if found is None else _UNITS.get("" if found[2] == "b" else found[2])
+    if found is None or unit is None or float(found[1]) <= 0:
+        raise ValueError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
+    return int(float(found[1]) * unit)

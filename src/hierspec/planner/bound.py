@@ -1,0 +1,180 @@
+"""What no hierarchy of these models can go below (MATH §4), and the hierarchy that comes closest.
+
+κ_k bounds the milliseconds that a token of model k costs as a level that verifies. A round on n
+tokens yields f(n) = Σ_{m ≤ n} S_ik(m) tokens in the mean. The n tokens of model i are drafted by
+it alone for ``draft_ms[i, n]``, n at most the largest budget, or verified by it for κ_i n at least:
+
+    κ_k = min( (draft_ms[i, n] + verify_ms[i, k, n]) / f(n), (κ_i n + verify_ms[i, k, n]) / f(n) )
+
+over i < k and n ≥ 1. The target's κ, or ``plain_ms`` if that is less, is the bound.
+
+Why it holds for random lengths and overshoot: the rounds of a level are alike and independent, and
+their number M is a stopping time, so with N the length from below (Wald) it holds E[M] E[f(N)]
+tokens, overshoot included, at a cost of E[M] (E[C_below] + E[verify(N)]). By induction E[C_below]
+≥ κ_i E[N], and E[κ_i N + verify(N)] ≥ κ_k E[f(N)] since it holds for every n. The target's own
+rounds are one such level. Cutting what is handed up only loses tokens that were paid for, and
+dropping the bonus only lowers f, so both are covered. P1's corollary is too: it charges the same
+rounds and counts no overshoot.
+
+Three cases are none of this and enter as terms of their own: a drafter that stops by itself, whose
+length says something about its tokens, is priced exactly under each verifier for each budget; a
+tail of t tokens of a smaller model s adds ``draft_ms[s, t]`` and S_ik(n) (f_sk(t) - 1) tokens; P2's
+orders are priced one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .chain import Chain
+from .estimates import Estimates
+from .latency import drafted
+from .mixed import mixed
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound in milliseconds a token, and the chain that attains its terms.
+
+    The chain's budgets are the bound's lengths: a plan by Wald's identity, good but not the best.
+    """
+
+    ms: float
+    chain: Chain
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """The cheapest way to a verified token: ``length`` at once from model ``below``.
+
+    ``alone``: the model below drafts by itself.
+    """
+
+    ms: float = np.inf
+    below: int = -1
+    length: int = 0
+    alone: bool = False
+
+
+def lower_bound(
+    estimates: Estimates,
+    *,
+    max_models: int | None = None,
+    usable: Collection[int] | None = None,
+    tail: int = 0,
+    orders: bool = False,
+) -> Bound:
+    """The bound over all chains of at most ``max_models`` models, target included.
+
+    Args:
+        usable: models that may take part; all by default.
+        tail: longest tail that chains may have.
+        orders: whether P2's two orders count as well.
+    """
+    if estimates.classes:  # a chain's price is the mean of prices that are each bounded
+        limits: dict[str, Any] = {
+            "max_models": max_models,
+            "usable": usable,
+            "tail": tail,
+            "orders": orders,
+        }
+        parts = [lower_bound(one, **limits).ms for one in estimates.classes]
+        whole = lower_bound(replace(estimates, classes=()), **limits)
+        return Bound(sum(parts) / len(parts), whole.chain)
+    target = estimates.target
+    models = sorted({*(range(target) if usable is None else usable), target})
+    most = len(models) if max_models is None else min(max_models, len(models))
+    ways = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
+    single = {k: _single(estimates, ways, models, k) for k in models}
+
+    # One pass upwards suffices where any number may take part; else one pass a level.
+    tables = [{k: _Term() for k in models}]
+    if most > 1:
+        tables.append(dict(single))
+    for _ in range(most - 2):
+        table = dict(single)
+        last = table if max_models is None else tables[-1]
+        for k in models:
+            for i in models[: models.index(k)]:
+                kappa = last[i].ms
+                if not estimates.can_draft(i, k) or not np.isfinite(kappa):
+                    continue
+                terms = [table[k], _chained(estimates, ways, i, k, kappa)]
+                for s in models[: models.index(i)] if tail else ():
+                    if estimates.can_draft(s, k):
+                        terms.append(_tailed(estimates, ways, s, i, k, kappa, tail))
+                table[k] = min(terms, key=_ms)
+        if max_models is None:
+            tables = [table]
+            break
+        tables.append(table)
+    ms = min(tables[-1][target].ms, float(estimates.plain_ms))
+    if orders and most > 2:
+        ms = min([ms, *(price for price, _ in mixed(estimates, models))])
+    return Bound(ms, _chain(estimates, tables))
+
+
+def _ms(term: _Term) -> float:
+    return term.ms
+
+
+def _chained(estimates: Estimates, ways: np.ndarray, i: int, k: int, kappa: float) -> _Term:
+    lengths = np.arange(1, ways.shape[2])
+    ratios = (kappa * lengths + estimates.verify_ms[i, k, 1:]) / ways[i, k, 1:]
+    best = int(ratios.argmin())
+    return _Term(float(ratios[best]), i, best + 1)
+
+
+def _tailed(
+    estimates: Estimates, ways: np.ndarray, s: int, i: int, k: int, kappa: float, longest: int
+) -> _Term:
+    """n tokens of model i, then 1..``longest`` of model s, verified by model k."""
+    last = ways.shape[2] - 1
+    n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
+    call = estimates.verify_ms[i, k, np.minimum(n + t, last)]
+    tokens = ways[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * (ways[s, k, t] - 1.0)
+    ratios = (kappa * n + estimates.draft_ms[s, t] + call) / tokens
+    best = int(ratios.min(1).argmin())
+    return _Term(float(ratios.min()), i, best + 1)
+
+
+def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -> _Term:
+    """The best single draft under model k, exactly."""
+    best = _Term()
+    last = min(estimates.max_budget, ways.shape[2] - 1)
+    for i in (i for i in models if estimates.can_draft(i, k)):
+        if i in estimates.windows:
+            ratios = np.array([_stopped(estimates, i, k, n) for n in range(1, last + 1)])
+        else:
+            n = np.arange(1, last + 1)
+            ratios = (estimates.draft_ms[i, n] + estimates.verify_ms[i, k, n]) / ways[i, k, n]
+        at = int(ratios.argmin())
+        best = min(best, _Term(float(ratios[at]), i, at + 1, alone=True), key=_ms)
+    return best
+
+
+def _stopped(estimates: Estimates, i: int, k: int, budget: int) -> float:
+    """A drafter that stops by itself, under model k."""
+    offer = drafted(estimates, i, budget)
+    tokens = float(offer.kept(k).sum())
+    ms = float(offer.spent.sum() + offer.lengths @ estimates.verify_ms[i, k])
+    return ms / tokens if tokens > 0 else np.inf
+
+
+def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:
+    """Follow the smallest terms down from the target."""
+    k, depth = estimates.target, len(tables) - 1
+    levels, budgets = [k], []
+    if estimates.plain_ms <= tables[depth][k].ms:
+        return Chain((k,))
+    while True:
+        term = tables[depth][k]
+        levels.append(term.below)
+        budgets.append(min(term.length, estimates.max_budget))
+        if term.alone:
+            return Chain(tuple(reversed(levels)), tuple(reversed(budgets)))
+        k, depth = term.below, max(depth - 1, 0)

@@ -1,0 +1,57 @@
+"""P2's two orders over estimates: drafts of two models, both verified by the target (MATH §2).
+
+All pairs and lengths are priced at once; measured curves start afresh with every run of a model,
+as in :func:`hierspec.planner.latency.joined`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import numpy as np
+
+from .chain import Chain, Order
+from .estimates import Estimates
+
+
+def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
+    """The best lengths of each order of each pair of drafters, with its milliseconds a token.
+
+    Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
+    the figure is exact below that length and too low above. Drafters with windows are left out.
+    """
+    target = estimates.target
+    drafters = [
+        i
+        for i in sorted(models)
+        if i != target and i not in estimates.windows and estimates.can_draft(i, target)
+    ]
+    n = np.arange(1, estimates.max_budget + 1)[:, None]
+    m = np.arange(1, estimates.max_budget + 1)[None]
+    for small, mid in combinations(drafters, 2):
+        for order in ("interleaved", "horizontal"):
+            ms = _prices(estimates, small, mid, n, m, order)
+            at = np.unravel_index(ms.argmin(), ms.shape)
+            budgets = int(n[at[0], 0]), int(m[0, at[1]])
+            yield float(ms[at]), Chain((small, mid, target), budgets, order=order)
+
+
+def _prices(
+    estimates: Estimates, small: int, mid: int, n: np.ndarray, m: np.ndarray, order: Order
+) -> np.ndarray:
+    """[n, m] milliseconds a token."""
+    target, last = estimates.target, estimates.survival.shape[2] - 1
+    s, q = estimates.survival[small, target], estimates.survival[mid, target]
+    from_s, from_q = np.cumsum(s) - 1.0, np.cumsum(q) - 1.0  # tokens kept of a run of that length
+    draft_s, draft_q = estimates.draft_ms[small], estimates.draft_ms[mid]
+    if order == "horizontal":
+        length, drafting = m + n, draft_q[m] + draft_s[n]
+        tokens = 1.0 + from_q[m] + q[m] * from_s[n]
+    else:
+        length, drafting = m * (n + 1), m * (draft_s[n] + draft_q[1])
+        block = s[n] * q[1]  # probability that all of a block is kept
+        blocks = sum(np.where(r < m, block**r, 0.0) for r in range(m.size))
+        tokens = 1.0 + (from_s[n] + block) * blocks
+    call = estimates.verify_ms[mid, target, np.minimum(length, last)]
+    return (drafting + call) / tokens

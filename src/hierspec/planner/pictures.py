@@ -1,0 +1,200 @@
+"""A plan as a picture: the hierarchy, and beside it what the other plans would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .chain import Chain
+from .figures import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PALE,
+    SKY,
+    VERMILION,
+    chained,
+    checked,
+    distinct,
+    new_figure,
+    plotting,
+    save,
+    shortened,
+    style,
+)
+from .plan import Choice, Plan
+
+ROWS = 9  # bars at most: the plan, runners-up, plain decoding
+BOX_STEP = 1.62  # from box to box; a box is 1 high
+
+
+def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
+    """Draw ``plan``.
+
+    Left, the levels from the smallest (below) to the target, with budgets and shares of the time;
+    right, a bar for the plan, for its runners-up and for plain decoding, with the lower bound.
+
+    Args:
+        path: ends in ``.svg`` or ``.png``.
+        unit: of the costs.
+
+    Raises:
+        ValueError: another ending, or matplotlib is not installed.
+    """
+    path = checked(path)
+    bars = _bars(plan)
+    # Inches: both sides hang from the heading, and no row grows with the other side.
+    tall = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77
+    long = 0.56 * (len(bars) + 0.15)
+    height = max(tall + 1.1, long + 1.7)
+    with style():
+        figure = new_figure(11.0, height)
+        figure.text(0.03, 1 - 0.33 / height, _title(plan), fontsize=14, weight="bold", va="center")
+        figure.text(
+            0.03, 1 - 0.63 / height, _subtitle(plan, unit), fontsize=9.5, color=GREY, va="center"
+        )
+        left = figure.add_axes((0.03, 1 - (tall + 1) / height, 0.40, tall / height))
+        _draw_levels(left, plan.best, plan)
+        right = figure.add_axes((0.48, 1 - (long + 1) / height, 0.49, long / height))
+        _draw_bars(right, bars, plan, unit)
+        save(figure, path)
+
+
+def _title(plan: Plan) -> str:
+    if plan.best.chain.plain:
+        return "Plan: decode plainly, speculation does not pay here"
+    return f"Plan: {plan.speedup:.2f}× plain decoding"
+
+
+def _subtitle(plan: Plan, unit: str) -> str:
+    return (
+        f"{plan.best.ms:.4g} {unit} a token; plain decoding {plan.estimates.plain_ms:.4g} {unit}; "
+        f"no chain of these models goes below {plan.lower_bound:.4g} {unit}"
+    )
+
+
+def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
+    """Boxes of height 1 at 0, 1.62, …, and between them what goes up and what comes down."""
+    chain, latency, step = choice.chain, choice.latency, BOX_STEP
+    top = step * (len(chain.levels) - 1) + 1
+    axes.set_xlim(0, 10)
+    axes.set_ylim(-0.1, top + 0.1)
+    axes.axis("off")
+    patch = plotting("patches").FancyBboxPatch
+    for number, model in enumerate(chain.levels):
+        y = step * number
+        target = number == len(chain.levels) - 1
+        edge = BLUE if target else SKY
+        axes.add_patch(
+            patch(
+                (0.1, y), 9.8, 1, boxstyle="round,pad=0,rounding_size=0.12",
+                facecolor="white", edgecolor=edge, linewidth=2.2 if target else 1.4,
+            )
+        )  # fmt: skip
+        name = shortened(plan.estimates.names[model], 36)
+        axes.text(0.4, y + 0.7, name, fontsize=11.5, weight="bold", va="center")
+        axes.text(9.65, y + 0.28, _role(choice, number), fontsize=9, va="center", ha="right")
+        share = latency.spent[number] / latency.ms_per_token
+        axes.barh(y + 0.28, 2.6, height=0.2, left=0.4, color=PALE)
+        axes.barh(y + 0.28, 2.6 * share, height=0.2, left=0.4, color=edge)
+        percent = "< 1" if share < 0.005 else f"{100 * share:.0f}"
+        text = f"{percent} % of the time"
+        axes.text(3.2, y + 0.28, text, fontsize=9, color=GREY, va="center")
+        if not target:
+            _draw_between(axes, chain, number, y + 1, y + step)
+
+
+def _draw_between(axes: Any, chain: Chain, number: int, low: float, high: float) -> None:
+    middle = (low + high) / 2
+    verified = chain.order == "chain" or number == len(chain.levels) - 2
+    if not verified:
+        axes.text(5, middle, _in_turn(chain), fontsize=9, va="center", ha="center")
+        return
+    shared = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "shrinkA": 2,
+              "shrinkB": 2}  # fmt: skip
+    axes.annotate("", (1.0, high), (1.0, low), arrowprops={**shared, "color": ORANGE})
+    axes.annotate("", (6.6, low), (6.6, high), arrowprops={**shared, "color": BLUE})
+    axes.text(1.35, middle, _handed_up(chain, number), fontsize=9, va="center")
+    axes.text(6.95, middle, "verifies, corrects", fontsize=9, va="center")
+
+
+def _role(choice: Choice, number: int) -> str:
+    chain = choice.chain
+    if number == len(chain.levels) - 1:
+        if chain.plain:
+            return "one token a call"
+        return f"{choice.latency.tokens_per_call:.2f} tokens a call"
+    if number == 0 or chain.order != "chain":
+        return "token by token"
+    if chain.levels[number] in chain.dropped_bonus:
+        return "drops its bonus token"
+    return f"rounds until it holds {chain.budgets[number]}"
+
+
+def _handed_up(chain: Chain, number: int) -> str:
+    budget = chain.budgets[number]
+    if chain.order == "interleaved":
+        small, times = chain.budgets
+        return f"drafts {(small + 1) * times} tokens together"
+    if chain.order == "horizontal":
+        return f"drafts {sum(chain.budgets)} tokens together"
+    if number == 0:
+        return f"drafts {budget} token{'s' if budget > 1 else ''}"
+    tail = f" + tail of {chain.tail}" if chain.tail else ""
+    return f"hands up at least {budget}{tail}"
+
+
+def _in_turn(chain: Chain) -> str:
+    if chain.order == "interleaved":
+        small, times = chain.budgets
+        return f"in turn: {small} from below, 1 from above; {times} times"
+    small, mid = chain.budgets
+    return f"one after the other: {mid} from above, then {small} from below"
+
+
+def _bars(plan: Plan) -> list[tuple[str, float, str]]:
+    """Label, latency and colour, best first; plain decoding in its place."""
+    runners = [choice for choice in plan.runners_up if not choice.chain.plain][: ROWS - 2]
+    bars = [(_label(plan, choice), choice.ms, SKY) for choice in runners]
+    if plan.best.chain.plain:
+        bars.append(("plain decoding", plan.best.ms, BLUE))
+    else:
+        bars.append((_label(plan, plan.best), plan.best.ms, BLUE))
+        bars.append(("plain decoding", plan.estimates.plain_ms, GREY))
+    return sorted(bars, key=lambda bar: bar[1])
+
+
+def _label(plan: Plan, choice: Choice) -> str:
+    chain = choice.chain
+    extras = [chain.order] if chain.order != "chain" else []
+    extras += [f"tail {chain.tail}"] if chain.tail else []
+    extras += ["bonus dropped"] if chain.dropped_bonus else []
+    note = f" ({', '.join(extras)})" if extras else ""
+    names = distinct(plan.estimates.names)
+    return chained([names[i] for i in chain.levels], chain.budgets, 60 - len(note)) + note
+
+
+def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> None:
+    plain = plan.estimates.plain_ms
+    for row, (label, ms, color) in enumerate(bars):
+        axes.barh(row, ms, height=0.36, color=color, zorder=2)
+        white = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+        axes.annotate(
+            f"{plain / ms:.2f}×   {label}", (0, row - 0.2), (2, 3), textcoords="offset points",
+            fontsize=9, va="bottom", zorder=4, bbox=white,
+        )  # fmt: skip
+    axes.axvline(plain, color=VERMILION, linestyle="--", linewidth=1.3, label="plain decoding")
+    axes.axvline(
+        plan.lower_bound, color="black", linestyle=":", linewidth=1.5, zorder=3,
+        label="lower bound of all chains",
+    )  # fmt: skip
+    axes.set_ylim(len(bars) - 0.65, -0.8)
+    axes.set_xlim(0, 1.04 * max(ms for _, ms, _ in bars))
+    axes.set_yticks([])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="x", labelsize=8.5, length=3)
+    axes.set_xlabel(f"{unit} a token", fontsize=9, labelpad=3, loc="left")
+    axes.legend(
+        loc="upper right", bbox_to_anchor=(1.01, 0), bbox_transform=axes.transAxes, ncols=2,
+        frameon=False, fontsize=8.5, borderaxespad=2.4,
+    )  # fmt: skip

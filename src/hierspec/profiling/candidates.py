@@ -1,0 +1,186 @@
+"""Which models a profile is about: the command line's words for them, and the models themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import build
+from ..checks import is_number
+from ..config import HierarchyConfig, LevelConfig, TargetConfig
+from ..drafters.prompt_lookup import PromptLookup
+from ..windows import EntropyWindow, FixedWindow, Window
+
+_OPTIONS = ("temperature", "window", "dtype", "backend")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that may become a level.
+
+    Attributes:
+        name: as the user wrote it; no two are alike.
+        level: as in the hierarchy file, with a budget of 1 that means nothing.
+    """
+
+    name: str
+    level: LevelConfig
+
+    @property
+    def verifies(self) -> bool:
+        """Whether it may also verify: tables and look-ups only draft."""
+        return self.level.method in ("draft_model", "early_exit") and not self.window.signal
+
+    @property
+    def window(self) -> Window:
+        return self.level.window
+
+
+def parse(text: str) -> Candidate:
+    """A candidate from the command line.
+
+    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
+    ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
+    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
+
+    Raises:
+        ValueError: with what is wrong and how it is written.
+    """
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            level = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
+        if not isinstance(level, dict):
+            raise ValueError(f"candidate {text[:40]!r} must be an object")
+        return _candidate(text, level)
+    head, *rest = text.split(",")
+    level = _method(head)
+    for option in rest:
+        key, equals, value = option.partition("=")
+        if key not in _OPTIONS or not equals:
+            raise ValueError(
+                f"candidate {text!r}: {option!r} is no option; there are: "
+                + ", ".join(f"{name}=..." for name in _OPTIONS)
+            )
+        level[key] = _number(text, value) if key == "temperature" else value
+    return _candidate(text, level)
+
+
+def _method(head: str) -> dict[str, Any]:
+    kind, _, detail = head.partition(":")
+    if kind == "exit":
+        if not detail.isdigit():
+            raise ValueError(f"candidate {head!r}: say exit:LAYER, as in exit:4")
+        return {"method": "early_exit", "exit_layer": int(detail)}
+    if kind in ("ngram", "ngram_table"):
+        return {"method": "ngram_table", **({"table": detail} if detail else {})}
+    if head in ("prompt-lookup", "prompt_lookup"):
+        return {"method": "prompt_lookup"}
+    if not head:
+        raise ValueError("a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup")
+    return {"method": "draft_model", "model": head}
+
+
+def _number(text: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not is_number(number):
+        raise ValueError(f"candidate {text!r}: temperature must be a number, not {value!r}")
+    return number
+
+
+def _candidate(name: str, level: dict[str, Any]) -> Candidate:
+    whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
+    try:
+        parsed = HierarchyConfig.from_dict(whole).levels[0]
+    except ValueError as error:
+        raise ValueError(f"candidate {name!r}: {error}") from None
+    assert isinstance(parsed, LevelConfig)
+    return Candidate(name, parsed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entrant:
+    """A loaded candidate, or the target itself.
+
+    Attributes:
+        model: what the engine runs; a :class:`PromptLookup` or a language model.
+        owner: name of the weights it needs.
+        candidate: ``None`` for the target.
+    """
+
+    name: str
+    model: Any
+    owner: str
+    candidate: Candidate | None = None
+
+    @property
+    def scores(self) -> bool:
+        """Whether it has a law of its own for any text."""
+        return not isinstance(self.model, PromptLookup)
+
+    @property
+    def verifies(self) -> bool:
+        return self.candidate is None or self.candidate.verifies
+
+    @property
+    def temperature(self) -> float | None:
+        return self.candidate.level.temperature if self.candidate else None
+
+    @property
+    def window(self) -> Window:
+        """One that reads the signal of the candidate's window and never stops."""
+        stops = self.candidate is not None and self.candidate.window.signal
+        return EntropyWindow(threshold=float("inf")) if stops else FixedWindow()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Everything to be measured, loaded. ``entrants`` end with the target."""
+
+    target: TargetConfig
+    entrants: tuple[Entrant, ...]
+    tokenizer: Any
+
+    @property
+    def vocab_size(self) -> int:
+        return self.entrants[-1].model.vocab_size
+
+    def ordered(self, order: Sequence[int]) -> Pool:
+        """The same with the entrants in another order."""
+        return dataclasses.replace(self, entrants=tuple(self.entrants[i] for i in order))
+
+
+def load(
+    target: TargetConfig, candidates: Sequence[Candidate], loaded: build.Loaded | None = None
+) -> Pool:
+    """Load the models; one checkpoint is loaded once.
+
+    Raises:
+        ValueError: two candidates alike, a model that cannot be loaded, or another vocabulary.
+    """
+    names = [candidate.name for candidate in candidates]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"candidate {twice[0]!r} is given twice; leave one out")
+    loaded = loaded or build.Loaded()
+    levels = tuple(candidate.level for candidate in candidates)
+    top, views = build.models(target, levels, loaded)
+    entrants = [
+        Entrant(candidate.name, model, _owner(target, candidate.level), candidate)
+        for candidate, (model, _) in zip(candidates, views, strict=True)
+    ]
+    entrants.append(Entrant(target.model, top, target.model))
+    return Pool(target, tuple(entrants), loaded.tokenizers.get(target.model))
+
+
+def _owner(target: TargetConfig, level: LevelConfig) -> str:
+    if level.method == "early_exit":
+        return target.model
+    return getattr(level, "model", None) or getattr(level, "table", None) or level.method

@@ -1,0 +1,217 @@
+"""What calls cost, measured inside real rounds: laws, draws and verification included.
+
+A call is dearer after another model has had the caches of the processor, a check of n tokens is
+dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
+So every pair of models is timed as a two-level hierarchy with budgets of several lengths, all
+pairs and lengths in turns, and medians are taken.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..dice import PhiloxDice
+from ..hierarchy import Draft, Verify, initial_states
+from ..params import SamplingParams
+from ..runtime import Runtime
+from ..sequences import Sequence as LiveSequence
+from ..types import Check
+from ..verifiers import base as verifiers
+from .candidates import Pool
+from .rates import rewind
+
+WARM, TIMED = 1, 2  # rounds of a turn
+Samples = dict[int, list[float]]  # by number of tokens: milliseconds
+
+
+@dataclass(slots=True, eq=False)
+class PairTimes:
+    """Milliseconds of a pair's calls, by length of the draft.
+
+    Attributes:
+        draft: of the drafter for n tokens, from its first step after the verifier's call.
+        check: of the verifier's call on n tokens, its share of the engine's own work included.
+    """
+
+    draft: Samples = field(default_factory=lambda: defaultdict(list))
+    check: Samples = field(default_factory=lambda: defaultdict(list))
+
+
+class _Clock(Runtime):
+    """Rounds that note what every request took."""
+
+    def __init__(self, root: Verify, vocab_size: int) -> None:
+        super().__init__(root, vocab_size)
+        self.calls: list[tuple[bool, int, float]] = []
+
+    def _answer(self, first: Any, group: list[Any]) -> list[Any]:
+        began = time.perf_counter()
+        answers = super()._answer(first, group)
+        _synchronise(first.node.model)
+        seconds = time.perf_counter() - began
+        check = isinstance(first, Check)
+        tokens = len(group[0].request.draft) if check else len(answers[0][0])
+        self.calls.append((check, tokens, seconds))
+        return answers
+
+
+class Stopwatch:
+    """Times pairs on one growing text, which is wound back after every turn.
+
+    Args:
+        tokens: the text that calls are conditioned on.
+    """
+
+    def __init__(
+        self, pool: Pool, tokens: Sequence[int], temperature: float, seed: int = 0
+    ) -> None:
+        self.pool, self.base = pool, len(tokens)
+        self.roots: dict[tuple[int | None, int, int], Verify] = {}
+        root = self._root(None, len(pool.entrants) - 1, 0)
+        self.sequence = LiveSequence(
+            id=0,
+            root=root,
+            tokens=list(tokens),
+            params=SamplingParams(temperature=temperature),
+            dice=PhiloxDice(seed),
+            wanted=1 << 30,
+        )
+
+    def close(self) -> None:
+        self.sequence.close()
+
+    def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
+        """A few rounds of one pair; the first are not counted, since the caches were another's."""
+        sequence = self.sequence
+        sequence.root = self._root(drafter, verifier, budget)
+        sequence.states = initial_states(sequence.root)
+        clock = _Clock(sequence.root, self.pool.vocab_size)
+        for number in range(WARM + TIMED):
+            clock.calls.clear()
+            began = time.perf_counter()
+            (verdict,) = clock.round([sequence])
+            own = time.perf_counter() - began - sum(seconds for *_, seconds in clock.calls)
+            sequence.tokens.extend(verdict.emitted.tokens)
+            if number < WARM:
+                continue
+            for check, tokens, seconds in clock.calls:
+                if check:
+                    times.check[tokens].append(1e3 * (seconds + own))
+                else:
+                    times.draft[tokens].append(1e3 * seconds)
+        # Wound back, for the same tokens again would cost nothing.
+        rewind(sequence, self.base)
+
+    def _root(self, drafter: int | None, verifier: int, budget: int) -> Verify:
+        key = (drafter, verifier, budget)
+        if key not in self.roots:
+            top = self.pool.entrants[verifier]
+            below = None
+            if drafter is not None:
+                low = self.pool.entrants[drafter]
+                below = Draft(0, low.name, low.model, budget, low.window, low.temperature)
+            rule = verifiers.get("block")
+            at = 0 if below is None else 1
+            self.roots[key] = Verify(
+                at, top.name, top.model, 1, rule, below, temperature=top.temperature
+            )
+        return self.roots[key]
+
+
+def _synchronise(model: Any) -> None:
+    device = getattr(model, "device", None)
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is timed in one go; ``drafter`` is ``None`` for a call without a draft."""
+
+    drafter: int | None
+    verifier: int
+    budget: int
+
+
+def time_pairs(
+    pool: Pool,
+    pairs: Sequence[tuple[int | None, int]],
+    tokens: Sequence[int],
+    *,
+    budgets: Sequence[int],
+    repeats: int,
+    temperature: float,
+    seed: int = 0,
+    done: Callable[[], None] = lambda: None,
+) -> dict[tuple[int | None, int], PairTimes]:
+    """Time all pairs and budgets, in a new random order every time around.
+
+    A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
+    """
+    turns = [Turn(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
+    times: dict[tuple[int | None, int], PairTimes] = {pair: PairTimes() for pair in pairs}
+    shuffle = random.Random(seed)
+    watch = Stopwatch(pool, tokens, temperature, seed)
+    try:
+        for _ in range(repeats):
+            shuffle.shuffle(turns)
+            for turn in turns:
+                pair = (turn.drafter, turn.verifier)
+                watch.turn(turn.drafter, turn.verifier, turn.budget, times[pair])
+                done()
+    finally:
+        watch.close()
+    return times
+
+
+def summary(samples: Samples) -> dict[str, dict[str, float]]:
+    """Per length: median, quartiles and number of the samples, in milliseconds."""
+    out = {}
+    for n in sorted(samples):
+        low, middle, high = np.percentile(samples[n], [25, 50, 75])
+        out[str(n)] = {
+            "median": round(float(middle), 5),
+            "low": round(float(low), 5),
+            "high": round(float(high), 5),
+            "count": len(samples[n]),
+        }
+    return out
+
+
+def alone(pool: Pool, tokens: Sequence[int], temperature: float, repeats: int = 5) -> list[float]:
+    """Milliseconds of a call without a draft, of every entrant; 0 for what is no model."""
+    scoring: list[tuple[int | None, int]] = [
+        (None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores
+    ]
+    times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
+    return [
+        float(np.median(times[None, k].check[0])) if entrant.scores else 0.0
+        for k, entrant in enumerate(pool.entrants)
+    ]
+
+
+def order(pool: Pool, milliseconds: Sequence[float]) -> list[int]:
+    """The entrants from the cheapest call to the dearest; the target stays last.
+
+    Exits of one trunk stand in the order of their layers, whatever the noise.
+    """
+    *numbers, target = range(len(pool.entrants))
+    layers = {i: getattr(pool.entrants[i].model, "exit_layer", 0) for i in numbers}
+    owners = {i: pool.entrants[i].owner for i in numbers}
+    floor = {
+        i: max(
+            milliseconds[j]
+            for j in numbers
+            if j == i or (owners[j] == owners[i] and layers[j] < layers[i])
+        )
+        for i in numbers
+    }
+    return [*sorted(numbers, key=lambda i: (floor[i], layers[i])), target]

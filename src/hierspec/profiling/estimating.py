@@ -1,0 +1,160 @@
+"""From what was measured to what the planner reads: curves made whole, samples made smooth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..planner.estimates import LONGEST, Estimates
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def estimates(
+    models: Sequence[Mapping[str, Any]],
+    memory: Mapping[str, int],
+    measured: Mapping[str, Any],
+    *,
+    max_budget: int,
+    context: float | None = None,
+    rule: str = "block",
+) -> Estimates:
+    """The planner's view of one temperature's measurements.
+
+    Args:
+        context: tokens before a call; default: as long as those that were timed.
+        rule: whose survival curves, ``block`` or ``tokenwise``.
+    """
+    count, size = len(models), LONGEST + 1
+    costs = _Costs(measured, count, context)
+    draft_ms, cold = costs.drafts(size)
+    checks = costs.checks(size) + cold[:, :, None]
+    target, per_token = count - 1, measured["token_ms"]
+
+    def of(curves: Sequence[tuple[int, int, Mapping[str, Any]]]) -> Estimates:
+        survival = np.full((count, count, size), np.nan)
+        windows: dict[int, np.ndarray] = {}
+        for i, k, curve in curves:
+            survival[i, k] = extended(np.asarray(curve[rule]), size)
+            if curve.get("joint") is not None:
+                joint = np.asarray(curve["joint"][rule])
+                windows.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
+        verify_ms = checks.copy()
+        # A token also costs what the caller's loop does with it; a call yields E[tokens] of them.
+        verify_ms[:, target] += per_token * np.nan_to_num(survival[:, target]).cumsum(-1)
+        return Estimates(
+            names=tuple(model["name"] for model in models),
+            survival=survival,
+            draft_ms=draft_ms,
+            verify_ms=verify_ms,
+            plain_ms=costs.single(target) + per_token,
+            max_budget=max_budget,
+            owners=tuple(model["owner"] for model in models),
+            memory=dict(memory),
+            windows=windows,
+        )
+
+    pairs = measured["pairs"]
+    whole = of(
+        [(p["drafter"], p["verifier"], {**p["survival"], "joint": p.get("joint")}) for p in pairs]
+    )
+    kinds = min((len(pair["classes"]) for pair in pairs), default=1)
+    if kinds < 2:
+        return whole
+    parts = [
+        of([(p["drafter"], p["verifier"], p["classes"][c]) for p in pairs]) for c in range(kinds)
+    ]
+    return dataclasses.replace(whole, classes=tuple(parts))
+
+
+def extended(curve: np.ndarray, size: int) -> np.ndarray:
+    """A survival curve [M+1] carried on to ``size`` entries at its last rate of survival."""
+    out = np.empty(size)
+    measured = min(len(curve), size)
+    out[:measured] = curve[:measured]
+    if measured < size:
+        back = min(4, measured - 1)
+        start, end = out[measured - 1 - back], out[measured - 1]
+        rate = (end / start) ** (1 / back) if start > 0 and back else 0.0
+        out[measured:] = end * rate ** np.arange(1, size - measured + 1)
+    return out
+
+
+class _Costs:
+    """Median times as functions of the number of tokens, moved to a context length."""
+
+    def __init__(self, measured: Mapping[str, Any], count: int, context: float | None) -> None:
+        self.count = count
+        self.rows = {(row["drafter"], row["verifier"]): row for row in measured["costs"]}
+        base = measured["context"]
+        self.extra = 0.0 if context is None else context - base["tokens"]
+        self.slopes = {row["model"]: row for row in base["slopes"]}
+
+    def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """[K+1, size] for n tokens in a row; and [K+1, K+1], what a pair's first step adds."""
+        out = np.zeros((self.count, size))
+        cold = np.zeros((self.count, self.count))
+        lengths = np.arange(size)
+        for i in range(self.count):
+            seen = {k: _points(row["draft"]) for (j, k), row in self.rows.items() if j == i}
+            seen = {k: points for k, points in seen.items() if len(points[0])}
+            if not seen:
+                out[i] = lengths * self.single(i) if (None, i) in self.rows else 0.0
+                continue
+            curves = {k: _line(points, lengths) for k, points in seen.items()}
+            whole = np.stack(list(curves.values()))
+            first = whole[:, 1].min()
+            out[i, 1:] = first + np.median(whole[:, 1:] - whole[:, 1:2], axis=0)
+            out[i, 1:] += lengths[1:] * self._slope(i, 0)
+            for k, (at, values) in seen.items():
+                drafted = at > 0
+                gap = values[drafted] - (out[i][at[drafted]] - at[drafted] * self._slope(i, 0))
+                cold[i, k] = float(np.median(gap)) if drafted.any() else 0.0
+        return out, cold
+
+    def checks(self, size: int) -> np.ndarray:
+        """[K+1, K+1, size] for one call on n tokens."""
+        out = np.zeros((self.count, self.count, size))
+        lengths = np.arange(size)
+        for (i, k), row in self.rows.items():
+            if i is None:
+                continue
+            at, values = _points(row["check"])
+            if at[0] != 0 and (None, k) in self.rows:
+                at, values = np.append(0, at), np.append(self._alone(k), values)
+            slope = self._slope(k, 0) + lengths / 8 * (self._slope(k, 8) - self._slope(k, 0))
+            out[i, k] = _line((at, values), lengths) + slope
+        return out
+
+    def single(self, k: int) -> float:
+        """One call of model k without a draft."""
+        return self._alone(k) + self._slope(k, 0)
+
+    def _alone(self, k: int) -> float:
+        return self.rows[None, k]["check"]["0"]["median"]
+
+    def _slope(self, k: int, tokens: int) -> float:
+        """Milliseconds that the longer context adds to a call on so many tokens."""
+        slopes = self.slopes.get(k)
+        return self.extra * slopes[f"ms_per_token_{tokens}"] if slopes else 0.0
+
+
+def _points(samples: Mapping[str, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:
+    at = sorted(int(n) for n in samples)
+    return np.array(at, dtype=int), np.array([samples[str(n)]["median"] for n in at])
+
+
+def _line(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Straight lines between points; beyond the last one on with the slope from the middle on."""
+    at, values = points
+    out = np.interp(lengths, at, values)
+    if len(at) > 1:
+        half = len(at) // 2
+        last = min(half, len(at) - 2)
+        slope = (values[-1] - values[last]) / (at[-1] - at[last])
+        beyond = lengths > at[-1]
+        out[beyond] = values[-1] + max(slope, 0.0) * (lengths[beyond] - at[-1])
+    return out

@@ -1,0 +1,314 @@
+"""How often models agree: acceptance for every pair, and survival curves of real drafts.
+
+The target continues every prompt. Along these texts every drafter runs a few real rounds under the
+target at places spread evenly, so that drafts begin where drafts do begin: after a correction or a
+bonus token. Every model between the two scores the same drafts. Laws are reduced to numbers at once
+and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..dice import PhiloxDice
+from ..hierarchy import Draft, Verify
+from ..laws import DenseLaws, Laws
+from ..lm.base import Context, Query
+from ..lm.trunk import Trunk
+from ..params import SamplingParams
+from ..runtime import Runtime
+from ..sampling import Job, laws
+from ..sequences import Sequence as LiveSequence
+from ..types import Proposal, Verdict
+from ..verifiers import base as verifiers
+from .candidates import Entrant, Pool
+
+MAX_ENTRIES = 2**24  # of all laws at hand at one time: 64 MB in float32
+
+
+@dataclass(slots=True, eq=False)
+class Drafts:
+    """What became of one drafter's drafts: an entry per draft.
+
+    Attributes:
+        lengths: how many tokens it had; data-dependent for look-ups.
+        entropies: [n] nats, of the drafter's own rows; NaN where its window reads none.
+        tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
+            first m tokens; 0 past its end.
+        block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
+        kept: how many tokens the target kept.
+    """
+
+    lengths: list[int] = field(default_factory=list)
+    entropies: list[tuple[float, ...]] = field(default_factory=list)
+    tokenwise: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    block: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    kept: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Agreement:
+    """Two models on the same texts: sums over positions of 1 − TV and of equal argmaxes."""
+
+    overlap: float = 0.0
+    equal: float = 0.0
+    positions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        places: per text, where rounds are run.
+        rounds: drafts at each place; one more goes before them, uncounted.
+        max_budget: M, tokens of a draft.
+        temperature: the request's; 0 is greedy.
+    """
+
+    places: int
+    rounds: int
+    max_budget: int
+    temperature: float
+    seed: int = 0
+
+
+def continuations(
+    pool: Pool, prompts: Sequence[Sequence[int]], length: int, plan: Plan
+) -> list[list[int]]:
+    """Every prompt with ``length`` tokens of the target's own after it."""
+    root = _plain(pool)
+    runtime = Runtime(root, pool.vocab_size)
+    texts: list[list[int]] = []
+    size = max(1, MAX_ENTRIES // pool.vocab_size)
+    for at in range(0, len(prompts), size):
+        sequences = _sequences(root, prompts[at : at + size], plan)
+        try:
+            for _ in range(length):
+                _commit(sequences, runtime.round(sequences))
+        finally:
+            _close(sequences)
+        texts += [sequence.tokens for sequence in sequences]
+    return texts
+
+
+def follow_drafts(
+    pool: Pool,
+    drafter: int,
+    above: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    plan: Plan,
+) -> Drafts:
+    """Real rounds of a drafter under the target, seen by every verifier in ``above`` too.
+
+    Args:
+        texts: the target's own; ``starts``: where each prompt ends.
+    """
+    entrant, target = pool.entrants[drafter], pool.entrants[-1]
+    below = Draft(
+        0, entrant.name, entrant.model, plan.max_budget, entrant.window, entrant.temperature
+    )
+    root = Verify(1, target.name, target.model, 1, verifiers.get("block"), below)
+    runtime = _Tap(root, pool, [*above, len(pool.entrants) - 1], plan.max_budget)
+    sequences = _sequences(root, [text[:n] for text, n in zip(texts, starts, strict=True)], plan)
+    try:
+        for place in range(plan.places):
+            for sequence, text, start in zip(sequences, texts, starts, strict=True):
+                length = len(sequence.tokens)
+                sequence.tokens.extend(
+                    text[length : start + (len(text) - start) * place // plan.places]
+                )
+            lengths = [len(sequence.tokens) for sequence in sequences]
+            for number in range(plan.rounds + 1):
+                runtime.counting = number > 0
+                _commit(sequences, runtime.round(sequences))
+            for sequence, length in zip(sequences, lengths, strict=True):
+                rewind(sequence, length)
+    finally:
+        _close(sequences)
+    return runtime.seen
+
+
+def rewind(sequence: LiveSequence, length: int) -> None:
+    """Wind a sequence back to its first ``length`` tokens, as if what came after had not been."""
+    del sequence.tokens[length:]
+    for owner, slot in sequence.slots.values():
+        if isinstance(owner, Trunk):
+            owner.rewind(slot, length)
+        else:
+            owner.close(slot)  # a table's, or an index of the text: made anew in no time
+
+
+def _plain(pool: Pool) -> Verify:
+    return Verify(0, "target", pool.entrants[-1].model, 1, verifiers.get("block"), None)
+
+
+def _sequences(root: Verify, texts: Sequence[Sequence[int]], plan: Plan) -> list[LiveSequence]:
+    return [
+        LiveSequence(
+            id=i,
+            root=root,
+            tokens=list(text),
+            params=SamplingParams(temperature=plan.temperature),
+            dice=PhiloxDice(plan.seed, i),
+            wanted=1 << 30,
+        )
+        for i, text in enumerate(texts)
+    ]
+
+
+def _commit(sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+    for sequence, verdict in zip(sequences, verdicts, strict=True):
+        sequence.tokens.extend(verdict.emitted.tokens)
+
+
+def _close(sequences: Sequence[LiveSequence]) -> None:
+    for sequence in sequences:
+        sequence.close()
+
+
+class _Tap(Runtime):
+    """Rounds in which every draft is shown to several verifiers before the target's check."""
+
+    def __init__(self, root: Verify, pool: Pool, above: Sequence[int], max_budget: int) -> None:
+        super().__init__(root, pool.vocab_size)
+        self.pool, self.above, self.max_budget = pool, above, max_budget
+        self.seen, self.counting = Drafts(), True
+
+    def _check(self, node: Verify, group: list[Any]) -> list[Verdict]:
+        if not self.counting:
+            return super()._check(node, group)
+        drafts = [task.request.draft for task in group]
+        self.seen.lengths += [len(draft) for draft in drafts]
+        self.seen.entropies += [draft.signals for draft in drafts]
+        size = max(1, MAX_ENTRIES // (self.pool.vocab_size * (self.max_budget + 1)))
+        for number in self.above:
+            tokenwise = self.seen.tokenwise.setdefault(number, [])
+            block = self.seen.block.setdefault(number, [])
+            for at in range(0, len(group), size):
+                tasks, some = group[at : at + size], drafts[at : at + size]
+                sequences = [task.sequence for task in tasks]
+                contexts = [
+                    Context(sequence.tokens, draft.tokens)
+                    for sequence, draft in zip(sequences, some, strict=True)
+                ]
+                rows = _laws(self.pool, number, sequences, contexts, [len(d) for d in some])
+                for draft, p in zip(some, rows, strict=True):
+                    first, second = survival(draft, p, self.max_budget)
+                    tokenwise.append(first)
+                    block.append(second)
+        verdicts = super()._check(node, group)
+        self.seen.kept += [verdict.num_accepted for verdict in verdicts]
+        return verdicts
+
+
+def survival(draft: Proposal, p: Laws, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
+    one = np.zeros(max_budget + 1)
+    other = np.zeros(max_budget + 1)
+    one[0] = other[0] = 1.0
+    if draft.tokens:
+        ratios = _probs(p, draft.tokens) / _probs(draft.laws, draft.tokens)
+        one[1 : len(ratios) + 1] = np.minimum(ratios, 1.0).cumprod()
+        for m, ratio in enumerate(ratios, 1):
+            other[m] = min(1.0, other[m - 1] * ratio)
+    return one, other
+
+
+def _probs(rows: Laws, tokens: Sequence[int]) -> np.ndarray:
+    if isinstance(rows, DenseLaws) and max(tokens) < rows.width:
+        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
+        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
+    return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])
+
+
+def agreements(
+    pool: Pool,
+    texts: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    stops: Sequence[int],
+    plan: Plan,
+) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
+    """One teacher-forced pass of every model that has a law, over a span of every text.
+
+    Args:
+        starts, stops: per text; the laws of the tokens at positions start … stop − 1.
+
+    Returns:
+        sums for every pair, and per text and position the mean of 1 − TV from the target over the
+        candidates: how easy the text is.
+    """
+    scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
+    sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
+    target, ease = len(pool.entrants) - 1, []
+    width = max(1, MAX_ENTRIES // (pool.vocab_size * len(scoring)))
+    for text, start, stop in zip(texts, starts, stops, strict=True):
+        (sequence,) = _sequences(_plain(pool), [text], plan)
+        easy = np.zeros(max(stop - max(start, 1), 0))
+        try:
+            for low in range(max(start, 1), stop, width):
+                high = min(low + width, stop)
+                context = Context(text[: high - 1])
+                rows = {}
+                for number in scoring:
+                    (law,) = _laws(pool, number, [sequence], [context], [high - 1 - low])
+                    rows[number] = law.dense(pool.vocab_size)
+                for (i, k), total in sums.items():
+                    overlap = torch.minimum(rows[i].to(rows[k]), rows[k]).sum(-1)
+                    if k == target:
+                        at = low - max(start, 1)
+                        easy[at : at + high - low] += overlap.cpu().numpy() / (len(scoring) - 1)
+                    total.overlap += float(overlap.sum())
+                    total.equal += float((rows[i].argmax(-1) == rows[k].argmax(-1)).sum())
+                    total.positions += high - low
+        finally:
+            sequence.close()
+        ease.append(easy)
+    return sums, ease
+
+
+def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
+    """The class of every counted draft of :func:`follow_drafts`, 0 hardest, in its order.
+
+    The places are ranked by how easy the text after them is, up to the next place, and cut into
+    ``count`` classes of equally many tokens.
+    """
+    spans = [np.array_split(easy, plan.places) for easy in ease]
+    scores = np.array([[span.mean() if len(span) else 0.0 for span in row] for row in spans])
+    ranks = scores.ravel().argsort(kind="stable").argsort().reshape(scores.shape)
+    by_place = ranks.T * count // scores.size  # [places, texts]
+    return np.repeat(by_place[:, None], plan.rounds, axis=1).ravel()
+
+
+def _laws(
+    pool: Pool,
+    number: int,
+    sequences: Sequence[LiveSequence],
+    contexts: Sequence[Context],
+    back: Sequence[int],
+) -> list[Laws]:
+    """Laws of an entrant after every context and at ``back`` places before, per sequence."""
+    entrant: Entrant = pool.entrants[number]
+    queries, jobs = [], []
+    for sequence, context, n in zip(sequences, contexts, back, strict=True):
+        start = len(context) - n
+        queries.append(Query(sequence.slot(entrant.model), context, start))
+        jobs.append(
+            Job(
+                params=sequence.params,
+                temperature=None if sequence.params.greedy else entrant.temperature,
+                context=context,
+                start=start,
+                num_rows=n + 1,
+                prompt_length=sequence.num_prompt,
+                vocab_size=pool.vocab_size,
+                model=entrant.name,
+            )
+        )
+    return laws(jobs, entrant.model.score(queries))
