@@ -12,7 +12,7 @@ from typing import Any
 from . import arguments
 from .build import Built, build
 from .checks import strict
-from .config import HierarchyConfig
+from .config import HierarchyConfig, TargetConfig
 from .control import Controller
 from .generate import Generation, GenerationResult
 from .params import SamplingParams
@@ -54,9 +54,9 @@ class Hierarchy:
         Raises:
             ValueError: with what is wrong and how to mend it.
         """
-        from .presets import PRESETS
+        from .presets import AUTO, PRESETS
 
-        if isinstance(config, str) and config in PRESETS:
+        if isinstance(config, str) and config in (*PRESETS, AUTO):
             return cls.from_preset(config)
         if not isinstance(config, HierarchyConfig):
             config = HierarchyConfig.load(config)
@@ -65,9 +65,48 @@ class Hierarchy:
     @classmethod
     def from_preset(cls, name: str, **models: Any) -> Hierarchy:
         """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo."""
-        from .presets import preset
+        from .presets import AUTO, preset
 
-        return cls.from_config(preset(name, **strict(models, ["target", "drafts"], "options")))
+        models = strict(models, ["target", "drafts"], "options")
+        return cls.auto(**models) if name == AUTO else cls.from_config(preset(name, **models))
+
+    @classmethod
+    def auto(
+        cls,
+        target: TargetConfig | str | None = None,
+        drafts: str | Sequence[str] = (),
+        *,
+        temperature: float = 0.0,
+        online: bool = True,
+        report: Callable[[str, float], None] = lambda stage, share: None,
+    ) -> Hierarchy:
+        """The fastest hierarchy of these models on this machine, as the planner finds it.
+
+        The first use measures the models, for a minute or so, and keeps the profile in the user's
+        cache; later ones only plan.
+
+        Args:
+            target: default: the shipped ``zoo:large``.
+            drafts: candidates, as ``hierspec profile --candidates`` takes them; default: the
+                shipped family, or prompt lookup for any other target.
+            temperature: of the requests to come: acceptance depends on it. 0 is greedy.
+            online: let budgets and levels follow the text (:mod:`hierspec.planner.online`).
+            report: told what is being measured, and the share of it that is done.
+        """
+        from .planner.online import OnlineController
+        from .profiling.auto import choose
+
+        found = choose(
+            arguments.target(target),
+            arguments.model_names(drafts, "drafts"),
+            temperature=temperature,
+            report=report,
+        )
+        built, chain = build(found.config, found.loaded), found.plan.best.chain
+        if not online or chain.plain:
+            return cls(built)
+        estimates = found.plan.estimates
+        return cls(built, OnlineController(built.root, estimates, chain))
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""

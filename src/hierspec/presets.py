@@ -22,6 +22,7 @@ from .config import (
 )
 from .windows import EntropyWindow
 
+AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 DEFAULT_TARGET = "zoo:large"
 DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
 
@@ -194,8 +195,12 @@ def preset(
         ValueError: no such preset (the message lists those there are), or it needs other models.
     """
     target, drafts = arguments.target(target), arguments.model_names(drafts, "drafts")
+    if name == AUTO:
+        from .profiling.auto import choose
+
+        return choose(target, drafts).config
     if name not in PRESETS:
-        raise ValueError(f"no preset called {name!r}; there are: {', '.join(PRESETS)}")
+        raise ValueError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
     shipped = target is None or target.model.startswith("zoo:")
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise ValueError(f"preset {name!r} needs a draft model of the target's family: add --draft")

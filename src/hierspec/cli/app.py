@@ -55,7 +55,7 @@ def generate(
         typer.Option(
             help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
             "speculative, hierarchy, hispec, branch, dynamic-windows, interleaved, horizontal, "
-            "prompt-lookup.",
+            "prompt-lookup, auto (measures once, then plans).",
             rich_help_panel=_MODELS,
         ),
     ] = "hierarchy",
@@ -263,6 +263,13 @@ def plan(
         bool, typer.Option("--force", help="Use a profile that was measured on something else.")
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Hierarchies to show, the best included.")] = 5,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Also the best that vllm or transformers can express, in its own form."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Find the hierarchy that serves a token fastest, or say that plain decoding does.
@@ -284,6 +291,8 @@ def plan(
             max_speculative_tokens=max_speculative_tokens,
             temperature=temperature,
             force=force,
+            to=to,
+            picture=picture,
         )
     )
 
@@ -334,7 +343,8 @@ def profile(
         list[str] | None,
         typer.Option(
             help=f"What may draft, one or several: {_MODEL}, exit:LAYER, ngram, prompt-lookup; "
-            "options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. Default: the shipped family.",
+            "options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. "
+            "Default: the shipped family.",
         ),
     ] = None,
     prompts: Annotated[

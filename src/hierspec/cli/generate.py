@@ -10,16 +10,20 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from .. import arguments
 from ..config import HierarchyConfig, TargetConfig
 from ..generate import Generation, GenerationResult
-from ..presets import PRESETS, preset
+from ..hierarchy import Concatenate, walk
+from ..presets import AUTO, DEFAULT_TARGET, PRESETS, preset
 from ..prompts import read_prompts, read_stdin
 from ..vocabulary import VocabularyWarning
+
+if TYPE_CHECKING:
+    from ..engine import Hierarchy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +56,18 @@ def run(options: Options) -> int:
     """Generate; 0 when all went well, 130 when the user cut it short."""
     _check(options)
     prompts = _prompts(options)
-    config = choose(options)
+    config = None if options.hierarchy == AUTO else choose(options)
     if options.threads is not None:
         import torch
 
         torch.set_num_threads(options.threads)
     notes = Console(stderr=True)
-    with _waiting(notes, f"loading {config.target.model}", not options.as_json):
-        from ..engine import Hierarchy
-        from ..params import SamplingParams
+    from ..params import SamplingParams
 
-        # A wrong parameter should not wait for the models.
-        sampling = SamplingParams.make(**options.sampling)
-        arguments.seed(options.seed)
-        with _noting(notes):
-            hierarchy = Hierarchy.from_config(config)
+    # A wrong parameter should not wait for the models.
+    sampling = SamplingParams.make(**options.sampling)
+    arguments.seed(options.seed)
+    hierarchy = _automatic(options, notes) if config is None else _load(config, options, notes)
     start = {
         "max_new_tokens": options.max_new_tokens,
         "seed": options.seed,
@@ -93,6 +94,41 @@ def run(options: Options) -> int:
             if cancelled:
                 break
     return 130 if cancelled else 0
+
+
+def _load(config: HierarchyConfig, options: Options, notes: Console) -> Hierarchy:
+    with _waiting(notes, f"loading {config.target.model}", not options.as_json), _noting(notes):
+        from ..engine import Hierarchy
+
+        return Hierarchy.from_config(config)
+
+
+def _automatic(options: Options, notes: Console) -> Hierarchy:
+    """Measured if that has not been done here before, then planned."""
+    from ..engine import Hierarchy
+    from .profile import progress
+
+    target = TargetConfig(
+        model=options.target or DEFAULT_TARGET,
+        dtype=options.dtype or "auto",
+        device=options.device or "auto",
+    )
+    with _noting(notes), progress(notes, f"measuring {target.model} (once)") as report:
+        hierarchy = Hierarchy.auto(
+            target,
+            options.drafts,
+            temperature=options.sampling["temperature"],
+            report=report,
+        )
+    if not options.as_json:
+        below = [
+            f"{node.name} × {node.budget}"
+            for node in walk(hierarchy.root.below)
+            if not isinstance(node, Concatenate)
+        ]
+        chosen = " → ".join([*below, target.model]) if below else "plain decoding"
+        notes.print(f"auto: {chosen}", highlight=False)
+    return hierarchy
 
 
 def choose(options: Options) -> HierarchyConfig:

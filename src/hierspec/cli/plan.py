@@ -31,6 +31,8 @@ class Options:
     max_speculative_tokens: int | None = None
     temperature: float | None = None
     force: bool = False
+    to: str | None = None
+    picture: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +53,11 @@ class Question:
 
 def run(options: Options) -> int:
     """0, also where plain decoding is the fastest: that is an answer."""
+    if options.picture is not None:
+        check_picture(options.picture)
     question = read(options)
+    if options.to is not None:
+        check_engine(options.to, question)
     for warning in question.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
     memory = None if options.memory_budget is None else size(options.memory_budget)
@@ -63,13 +69,50 @@ def run(options: Options) -> int:
         top=options.top,
         shapes=question.shapes,
     )
-    if options.as_json:
-        print(json.dumps(described(answer, question)))
-    else:
-        from .plan_render import show
+    unit = "ms" if question.profile is not None else ""
+    if options.picture is not None:
+        from ..planner.pictures import draw_plan
 
-        show(answer, unit=" ms" if question.profile is not None else "")
+        draw_plan(answer, options.picture, unit=unit)
+    exported = None if options.to is None else _exported(answer, question, options.to)
+    if options.as_json:
+        out = described(answer, question)
+        print(json.dumps(out if exported is None else {**out, "export": exported}))
+        return 0
+    from .plan_render import show
+
+    show(answer, unit=f" {unit}" if unit else "")
+    if exported is not None:
+        print(f"\nThe best that {exported['engine']} can express:\n")
+        print(exported.get("command") or exported["python"])
+        print(f"\n{exported['note']}")
     return 0
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that cannot be written before anything is computed."""
+    from ..planner.figures import checked, plotting
+
+    checked(path)
+    plotting()
+
+
+def check_engine(name: str, question: Question) -> None:
+    """Refuse an engine that is none, and a problem file, which names no models."""
+    from ..planner.engines import ENGINES
+
+    if name not in ENGINES:
+        raise ValueError(f"no engine called {name!r}; there are: {', '.join(ENGINES)}")
+    if question.profile is None:
+        raise ValueError("--to is for profiles: a problem file does not say which models it means")
+
+
+def _exported(answer: Plan, question: Question, engine: str) -> dict[str, Any]:
+    from ..planner.export import export
+
+    profile = question.profile
+    levels = [model["level"] for model in profile.models[:-1]]
+    return export(answer, engine, [*levels, profile.data["target"]])
 
 
 def read(options: Options) -> Question:
