@@ -102,14 +102,15 @@ class _Builder:
         config = self.config
         exits = sorted({level.exit_layer for level in flat(config.levels, EarlyExitConfig)})
         target = self.trunk(config.target, exits)
-        below = self._chain(config.levels, fixed=verifiers.get(config.verify).fixed_length)
+        top = rule(config.verify, config.top_m)
+        below = self._chain(config.levels, fixed=top.fixed_length)
         return Verify(
             index=self._index(),
             name=self._name(config.target.model),
             model=target.view(),
             budget=1,
-            rule=rule(config.verify, config.top_m),
-            below=below,
+            rule=top,
+            below=below.under(top) if isinstance(below, Draft) else below,
         )
 
     def _chain(self, levels: tuple[AnyLevelConfig, ...], fixed: bool) -> Node | None:
@@ -142,11 +143,12 @@ class _Builder:
             "temperature": level.temperature,
         }
         if below is None:
-            return Draft(**common)
+            return Draft(**common, num_drafts=level.num_drafts)
+        own = rule(level.verify or "tokenwise", level.top_m)
         return Verify(
             **common,
-            rule=rule(level.verify or "tokenwise", level.top_m),
-            below=below,
+            rule=own,
+            below=below.under(own) if isinstance(below, Draft) else below,
             bonus=level.bonus,
             exact_length=fixed,
         )

@@ -9,7 +9,8 @@ at the start of the text). There is one level per model: the first only drafts, 
 verifies. ``verify``, ``top_m``, ``window`` and ``bonus`` are as in the hierarchy file, and so is
 ``{"method": "concatenate", "parts": [..], "repeat": m}`` in place of the first level, where a part
 is a level or a list of levels. Beside a concatenation every level below the target names the
-number of its ``model``.
+number of its ``model``. ``num_drafts`` of the first level needs ``rrs``,
+``rrs-without-replacement`` or ``block-rrs`` right above it.
 
 ``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
 a plan, one budget per level below the target (0: not used), and what the last round kept, level by
@@ -35,6 +36,7 @@ _MAX_CONTEXTS = 2**16  # V^order rows of a table
 _CASE_KEYS = ["description", "vocab", "models", "levels", "horizon", "control"]
 _VERIFY_KEYS = ["verify", "top_m", "bonus"]
 _DRAFT_KEYS = ["num_speculative_tokens", "window", "model"]
+_LEAF_KEYS = [*_DRAFT_KEYS, "num_drafts"]
 _CONCATENATE_KEYS = ["method", "parts", "repeat"]
 
 
@@ -132,7 +134,7 @@ class _Tree:
                     raise ValueError(f"{at}: a concatenation only drafts, so it comes first")
                 below = self._concatenation(level, at)
                 continue
-            allowed = _DRAFT_KEYS if below is None else [*_DRAFT_KEYS, *_VERIFY_KEYS]
+            allowed = _LEAF_KEYS if below is None else [*_DRAFT_KEYS, *_VERIFY_KEYS]
             if below is None and "verify" in level:
                 raise ValueError(f"{at}.verify: the first level only drafts; remove it")
             data = strict(level, allowed, at)
@@ -144,7 +146,9 @@ class _Tree:
             model = self._pick(data, at, default)
             window = parse_window(data.get("window", "fixed"), f"{at}.window")
             if below is None:
-                below = Draft(self._index(), at, model, budget, window)
+                several = data.get("num_drafts", 1)
+                positive(several, f"{at}.num_drafts")
+                below = Draft(self._index(), at, model, budget, window, num_drafts=several)
             else:
                 rule = self._rule(data, at, "tokenwise")
                 below = self._verify(data, at, model, budget, rule, below, window, needs_fixed)
@@ -184,7 +188,7 @@ class _Tree:
             model,
             budget,
             rule,
-            below,
+            below.under(rule) if isinstance(below, Draft) else below,
             window=parse_window("fixed" if window is None else window, where),
             bonus=bonus,
             exact_length=exact_length,

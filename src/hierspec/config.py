@@ -48,6 +48,8 @@ class LevelConfig:
         temperature: absolute; ``None``: the request's. Ignored when greedy.
         window: when it hands up before its budget is reached.
         bonus: whether a fully kept draft earns one more token.
+        num_drafts: how many drafts of the same place it makes; only for a first level under a
+            level that verifies by ``rrs``, ``rrs-without-replacement`` or ``block-rrs``.
     """
 
     method: ClassVar[str]
@@ -57,6 +59,7 @@ class LevelConfig:
     temperature: float | None = None
     window: Window = dataclasses.field(default_factory=FixedWindow)
     bonus: bool = True
+    num_drafts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +208,10 @@ def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
                 f"{where}[0].verify: the first level has nothing below it to verify; remove it "
                 '(the rule by which the target verifies is the top-level "verify")'
             )
+        elif i > 0 and level.num_drafts > 1:
+            raise ValueError(
+                f"{where}[{i}].num_drafts: only the first level makes several drafts; remove it"
+            )
         elif i > 0 and level.method == "prompt_lookup":
             raise ValueError(f"{where}[{i}]: prompt_lookup has no law to verify with; put it first")
     return parsed
@@ -267,6 +274,7 @@ def parse_window(data: Any, where: str) -> Window:
 def _check_numbers(level: LevelConfig, where: str) -> None:
     positive(level.num_speculative_tokens, f"{where}.num_speculative_tokens")
     positive(level.top_m, f"{where}.top_m")
+    positive(level.num_drafts, f"{where}.num_drafts")
     if level.temperature is not None:
         temperature(level.temperature, f"{where}.temperature")
     boolean(level.bonus, f"{where}.bonus")
@@ -275,6 +283,8 @@ def _check_numbers(level: LevelConfig, where: str) -> None:
     if isinstance(level, NgramTableConfig) and level.max_order is not None:
         positive(level.max_order, f"{where}.max_order")
     if isinstance(level, PromptLookupConfig):
+        if level.num_drafts > 1:
+            raise ValueError(f"{where}.num_drafts: prompt_lookup has one draft to make; remove it")
         positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
         positive(level.prompt_lookup_max, f"{where}.prompt_lookup_max")
         if level.prompt_lookup_max < level.prompt_lookup_min:

@@ -8,6 +8,7 @@ simulator with coin flips. Nothing here knows which.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Draft:
         model: key of the model in the interpreter.
         budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
         temperature: of its law; ``None`` for the request's.
+        num_drafts: how many drafts of the same place it makes.
+        distinct: their first tokens are drawn without replacement.
     """
 
     index: int
@@ -35,6 +38,12 @@ class Draft:
     budget: int
     window: Window = field(default_factory=FixedWindow)
     temperature: float | None = None
+    num_drafts: int = 1
+    distinct: bool = False
+
+    def under(self, rule: Verifier) -> Draft:
+        """This leaf as ``rule`` wants its several drafts drawn."""
+        return dataclasses.replace(self, distinct=rule.distinct and self.num_drafts > 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

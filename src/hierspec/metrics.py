@@ -13,6 +13,8 @@ class LevelStats:
 
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
+        num_drafts: rounds; several drafts of one place are one.
+        num_draft_tokens: of all drafts, also of several.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
         seconds: forward, laws, draws and verification together.

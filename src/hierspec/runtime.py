@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence as Seq
 from typing import Any
 
+import torch
+
 from .drafters.prompt_lookup import PromptLookup
 from .hierarchy import (
     Concatenate,
@@ -27,8 +29,10 @@ from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
 from .sampling import Job, laws, logprobs, signals
 from .sequences import Sequence, Task
+from .several_drafts import draft_several
 from .trace import Tracer, event_of
 from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
+from .verifiers.several import alternatives, verify_several
 from .verifiers.verify import verify_batch
 
 _NAN = float("nan")
@@ -46,6 +50,7 @@ class Runtime:
         self.root = root
         self.vocab_size = vocab_size
         self.tracer = tracer
+        self._first_began: float | None = None  # of traced requests; times count from here
         nodes = sorted(walk(root), key=lambda node: node.index)
         self._longest: dict[Verify, dict[int, int]] = {}
         self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
@@ -68,10 +73,11 @@ class Runtime:
             ]
             began = time.perf_counter()
             answers = self._answer(first, group)
-            self.metrics.levels[first.node.index].seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self.metrics.levels[first.node.index].seconds += seconds
             for task, answer in zip(group, answers, strict=True):
                 if self.tracer is not None:
-                    self._record(task, answer)
+                    self._record(self.tracer, task, answer, began, seconds)
                 task.advance(answer)
         verdicts = [task.verdict for task in tasks]
         assert all(verdict is not None for verdict in verdicts)
@@ -95,16 +101,26 @@ class Runtime:
             case Draw():
                 return [self._token(task.request.law, task.sequence) for task in group]  # type: ignore[union-attr]
 
-    def _score(self, node: Node, group: list[Task], drafts: list[tuple[int, ...]], back: bool):
-        """Scores and laws after ``pending`` and, with ``back``, at every place of the draft."""
+    def _score(
+        self,
+        node: Node,
+        group: list[Task],
+        drafts: list[tuple[int, ...]],
+        back: bool,
+        numbers: list[int] | None = None,
+    ):
+        """Scores and laws after ``pending`` and, with ``back``, at every place of the draft.
+
+        ``numbers``: which of a task's several drafts each one is.
+        """
         model: Any = node.model  # type: ignore[union-attr]
         temperature = node.temperature  # type: ignore[union-attr]
         queries, jobs = [], []
-        for task, draft in zip(group, drafts, strict=True):
+        for task, draft, number in zip(group, drafts, numbers or [0] * len(group), strict=True):
             sequence, request = task.sequence, task.request
             context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
             start = len(context) - len(draft) if back else len(context)
-            queries.append(Query(sequence.slot(model), context, start))
+            queries.append(Query(sequence.slot(model, number), context, start))
             jobs.append(
                 Job(
                     params=sequence.params,
@@ -129,6 +145,13 @@ class Runtime:
         """Token by token, all sequences side by side, each until its own window stops it."""
         if isinstance(node.model, PromptLookup):
             return [self._look_up(node, task) for task in group]
+        if node.num_drafts > 1:
+
+            def score(tasks: list[Task], tokens: list[tuple[int, ...]], numbers: list[int]):
+                return self._score(node, tasks, tokens, False, numbers)[1]
+
+            states = [task.request.states for task in group]  # type: ignore[union-attr]
+            return list(zip(draft_several(node, group, score), states, strict=True))
         tokens: list[list[int]] = [[] for _ in group]
         rows: list[list[Laws]] = [[] for _ in group]
         seen: list[list[float]] = [[] for _ in group]
@@ -170,6 +193,9 @@ class Runtime:
 
     def _check(self, node: Verify, group: list[Task]) -> list[Verdict]:
         drafts = [task.request.draft for task in group]  # type: ignore[union-attr]
+        if any(draft.others for draft in drafts):
+            verdicts, parts, chosen = self._check_several(node, group, drafts)
+            return self._finished(node, group, chosen, verdicts, parts)
         scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
         parts = scores.split(counts)
         verdicts = verify_batch(
@@ -179,6 +205,45 @@ class Runtime:
             [task.sequence.dice for task in group],
             list(parts) if node.rule.reads_scores else None,
         )
+        return self._finished(node, group, drafts, verdicts, list(parts))
+
+    def _check_several(
+        self, node: Verify, group: list[Task], drafts: list[Proposal]
+    ) -> tuple[list[Verdict], list[torch.Tensor], list[Proposal]]:
+        """All drafts of all sequences in one call → verdicts; rows and draft they chose."""
+        rows: list[tuple[Task, tuple[int, ...], int]] = []
+        places: list[list[int]] = []  # per task and draft, its query; equal drafts share one
+        for task, draft in zip(group, drafts, strict=True):
+            mine: dict[tuple[int, ...], int] = {}
+            for number, one in enumerate(alternatives(draft)):
+                if one.tokens not in mine:
+                    mine[one.tokens] = len(rows)
+                    rows.append((task, one.tokens, number))
+            places.append([mine[one.tokens] for one in alternatives(draft)])
+        tasks, tokens, numbers = ([row[i] for row in rows] for i in range(3))
+        scores, p, counts = self._score(node, tasks, tokens, True, numbers)  # type: ignore[arg-type]
+        split = scores.split(counts)
+        verdicts, parts, chosen = [], [], []
+        for task, draft, at in zip(group, drafts, places, strict=True):
+            several = alternatives(draft)
+            found = verify_several(node, several, [p[i] for i in at], task.sequence.dice)
+            verdicts.append(found.verdict)
+            parts.append(split[at[found.draft]])
+            chosen.append(several[found.draft])
+            for j, other in enumerate(several):
+                if j != found.draft:
+                    self.metrics.levels[other.owners[0]].num_draft_tokens += len(other)
+        return verdicts, parts, chosen
+
+    def _finished(
+        self,
+        node: Verify,
+        group: list[Task],
+        drafts: list[Proposal],
+        verdicts: list[Verdict],
+        parts: list[torch.Tensor],
+    ) -> list[Verdict]:
+        """Verdicts counted, with their signals and log-probabilities from the rows ``parts``."""
         is_root = node.index == self.root.index
         self.metrics.target_calls += is_root
         for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
@@ -225,12 +290,17 @@ class Runtime:
             self.metrics.levels[draft.owners[start]].observe(end - start, kept, start)
             start = end
 
-    def _record(self, task: Task, answer: Any) -> None:
+    def _record(
+        self, tracer: Tracer, task: Task, answer: Any, began: float, seconds: float
+    ) -> None:
         assert task.request is not None
-        assert self.tracer is not None
-        event = event_of(task.request, answer, task.sequence.id, len(task.sequence.tokens))
+        if self._first_began is None:
+            self._first_began = began
+        committed = len(task.sequence.tokens)
+        times = (began - self._first_began, seconds)
+        event = event_of(task.request, answer, task.sequence.id, committed, times)
         if event is not None:
-            self.tracer.record(event)
+            tracer.record(event)
 
 
 def _longest_context(node: Node) -> int:

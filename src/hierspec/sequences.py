@@ -35,7 +35,7 @@ class Sequence:
     want_logprobs: bool = False
     states: States = ()
     history: History | None = None
-    slots: dict[int, tuple[Any, Slot]] = field(default_factory=dict)
+    slots: dict[tuple[int, int], tuple[Any, Slot]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)
@@ -43,12 +43,17 @@ class Sequence:
         if self.params.has_penalties:
             self.history = History(self.num_prompt)
 
-    def slot(self, model: Any) -> Slot:
-        """This sequence's place in ``model``'s cache; views of one trunk share theirs."""
+    def slot(self, model: Any, draft: int = 0) -> Slot:
+        """This sequence's place in ``model``'s cache; views of one trunk share theirs.
+
+        Where several drafts are made at once, each has a place of its own, with its own copy of
+        the text so far: k times the memory, and only what is new to it is ever computed.
+        """
         owner = getattr(model, "cache_owner", model)
-        if id(owner) not in self.slots:
-            self.slots[id(owner)] = (owner, owner.open())
-        return self.slots[id(owner)][1]
+        key = (id(owner), draft)
+        if key not in self.slots:
+            self.slots[key] = (owner, owner.open())
+        return self.slots[key][1]
 
     def close(self) -> None:
         """Give the cache memory back. Safe to call twice."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,7 +25,24 @@ from .types import Check, Proposal, Propose, Verdict
 from .verifiers import base as verifiers
 
 Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
+Lengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
 _UNLIMITED = 1 << 30
+
+
+@runtime_checkable
+class Prices(Protocol):
+    """What calls cost where that depends on more than the model; in ms."""
+
+    def draft(self, model: int, n: int) -> float:
+        """``n`` tokens drafted one by one, all together."""
+        ...
+
+    def check(self, drafter: int | None, model: int, n: int) -> float:
+        """One call on ``n`` tokens that ``drafter`` handed up; ``None``: on none, plain decoding.
+
+        Of tokens of several models the drafter is the largest, as the planner prices it.
+        """
+        ...
 
 
 class Acceptances(Protocol):
@@ -112,24 +129,26 @@ class Simulation:
 def simulate(
     root: Verify,
     acceptances: Acceptances,
-    costs: Sequence[float] | Cost,
+    costs: Sequence[float] | Cost | Prices,
     rounds: int | None = None,
     tracer: Tracer | None = None,
     *,
     tokens: int | None = None,
     controller: Controller | None = None,
     catch_up: Sequence[float] | None = None,
+    lengths: Lengths | None = None,
 ) -> Simulation:
     """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
 
     Args:
         root: nodes whose ``model`` is a number (:func:`chain` builds the common kind).
-        costs: ms per call of each model, or a function of (model, tokens scored): 1 for a draft
-            step, n + 1 for a check of n tokens.
+        costs: ms per call of each model; or a function of (model, tokens scored): 1 for a draft
+            step, n + 1 for a check of n tokens; or :class:`Prices` by drafter and length.
         tokens: stop there; the last rounds are limited to what is still wanted.
         controller: chooses each round's plan; made from ``root``.
         catch_up: ms of each model for every token that it has to read because it was emitted in
             rounds that did without the model; nothing unless given.
+        lengths: how long drafts are where drafters stop by themselves; their budgets unless given.
 
     Raises:
         ValueError: a window or rule that needs laws, which a simulation has none of; both or none
@@ -147,8 +166,8 @@ def simulate(
                 f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
                 "which a simulation has none of"
             )
-    price = costs if callable(costs) else lambda m, _: costs[m]
-    run = _Run(root, acceptances, price, tracer, controller, catch_up)
+    prices = costs if isinstance(costs, Prices) else _ByCall(costs)
+    run = _Run(root, acceptances, prices, tracer, controller, catch_up, lengths)
     steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
     per_round: list[tuple[float, int]] = []
     while len(per_round) < rounds if rounds is not None else run.committed < (tokens or 0):
@@ -178,17 +197,18 @@ class _Run:
         self,
         root: Verify,
         acceptances: Acceptances,
-        cost: Cost,
+        prices: Prices,
         tracer: Tracer | None,
         controller: Controller | None,
         catch_up: Sequence[float] | None,
+        lengths: Lengths | None,
     ) -> None:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.models = [getattr(node, "model", -1) for node in nodes]
         self.levels = [LevelCount(node.name) for node in nodes]
         self.states = initial_window_states(root, controller)
-        self.acceptances, self.cost, self.tracer = acceptances, cost, tracer
-        self.catch_up = catch_up
+        self.acceptances, self.prices, self.tracer = acceptances, prices, tracer
+        self.catch_up, self.lengths = catch_up, lengths or (lambda _, budget: budget)
         self.unread = dict.fromkeys(self.models, 0)  # tokens that a model has not read
         self.called: set[int] = set()
         self.total = 0.0
@@ -202,27 +222,31 @@ class _Run:
                 request = coroutine.send(answer)
             except StopIteration as stop:
                 return stop.value
+            before = self.total
             if isinstance(request, Check):
                 assert isinstance(request.node, Verify)
                 answer = self.check(request.node, request.draft)
             else:
                 assert isinstance(request, Propose)
                 answer = self.propose(request)
-            if self.tracer is not None and (event := event_of(request, answer, 0, self.committed)):
-                self.tracer.record(event)
+            if self.tracer is not None:
+                times = (before / 1e3, (self.total - before) / 1e3)  # its cost is its time
+                event = event_of(request, answer, 0, self.committed, times)
+                if event is not None:
+                    self.tracer.record(event)
 
     def propose(self, request: Propose) -> tuple[Proposal, Any]:
         node, limit = request.node, request.limit
         if not isinstance(node, Draft):
             return self.drive(propose(node, request.pending, limit, request.states))
-        n = max(min(node.budget, limit), 0)
-        for _ in range(n):
-            self.pay(node, 1)
+        n = self.lengths(node.model, max(min(node.budget, limit), 0))
+        if n:
+            self.pay(node, self.prices.draft(node.model, n), n)
         return _tokens(n, node.index), request.states
 
     def check(self, node: Verify, draft: Proposal) -> Verdict:
         n = len(draft)
-        self.pay(node, n + 1)
+        self.pay(node, self.prices.check(_drafter(node.below), node.model, n))
         tau = self.acceptances.kept(node.model, [self.models[i] for i in draft.owners])
         for i, owner in enumerate(draft.owners):
             self.levels[owner].num_draft_tokens += 1
@@ -238,16 +262,35 @@ class _Run:
                 self.unread[model] += num_emitted
         self.called.clear()
 
-    def pay(self, node: Draft | Verify, num_tokens: int) -> None:
-        price = self.cost(node.model, num_tokens)
+    def pay(self, node: Draft | Verify, price: float, calls: int = 1) -> None:
         if self.catch_up is not None:
             price += self.unread[node.model] * self.catch_up[node.model]
         self.unread[node.model] = 0
         self.called.add(node.model)
         self.total += price
         level = self.levels[node.index]
-        level.calls += 1
+        level.calls += calls
         level.milliseconds += price
+
+
+class _ByCall:
+    """A price per call of each model, or per call and tokens scored in it."""
+
+    def __init__(self, costs: Sequence[float] | Cost) -> None:
+        self.cost = costs if callable(costs) else lambda model, _: costs[model]
+
+    def draft(self, model: int, n: int) -> float:
+        return n * self.cost(model, 1)
+
+    def check(self, drafter: int | None, model: int, n: int) -> float:
+        return self.cost(model, n + 1)
+
+
+def _drafter(below: Node | None) -> int | None:
+    """The model whose tokens ``below`` hands up: of several the largest."""
+    if isinstance(below, Concatenate):
+        return max(model for part in below.parts if (model := _drafter(part)) is not None)
+    return None if below is None else below.model
 
 
 def _tokens(n: int, index: int) -> Proposal:

@@ -4,6 +4,13 @@ An event is a flat dictionary. Interpreters fill in ``kind`` (``"draft"``, ``"ch
 ``sequence``, ``level`` (the node's name), ``base_length`` (tokens of context before the request)
 and what belongs to the kind: ``tokens`` of a draft; ``draft``, ``num_accepted`` and ``emitted`` of
 a check. The tracer adds ``time``, in seconds since it was made.
+
+Interpreters with a clock also say when: ``began``, in seconds since the first request of the
+generation, and ``seconds``; sequences that share a call share both. ``index`` is the node's, and
+``owners`` are the indices of the nodes whose draft a check was given, a token each. A ``draft``
+that is not a ``leaf`` is what a whole level handed up: its calls have events of their own. Where a
+level drafts several times from one place, ``others`` are the further drafts; what was accepted is
+then a beginning of any of them.
 """
 
 from __future__ import annotations
@@ -13,8 +20,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TextIO
 
-from .hierarchy import Coroutine
-from .types import Check, Propose, Request, Row
+from .hierarchy import Coroutine, Draft
+from .types import Check, Proposal, Propose, Request, Row
 
 
 class Tracer(Protocol):
@@ -48,32 +55,49 @@ class JsonLinesTracer:
 
 
 def event_of(
-    request: Request, answer: Any, sequence: int = 0, committed: int = 0
+    request: Request,
+    answer: Any,
+    sequence: int = 0,
+    committed: int = 0,
+    times: tuple[float, float] | None = None,
 ) -> dict[str, Any] | None:
     """The event of an answered request; ``None`` for a draw, whose token the next one shows.
 
     Args:
         committed: tokens of the sequence before the round; ``pending`` ones are added.
+        times: when the request began and how long it took, seconds; ``None``: there is no clock.
     """
     if not isinstance(request, Propose | Check | Row):
         return None
     event: dict[str, Any] = {
         "sequence": sequence,
         "level": request.node.name,
+        "index": request.node.index,
         "base_length": committed + len(request.pending),
     }
+    if times is not None:
+        event["began"], event["seconds"] = (round(value, 9) for value in times)
     if isinstance(request, Propose):
         proposal, _ = answer
-        return {"kind": "draft", **event, "tokens": list(proposal.tokens)}
+        leaf = isinstance(request.node, Draft)
+        event = {"kind": "draft", **event, "leaf": leaf, "tokens": list(proposal.tokens)}
+        return {**event, **_others(proposal)}
     if isinstance(request, Check):
         return {
             "kind": "check",
             **event,
             "draft": list(request.draft.tokens),
+            "owners": list(request.draft.owners),
             "num_accepted": answer.num_accepted,
             "emitted": list(answer.emitted.tokens),
+            **_others(request.draft),
         }
     return {"kind": "row", **event}
+
+
+def _others(proposal: Proposal) -> dict[str, Any]:
+    """Further drafts of the same place, where there are some."""
+    return {"others": [list(p.tokens) for p in proposal.others]} if proposal.others else {}
 
 
 def traced(

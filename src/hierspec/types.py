@@ -28,6 +28,8 @@ class Proposal:
             owner's window reads none.
         parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
             chain, which is all that today's rules verify.
+        others: further drafts of the same place, in the order they were drawn; each law is given
+            the drafts before it. Only a leaf hands up such, and only to a rule that takes them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -36,6 +38,7 @@ class Proposal:
     origins: tuple[int, ...] = ()
     signals: tuple[float, ...] = ()
     parents: tuple[int, ...] | None = None
+    others: tuple[Proposal, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)

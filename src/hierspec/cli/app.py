@@ -270,6 +270,28 @@ def plan(
     picture: Annotated[
         Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
     ] = None,
+    heat_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
+            "cost and acceptance of a further model.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        int | None,
+        typer.Option(min=2, help="Also run each hierarchy so many simulated rounds of the target."),
+    ] = None,
+    acceptances: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --simulate: iid, curves (measured; the default for a profile) or recorded."
+        ),
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(help="Of --simulate: real (default), or artificial: a constant per call."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Find the hierarchy that serves a token fastest, or say that plain decoding does.
@@ -293,6 +315,10 @@ def plan(
             force=force,
             to=to,
             picture=picture,
+            map=heat_map,
+            simulate=simulate,
+            acceptances=acceptances,
+            costs=costs,
         )
     )
 
@@ -309,7 +335,7 @@ def doctor(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="What to reproduce: p1-tables.")],
+    what: Annotated[str, typer.Argument(help="p1-tables, p1-simulation or p2-orders.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     output: Annotated[
         Path | None, typer.Option(help="Write the JSON object to this file as well.")
@@ -395,6 +421,39 @@ def profile(
         threads,
         as_json,
     )
+
+
+@app.command()
+def timeline(
+    trace: Annotated[Path, typer.Argument(help="What hierspec generate --trace wrote.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="A picture (.svg), a page (.html), or a trace for Perfetto and "
+            "chrome://tracing (.json).",
+        ),
+    ],
+    sequence: Annotated[
+        int | None, typer.Option(min=0, help="Which sequence a .svg shows; default: the first.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help=f"Whose tokenizer tells the tokens' texts: {_MODEL}."),
+    ] = None,
+) -> int:
+    """Draw a generation: which level called when, and what became of every drafted token.
+
+    Example:
+
+      hierspec generate "def quicksort(items):" --trace t.jsonl
+
+      hierspec timeline t.jsonl -o t.html --tokenizer zoo:large
+    """
+    from .timeline import Options, run
+
+    return run(Options(trace, output, sequence, tokenizer))
 
 
 def _words(text: str) -> list[str]:

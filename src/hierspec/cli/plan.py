@@ -33,6 +33,10 @@ class Options:
     force: bool = False
     to: str | None = None
     picture: Path | None = None
+    map: Path | None = None
+    simulate: int | None = None
+    acceptances: str | None = None
+    costs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +57,16 @@ class Question:
 
 def run(options: Options) -> int:
     """0, also where plain decoding is the fastest: that is an answer."""
-    if options.picture is not None:
-        check_picture(options.picture)
+    for path in (options.picture, options.map):
+        if path is not None:
+            check_picture(path)
     question = read(options)
     if options.to is not None:
         check_engine(options.to, question)
+    if (options.simulate, options.acceptances, options.costs) != (None, None, None):
+        from .plan_simulate import check
+
+        check(options.acceptances, options.costs, options.simulate, question.profile)
     for warning in question.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
     memory = None if options.memory_budget is None else size(options.memory_budget)
@@ -74,14 +83,34 @@ def run(options: Options) -> int:
         from ..planner.pictures import draw_plan
 
         draw_plan(answer, options.picture, unit=unit)
+    if options.map is not None:
+        from .plan_map import draw
+
+        print(
+            f"{options.map}: {draw(question.estimates, question.profile, options.map)}",
+            file=sys.stderr,
+        )
     exported = None if options.to is None else _exported(answer, question, options.to)
+    runs = None
+    if options.simulate is not None:
+        from .plan_simulate import simulations
+
+        runs = simulations(
+            answer,
+            options.simulate,
+            options.acceptances,
+            options.costs,
+            question.profile,
+            options.temperature or 0.0,
+        )
     if options.as_json:
         out = described(answer, question)
+        out = out if runs is None else runs.described(out)
         print(json.dumps(out if exported is None else {**out, "export": exported}))
         return 0
     from .plan_render import show
 
-    show(answer, unit=f" {unit}" if unit else "")
+    show(answer, unit=f" {unit}" if unit else "", runs=runs)
     if exported is not None:
         print(f"\nThe best that {exported['engine']} can express:\n")
         print(exported.get("command") or exported["python"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -10,14 +12,21 @@ from rich.text import Text
 
 from ..planner.plan import Choice, Plan
 
+if TYPE_CHECKING:
+    from ..simulate import Simulation
+    from .plan_simulate import Simulations
+
 _BAR = 24  # characters of the longest bar
 
 
-def show(plan: Plan, unit: str = "", console: Console | None = None) -> None:
+def show(
+    plan: Plan, unit: str = "", console: Console | None = None, runs: Simulations | None = None
+) -> None:
     """Print a plan for people.
 
     Args:
         unit: of the latencies, with a leading space; none where costs have no unit.
+        runs: what simulations of the plan and its runners-up say.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     console.print(headline(plan, unit))
@@ -27,9 +36,11 @@ def show(plan: Plan, unit: str = "", console: Console | None = None) -> None:
         console.print()
         for line in picture(plan):
             console.print(line)
-    if plan.runners_up:
+    if plan.runners_up or runs:
         console.print()
-        console.print(ranking(plan, unit))
+        console.print(ranking(plan, unit, runs))
+    if runs:
+        console.print(Text(runs.caption(), "dim"))
     console.print()
     console.print(Text(bound(plan, unit)))
 
@@ -124,19 +135,24 @@ def picture(plan: Plan) -> Iterator[Text]:
         yield row(model, doing)
 
 
-def ranking(plan: Plan, unit: str) -> Table:
-    """The plan and its runners-up, their cost as a bar."""
+def ranking(plan: Plan, unit: str, runs: Simulations | None = None) -> Table:
+    """The plan and its runners-up, their cost as a bar; beside it what simulations say."""
     choices = [plan.best, *plan.runners_up]
     longest = max(choice.ms for choice in choices)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(f"time a token{f' /{unit}' if unit else ''}", justify="right")
+    if runs:
+        table.add_column("simulated", justify="right")
     table.add_column("")
     table.add_column("speed-up", justify="right")
     table.add_column("hierarchy")
-    for choice in choices:
+    bar = _BAR // 2 if runs else _BAR  # room for one more column
+    simulated = [[_simulated(run)] for run in runs.each] if runs else [[] for _ in choices]
+    for choice, run in zip(choices, simulated, strict=True):
         table.add_row(
             _figure(choice.ms),
-            "█" * max(1, round(_BAR * choice.ms / longest)),
+            *run,
+            "█" * max(1, round(bar * choice.ms / longest)),
             f"{plan.estimates.plain_ms / choice.ms:.2f}×",
             Text(named(plan, choice)),
         )
@@ -171,6 +187,14 @@ def named(plan: Plan, choice: Choice) -> str:
     if chain.dropped_bonus:
         extras.append(f"no bonus at {', '.join(names[i] for i in chain.dropped_bonus)}")
     return f"{text}, {', '.join(extras)}" if extras else text
+
+
+def _simulated(run: Simulation) -> str:
+    error = run.standard_error
+    if error < 1e-6 * run.ms_per_token:  # as of plain decoding: rounding is all there is
+        return f"{_figure(run.ms_per_token)} ± 0"
+    decimals = max(0, 1 - math.floor(math.log10(error)))  # two digits of the error
+    return f"{run.ms_per_token:,.{decimals}f} ± {error:.{decimals}f}"
 
 
 def _figure(value: float) -> str:

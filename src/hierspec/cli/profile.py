@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
-from ..profiling.measure import Report, Settings
+from ..profiling.settings import Report, Settings
 
 
 def run(
@@ -26,7 +26,11 @@ def run(
     threads: int | None,
     as_json: bool,
 ) -> int:
-    """Measure and write the profile; what an interrupted run left there is continued."""
+    """Measure and write the profile; what an interrupted run left there is continued.
+
+    Returns:
+        0, or 130 when the user cut it short.
+    """
     from ..profiling import texts
     from ..profiling.auto import default_candidates
     from ..profiling.candidates import parse
@@ -46,23 +50,32 @@ def run(
         file = read_prompt_file(prompts)
         lines, source = file.prompts, {"name": file.name, "sha256": file.sha256}
     notes = Console(stderr=True)
-    with progress(notes, f"profiling {target.model}") as report:
-        data = measure(
-            target,
-            chosen,
-            lines,
-            temperatures,
-            settings,
-            path=output,
-            source=source,
-            report=report,
-        )
+    try:
+        with progress(notes, f"profiling {target.model}") as report:
+            data = measure(
+                target,
+                chosen,
+                lines,
+                temperatures,
+                settings,
+                path=output,
+                source=source,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        _say(notes, "interrupted: the same command goes on where it was")
+        return 130
     if as_json:
         print(json.dumps(data))
     else:
         show(data, Console())
-        notes.print(f"written to {output}; next: hierspec plan {output}", highlight=False)
+        _say(notes, f"written to {output}; next: hierspec plan {output}")
     return 0
+
+
+def _say(notes: Console, text: str) -> None:
+    """A line as it is: names may hold brackets, and paths must not be broken."""
+    notes.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -74,15 +87,15 @@ def progress(notes: Console, title: str) -> Iterator[Report]:
         def tell(stage: str, share: float) -> None:
             nonlocal last
             if stage != last:
-                notes.print(f"{title}: {100 * share:3.0f} %  {stage}", highlight=False)
+                _say(notes, f"{title}: {100 * share:3.0f} %  {stage}")
             last = stage
 
         yield tell
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.percentage:3.0f} %  {task.fields[stage]}"),
+        TextColumn("{task.percentage:3.0f} %  {task.fields[stage]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=notes, transient=True) as bar:
@@ -92,22 +105,29 @@ def progress(notes: Console, title: str) -> Iterator[Report]:
 
 def show(data: dict[str, Any], console: Console) -> None:
     """Costs and acceptances as tables."""
+    from rich.markup import escape
     from rich.table import Table
 
-    names = [model["name"] for model in data["models"]]
+    names = [escape(name) for name in _short([model["name"] for model in data["models"]])]
     for label, measured in data["temperatures"].items():
         alone = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
         pairs = {(pair["drafter"], pair["verifier"]): pair for pair in measured["pairs"]}
         table = Table(title=f"temperature {float(label):g}", title_justify="left", box=None)
-        table.add_column("model")
+        table.add_column("model", overflow="fold")
         table.add_column("ms a call", justify="right")
         for name in names[1:]:
-            table.add_column(f"kept by {name}", justify="right")
+            table.add_column(f"kept by {name}", justify="right", overflow="fold")
         for i, name in enumerate(names):
             ms = f"{alone[i]['check']['0']['median']:.2f}" if i in alone else "–"
             kept = [_kept(pairs.get((i, k))) for k in range(1, len(names))]
             table.add_row(name, ms, *kept)
         console.print(table)
+
+
+def _short(names: list[str]) -> list[str]:
+    """Folders by their last part, where that tells them apart."""
+    last = [name.rsplit("/", 1)[-1] if name[0] in "/.~" else name for name in names]
+    return last if len(set(last)) == len(last) else names
 
 
 def _kept(pair: dict[str, Any] | None) -> str:

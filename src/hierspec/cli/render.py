@@ -70,6 +70,11 @@ def figures(result: GenerationResult, plain: GenerationResult | None, same: bool
         lines.append(
             f"plain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}"
         )
+    if result.control:
+        rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
+        spent = ", ".join(f"{plan} ({count} rounds)" for plan, count in rounds[:4])
+        more = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
+        lines.append(f"plans followed: {spent}{more}; {result.control['switches']} switches")
     text = Text(lines[0])
     for line in lines[1:]:
         text.append(f"\n{line}", style="bold")

@@ -40,10 +40,11 @@ def pictures(found: Reproduction) -> Iterable[Grid | Text]:
         yield from _inputs(table)
         yield _grid(table) if table.grid else _side_by_side(table)
         cells = list(table.cells())
-        text = Text(f"{table.matching} of {len(cells)} printed cells match")
-        if table.matching < len(cells):
-            text.append("; ≠ marks the others", style=_DIFFERS)
-        yield text
+        if cells:
+            text = Text(f"{table.matching} of {len(cells)} printed cells match")
+            if table.matching < len(cells):
+                text.append("; ≠ marks the others", style=_DIFFERS)
+            yield text
         for note in table.notes:
             yield Text(f"• {note}", style="dim")
 

@@ -13,7 +13,9 @@ import torch
 from ..hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
 from ..types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
 from ..verifiers.base import Batch, Verifier, law_of_tau
+from ..verifiers.several import alternatives, outcomes
 from .rows import Rows, TableLaws, normalised, row_of
+from .several import several
 from .states import fingerprint, replay, state_of
 
 UNLIMITED = 1 << 30  # a limit that no proposal reaches
@@ -106,7 +108,11 @@ class ExactInterpreter:
                     stops = node.window.stops(step.signals, states[node.index])
                     (done if stops else grown).append(path)
             growing = grown
-        return [Outcome(p, (draft, states)) for p, draft in done + growing]
+        drafts = done + growing
+        if node.num_drafts > 1:
+            drafts = several(node, drafts, self.rows)
+            self.paths += len(drafts)
+        return [Outcome(p, (draft, states)) for p, draft in drafts]
 
     def _run(self, start: Callable[[], Coroutine]) -> list[Outcome]:
         """Follow a coroutine along every answer, one request deeper at a time."""
@@ -172,8 +178,33 @@ class ExactInterpreter:
                 if key not in self._verdicts:
                     missing.setdefault(request.node, {})[key] = request
         for node, checks in missing.items():
-            verdicts = self._check(node, list(checks.values()))
-            self._verdicts.update(zip(checks, verdicts, strict=True))
+            for key, check in checks.items():
+                if check.draft.others:
+                    self._verdicts[key] = self._check_several(node, check)
+            single = {key: check for key, check in checks.items() if not check.draft.others}
+            if single:
+                verdicts = self._check(node, list(single.values()))
+                self._verdicts.update(zip(single, verdicts, strict=True))
+
+    def _check_several(self, node: Verify, check: Check) -> list[tuple[float, Verdict]]:
+        drafts = alternatives(check.draft)
+        ids = [
+            tuple(self._law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
+            for d in drafts
+        ]
+        p: Any = [TableLaws(self.rows, rows) for rows in ids]
+        out = []
+        for chance, stop in outcomes(node.rule, drafts, p):
+            own, tau = ids[stop.draft], stop.num_accepted
+            draft, law = drafts[stop.draft], normalised(stop.law.numpy())
+            nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
+            if node.bonus or not 0 < len(draft) == tau:
+                nexts = [(float(law[y]), (y,)) for y in np.flatnonzero(law).tolist()]
+            for share, extra in nexts:
+                rows = own[: tau + len(extra)]
+                emitted = self._tokens(node, draft.tokens[:tau] + extra, rows, rows)
+                out.append((chance * share, Verdict(tau, emitted)))
+        return out
 
     def _check(self, node: Verify, checks: list[Check]) -> list[list[tuple[float, Verdict]]]:
         rule, V = node.rule, self.vocab_size

@@ -42,7 +42,8 @@ def state_of(coroutine: Any) -> tuple[Any, ...]:
 def fingerprint(value: Any) -> Any:
     """A hashable stand-in: equal for values that no coroutine can tell apart."""
     if isinstance(value, Proposal):
-        return (value.tokens, fingerprint(value.laws), value.owners, value.signals)
+        others = tuple(fingerprint(other) for other in value.others)
+        return (value.tokens, fingerprint(value.laws), value.owners, value.signals, others)
     if isinstance(value, Verdict):
         return (value.num_accepted, *fingerprint(value.emitted))
     if isinstance(value, TableLaws):

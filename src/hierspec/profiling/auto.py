@@ -14,8 +14,9 @@ from ..planner.search import Shapes, plan
 from ..presets import DEFAULT_TARGET
 from . import fingerprint, texts
 from .candidates import Candidate, parse
-from .measure import Report, Settings, measure
+from .measure import measure
 from .profile import Profile, load_profile
+from .settings import Report, Settings
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
 
@@ -110,7 +111,8 @@ def cache_path(target: TargetConfig, candidates: Sequence[Candidate]) -> Path:
         target.device == "auto" and torch.cuda.is_available()
     )
     device = torch.device("cuda" if on_gpu else "cpu")
-    names = [target.model, *(getattr(c.level, "model", "") for c in candidates)]
+    levels = [candidate.level for candidate in candidates]
+    names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
     what = [
         target,
         [repr(c) for c in candidates],

@@ -10,11 +10,12 @@ from typing import Any
 
 from .. import build
 from ..checks import is_number
-from ..config import HierarchyConfig, LevelConfig, TargetConfig
+from ..config import HierarchyConfig, LevelConfig, PromptLookupConfig, TargetConfig
 from ..drafters.prompt_lookup import PromptLookup
-from ..windows import EntropyWindow, FixedWindow, Window
+from ..windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
 _OPTIONS = ("temperature", "window", "dtype", "backend")
+_PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # the planner's to choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,6 @@ def parse(text: str) -> Candidate:
             level = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
-        if not isinstance(level, dict):
-            raise ValueError(f"candidate {text[:40]!r} must be an object")
         return _candidate(text, level)
     head, *rest = text.split(",")
     level = _method(head)
@@ -67,6 +66,8 @@ def parse(text: str) -> Candidate:
                 f"candidate {text!r}: {option!r} is no option; there are: "
                 + ", ".join(f"{name}=..." for name in _OPTIONS)
             )
+        if key in level:
+            raise ValueError(f"candidate {text!r}: {key} is given twice; leave one out")
         level[key] = _number(text, value) if key == "temperature" else value
     return _candidate(text, level)
 
@@ -97,12 +98,21 @@ def _number(text: str, value: str) -> float:
 
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
+    if chosen := [key for key in _PLANNED if key in level]:
+        raise ValueError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
+    if level.get("method") == "concatenate":
+        raise ValueError(
+            f"candidate {name!r}: a concatenation is none; name its parts, the planner joins them"
+        )
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
     try:
         parsed = HierarchyConfig.from_dict(whole).levels[0]
     except ValueError as error:
-        raise ValueError(f"candidate {name!r}: {error}") from None
+        reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
+        raise ValueError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
+    if isinstance(parsed, PromptLookupConfig) and parsed.window.signal:
+        raise ValueError(f"candidate {name!r}: a look-up has no law for a window to read")
     return Candidate(name, parsed)
 
 
@@ -137,8 +147,10 @@ class Entrant:
     @property
     def window(self) -> Window:
         """One that reads the signal of the candidate's window and never stops."""
-        stops = self.candidate is not None and self.candidate.window.signal
-        return EntropyWindow(threshold=float("inf")) if stops else FixedWindow()
+        signal = None if self.candidate is None else self.candidate.window.signal
+        if signal == "entropy":
+            return EntropyWindow(threshold=float("inf"))
+        return FixedWindow() if signal is None else ConfidenceWindow(floor=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

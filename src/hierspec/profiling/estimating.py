@@ -84,13 +84,18 @@ def extended(curve: np.ndarray, size: int) -> np.ndarray:
 
 
 class _Costs:
-    """Median times as functions of the number of tokens, moved to a context length."""
+    """Median times as functions of the number of tokens, moved to a context length.
+
+    Times are straight lines in the length of the context, whose slopes are noisy: they are taken
+    between 0 and what would make the time vanish without a context.
+    """
 
     def __init__(self, measured: Mapping[str, Any], count: int, context: float | None) -> None:
         self.count = count
         self.rows = {(row["drafter"], row["verifier"]): row for row in measured["costs"]}
         base = measured["context"]
-        self.extra = 0.0 if context is None else context - base["tokens"]
+        self.tokens = base["tokens"]
+        self.extra = 0.0 if context is None else max(context, 0.0) - self.tokens
         self.slopes = {row["model"]: row for row in base["slopes"]}
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,11 +113,11 @@ class _Costs:
             whole = np.stack(list(curves.values()))
             first = whole[:, 1].min()
             out[i, 1:] = first + np.median(whole[:, 1:] - whole[:, 1:2], axis=0)
-            out[i, 1:] += lengths[1:] * self._slope(i, 0)
             for k, (at, values) in seen.items():
                 drafted = at > 0
-                gap = values[drafted] - (out[i][at[drafted]] - at[drafted] * self._slope(i, 0))
+                gap = values[drafted] - out[i][at[drafted]]
                 cold[i, k] = float(np.median(gap)) if drafted.any() else 0.0
+            out[i] += self._shift(out[i], lengths * self._per_token(i, 0))
         return out, cold
 
     def checks(self, size: int) -> np.ndarray:
@@ -123,23 +128,29 @@ class _Costs:
             if i is None:
                 continue
             at, values = _points(row["check"])
-            if at[0] != 0 and (None, k) in self.rows:
-                at, values = np.append(0, at), np.append(self._alone(k), values)
-            slope = self._slope(k, 0) + lengths / 8 * (self._slope(k, 8) - self._slope(k, 0))
-            out[i, k] = _line((at, values), lengths) + slope
+            # Without a draft it is the same call whoever found none, and not a saving by noise.
+            at, values = np.append(0, at[at > 0]), np.append(self._alone(k), values[at > 0])
+            ms = _line((at, values), lengths)
+            zero, eight = self._per_token(k, 0), self._per_token(k, 8)
+            out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
 
     def single(self, k: int) -> float:
         """One call of model k without a draft."""
-        return self._alone(k) + self._slope(k, 0)
+        ms = np.array(self._alone(k))
+        return float(ms + self._shift(ms, np.array(self._per_token(k, 0))))
 
     def _alone(self, k: int) -> float:
         return self.rows[None, k]["check"]["0"]["median"]
 
-    def _slope(self, k: int, tokens: int) -> float:
-        """Milliseconds that the longer context adds to a call on so many tokens."""
+    def _per_token(self, k: int, tokens: int) -> float:
+        """Milliseconds that a token of context adds to a call on so many tokens."""
         slopes = self.slopes.get(k)
-        return self.extra * slopes[f"ms_per_token_{tokens}"] if slopes else 0.0
+        return slopes[f"ms_per_token_{tokens}"] if slopes else 0.0
+
+    def _shift(self, ms: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """What the other context adds to times; the same shape."""
+        return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
 def _points(samples: Mapping[str, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:

@@ -48,6 +48,5 @@ def token_ms(pool: Pool, prompt: Sequence[int], temperature: float) -> float:
 
     generation.runtime.round = timed  # type: ignore[method-assign]
     began = time.perf_counter()
-    for _ in generation:
-        pass
-    return max(1e3 * (time.perf_counter() - began - inside) / TOKENS, 0.0)
+    written = sum(1 for _ in generation)  # fewer where the context is full
+    return max(1e3 * (time.perf_counter() - began - inside) / max(written, 1), 0.0)

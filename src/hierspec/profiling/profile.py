@@ -18,7 +18,8 @@ from ..planner.estimates import Estimates
 from .estimating import estimates
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
-_KEYS = ("kind", "schema_version", "hardware", "target", "models", "memory", "temperatures")
+RULES = ("block", "tokenwise")
+_PARTS = ("hardware", "target", "memory", "settings", "temperatures")  # objects, every one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Profile:
 
     @property
     def models(self) -> Sequence[Mapping[str, Any]]:
-        """Smallest first, the target last: ``name``, ``level`` (as in the hierarchy file),
-        ``owner`` of the weights, ``weights`` (their hash)."""
+        """Cheapest first, the target last: ``name``, ``level`` (as in the hierarchy file),
+        ``owner`` of the weights, ``weights`` (their hash), ``call_ms``."""
         return self.data["models"]
 
     @property
@@ -61,15 +62,25 @@ class Profile:
         Args:
             context: tokens before a call, prompt and output; default: as timed.
             rule: ``block`` or ``tokenwise``, for all levels.
+
+        Raises:
+            ValueError: no such rule, or the profile is damaged.
         """
-        return estimates(
-            self.models,
-            self.data["memory"],
-            self.measured(self.nearest(temperature)),
-            max_budget=max_budget or self.data["settings"]["max_speculative_tokens"],
-            context=context,
-            rule=rule,
-        )
+        if rule not in RULES:
+            raise ValueError(f"profiles know the rules {' and '.join(RULES)}, not {rule!r}")
+        try:
+            return estimates(
+                self.models,
+                self.data["memory"],
+                self.measured(self.nearest(temperature)),
+                max_budget=max_budget or self.data["settings"]["max_speculative_tokens"],
+                context=context,
+                rule=rule,
+            )
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"the profile is damaged ({type(error).__name__}: {error}): measure it again"
+            ) from error
 
     def hierarchy(self, chain: Chain, rule: str = "block") -> dict[str, Any]:
         """A chain of this profile's models as a hierarchy file."""
@@ -138,15 +149,38 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
             f"{where} has schema version {data.get('schema_version')!r}, this hierspec reads "
             f"{SCHEMA_VERSION}: measure it again with hierspec profile"
         )
-    if missing := [key for key in _KEYS if key not in data]:
-        raise ValueError(f"{where} lacks {missing[0]!r}: measure it again with hierspec profile")
-    if data.get("unfinished") or not data["temperatures"]:
+    if data.get("unfinished"):
         raise ValueError(f"{where} is not finished: give the same hierspec profile command again")
+    bad = [key for key in _PARTS if not isinstance(data.get(key), Mapping)]
+    models = data.get("models")
+    if not isinstance(models, list) or not models or not all(map(_is_model, models)):
+        bad.append("models")
+    if not bad and not (data["temperatures"] and all(map(_is_temperature, data["temperatures"]))):
+        bad.append("temperatures")
+    if bad:
+        raise ValueError(
+            f"{where} is damaged at {bad[0]!r}: measure it again with hierspec profile"
+        )
     return Profile(data)
 
 
+def _is_model(entry: Any) -> bool:
+    keys = ("name", "level", "owner", "weights")
+    return isinstance(entry, Mapping) and all(key in entry for key in keys)
+
+
+def _is_temperature(label: str) -> bool:
+    try:
+        return float(label) >= 0
+    except ValueError:
+        return False
+
+
 def stale(profile: Profile) -> list[str]:
-    """Why a profile does not hold here: other hardware, versions or weights; [] if it does."""
+    """Why a profile does not hold here: other hardware, versions or weights; [] if it does.
+
+    The number of threads is a choice, like the data type, and no reason.
+    """
     import torch
 
     from . import fingerprint
@@ -155,7 +189,8 @@ def stale(profile: Profile) -> list[str]:
     device = torch.device("cpu" if measured.get("device") == "cpu" else "cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         return [f"device was {measured.get('device')!r}, here there is none"]
-    why = fingerprint.differences(measured, fingerprint.hardware(device))
+    here = {k: v for k, v in fingerprint.hardware(device).items() if k != "threads"}
+    why = fingerprint.differences(measured, here)
     for model in profile.models:
         if model["weights"] and model["weights"] != fingerprint.weights(model["owner"]):
             why.append(f"the weights of {model['owner']!r} have changed")
@@ -163,12 +198,34 @@ def stale(profile: Profile) -> list[str]:
     return why
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a path that cannot be written, by trying.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    if path.is_dir():
+        raise ValueError(f"cannot write the profile to {path}: it is a folder; name a file in it")
+    trial = _beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write the profile to {path}: {error.strerror}") from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def save(data: Mapping[str, Any], path: Path) -> None:
     """Write beside ``path``, then rename: an interruption leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(data) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise ValueError(f"cannot write the profile to {path}: {error.strerror}") from None

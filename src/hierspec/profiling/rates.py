@@ -13,22 +13,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..dice import PhiloxDice
 from ..hierarchy import Draft, Verify
-from ..laws import DenseLaws, Laws
+from ..laws import Laws
 from ..lm.base import Context, Query
 from ..lm.trunk import Trunk
 from ..params import SamplingParams
 from ..runtime import Runtime
 from ..sampling import Job, laws
 from ..sequences import Sequence as LiveSequence
-from ..types import Proposal, Verdict
+from ..types import Verdict
 from ..verifiers import base as verifiers
 from .candidates import Entrant, Pool
+from .overlaps import likeliest, overlap, survival
 
-MAX_ENTRIES = 2**24  # of all laws at hand at one time: 64 MB in float32
+MAX_ENTRIES = 2**24  # of one model's laws at hand at one time: 64 MB in float32
+MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
+_DRAFTS = 1 << 32  # dice of their own: a draft must not share those that drew its context
 
 
 @dataclass(slots=True, eq=False)
@@ -36,19 +38,19 @@ class Drafts:
     """What became of one drafter's drafts: an entry per draft.
 
     Attributes:
+        where: number of its text, and of the place there.
         lengths: how many tokens it had; data-dependent for look-ups.
-        entropies: [n] nats, of the drafter's own rows; NaN where its window reads none.
+        signals: [n] what the candidate's window reads at its tokens; NaN where it reads nothing.
         tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
             first m tokens; 0 past its end.
         block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
-        kept: how many tokens the target kept.
     """
 
+    where: list[tuple[int, int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    entropies: list[tuple[float, ...]] = field(default_factory=list)
+    signals: list[tuple[float, ...]] = field(default_factory=list)
     tokenwise: dict[int, list[np.ndarray]] = field(default_factory=dict)
     block: dict[int, list[np.ndarray]] = field(default_factory=dict)
-    kept: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,9 +87,8 @@ def continuations(
     root = _plain(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
-    size = max(1, MAX_ENTRIES // pool.vocab_size)
-    for at in range(0, len(prompts), size):
-        sequences = _sequences(root, prompts[at : at + size], plan)
+    for some in _batches(len(prompts), pool.vocab_size):
+        sequences = _sequences(root, some, [prompts[i] for i in some], plan)
         try:
             for _ in range(length):
                 _commit(sequences, runtime.round(sequences))
@@ -116,23 +117,34 @@ def follow_drafts(
     )
     root = Verify(1, target.name, target.model, 1, verifiers.get("block"), below)
     runtime = _Tap(root, pool, [*above, len(pool.entrants) - 1], plan.max_budget)
-    sequences = _sequences(root, [text[:n] for text, n in zip(texts, starts, strict=True)], plan)
-    try:
-        for place in range(plan.places):
-            for sequence, text, start in zip(sequences, texts, starts, strict=True):
-                length = len(sequence.tokens)
-                sequence.tokens.extend(
-                    text[length : start + (len(text) - start) * place // plan.places]
-                )
-            lengths = [len(sequence.tokens) for sequence in sequences]
-            for number in range(plan.rounds + 1):
-                runtime.counting = number > 0
-                _commit(sequences, runtime.round(sequences))
-            for sequence, length in zip(sequences, lengths, strict=True):
-                rewind(sequence, length)
-    finally:
-        _close(sequences)
+    for some in _batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
+        prompts = [texts[i][: starts[i]] for i in some]
+        sequences = _sequences(root, some, prompts, plan, _DRAFTS)
+        try:
+            for runtime.place in range(plan.places):
+                for i, sequence in zip(some, sequences, strict=True):
+                    stop = starts[i] + _edge(len(texts[i]) - starts[i], runtime.place, plan.places)
+                    sequence.tokens.extend(texts[i][len(sequence.tokens) : stop])
+                lengths = [len(sequence.tokens) for sequence in sequences]
+                for number in range(plan.rounds + 1):
+                    runtime.counting = number > 0
+                    _commit(sequences, runtime.round(sequences))
+                for sequence, length in zip(sequences, lengths, strict=True):
+                    rewind(sequence, length)
+        finally:
+            _close(sequences)
     return runtime.seen
+
+
+def _batches(count: int, entries: int) -> list[range]:
+    """Numbers of texts to take together, where each needs so many entries of laws."""
+    size = min(max(1, MAX_ENTRIES // entries), MAX_TOGETHER)
+    return [range(at, min(at + size, count)) for at in range(0, count, size)]
+
+
+def _edge(length: int, place: int, places: int) -> int:
+    """Where a place begins in so many tokens."""
+    return length * place // places
 
 
 def rewind(sequence: LiveSequence, length: int) -> None:
@@ -149,17 +161,23 @@ def _plain(pool: Pool) -> Verify:
     return Verify(0, "target", pool.entrants[-1].model, 1, verifiers.get("block"), None)
 
 
-def _sequences(root: Verify, texts: Sequence[Sequence[int]], plan: Plan) -> list[LiveSequence]:
+def _sequences(
+    root: Verify,
+    numbers: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    plan: Plan,
+    stream: int = 0,
+) -> list[LiveSequence]:
     return [
         LiveSequence(
             id=i,
             root=root,
             tokens=list(text),
             params=SamplingParams(temperature=plan.temperature),
-            dice=PhiloxDice(plan.seed, i),
+            dice=PhiloxDice(plan.seed, stream + i),
             wanted=1 << 30,
         )
-        for i, text in enumerate(texts)
+        for i, text in zip(numbers, texts, strict=True)
     ]
 
 
@@ -179,53 +197,31 @@ class _Tap(Runtime):
     def __init__(self, root: Verify, pool: Pool, above: Sequence[int], max_budget: int) -> None:
         super().__init__(root, pool.vocab_size)
         self.pool, self.above, self.max_budget = pool, above, max_budget
-        self.seen, self.counting = Drafts(), True
+        self.seen, self.counting, self.place = Drafts(), True, 0
 
     def _check(self, node: Verify, group: list[Any]) -> list[Verdict]:
-        if not self.counting:
-            return super()._check(node, group)
+        if self.counting:
+            self._note(group)
+        return super()._check(node, group)
+
+    def _note(self, group: list[Any]) -> None:
         drafts = [task.request.draft for task in group]
+        sequences = [task.sequence for task in group]
+        self.seen.where += [(sequence.id, self.place) for sequence in sequences]
         self.seen.lengths += [len(draft) for draft in drafts]
-        self.seen.entropies += [draft.signals for draft in drafts]
-        size = max(1, MAX_ENTRIES // (self.pool.vocab_size * (self.max_budget + 1)))
+        self.seen.signals += [draft.signals for draft in drafts]
+        contexts = [
+            Context(sequence.tokens, draft.tokens)
+            for sequence, draft in zip(sequences, drafts, strict=True)
+        ]
         for number in self.above:
             tokenwise = self.seen.tokenwise.setdefault(number, [])
             block = self.seen.block.setdefault(number, [])
-            for at in range(0, len(group), size):
-                tasks, some = group[at : at + size], drafts[at : at + size]
-                sequences = [task.sequence for task in tasks]
-                contexts = [
-                    Context(sequence.tokens, draft.tokens)
-                    for sequence, draft in zip(sequences, some, strict=True)
-                ]
-                rows = _laws(self.pool, number, sequences, contexts, [len(d) for d in some])
-                for draft, p in zip(some, rows, strict=True):
-                    first, second = survival(draft, p, self.max_budget)
-                    tokenwise.append(first)
-                    block.append(second)
-        verdicts = super()._check(node, group)
-        self.seen.kept += [verdict.num_accepted for verdict in verdicts]
-        return verdicts
-
-
-def survival(draft: Proposal, p: Laws, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
-    one = np.zeros(max_budget + 1)
-    other = np.zeros(max_budget + 1)
-    one[0] = other[0] = 1.0
-    if draft.tokens:
-        ratios = _probs(p, draft.tokens) / _probs(draft.laws, draft.tokens)
-        one[1 : len(ratios) + 1] = np.minimum(ratios, 1.0).cumprod()
-        for m, ratio in enumerate(ratios, 1):
-            other[m] = min(1.0, other[m - 1] * ratio)
-    return one, other
-
-
-def _probs(rows: Laws, tokens: Sequence[int]) -> np.ndarray:
-    if isinstance(rows, DenseLaws) and max(tokens) < rows.width:
-        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
-        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
-    return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])
+            rows = _laws(self.pool, number, sequences, contexts, [len(d) for d in drafts])
+            for draft, p in zip(drafts, rows, strict=True):
+                first, second = survival(draft, p, self.max_budget)
+                tokenwise.append(first)
+                block.append(second)
 
 
 def agreements(
@@ -249,7 +245,7 @@ def agreements(
     target, ease = len(pool.entrants) - 1, []
     width = max(1, MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = _sequences(_plain(pool), [text], plan)
+        (sequence,) = _sequences(_plain(pool), [0], [text], plan)
         easy = np.zeros(max(stop - max(start, 1), 0))
         try:
             for low in range(max(start, 1), stop, width):
@@ -257,15 +253,15 @@ def agreements(
                 context = Context(text[: high - 1])
                 rows = {}
                 for number in scoring:
-                    (law,) = _laws(pool, number, [sequence], [context], [high - 1 - low])
-                    rows[number] = law.dense(pool.vocab_size)
+                    (rows[number],) = _laws(pool, number, [sequence], [context], [high - 1 - low])
+                top = {number: likeliest(law) for number, law in rows.items()}
                 for (i, k), total in sums.items():
-                    overlap = torch.minimum(rows[i].to(rows[k]), rows[k]).sum(-1)
+                    shared = overlap(rows[i], rows[k], pool.vocab_size)
                     if k == target:
                         at = low - max(start, 1)
-                        easy[at : at + high - low] += overlap.cpu().numpy() / (len(scoring) - 1)
-                    total.overlap += float(overlap.sum())
-                    total.equal += float((rows[i].argmax(-1) == rows[k].argmax(-1)).sum())
+                        easy[at : at + high - low] += shared / (len(scoring) - 1)
+                    total.overlap += float(shared.sum())
+                    total.equal += float((top[i] == top[k]).sum())
                     total.positions += high - low
         finally:
             sequence.close()
@@ -274,16 +270,21 @@ def agreements(
 
 
 def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
-    """The class of every counted draft of :func:`follow_drafts`, 0 hardest, in its order.
+    """The class of every place of every text, [texts, places], 0 hardest.
 
     The places are ranked by how easy the text after them is, up to the next place, and cut into
-    ``count`` classes of equally many tokens.
+    ``count`` classes of equally many places; fewer where there are fewer places.
     """
-    spans = [np.array_split(easy, plan.places) for easy in ease]
+    spans = [
+        [
+            easy[_edge(len(easy), at, plan.places) : _edge(len(easy), at + 1, plan.places)]
+            for at in range(plan.places)
+        ]
+        for easy in ease
+    ]
     scores = np.array([[span.mean() if len(span) else 0.0 for span in row] for row in spans])
     ranks = scores.ravel().argsort(kind="stable").argsort().reshape(scores.shape)
-    by_place = ranks.T * count // scores.size  # [places, texts]
-    return np.repeat(by_place[:, None], plan.rounds, axis=1).ravel()
+    return ranks * min(count, scores.size) // scores.size
 
 
 def _laws(

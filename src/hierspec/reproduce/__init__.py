@@ -10,7 +10,11 @@ from .tables import Cell, Reproduction, Row, Table
 
 __all__ = ["NAMES", "Cell", "Reproduction", "Row", "Table", "reproduce"]
 
-_MODULES = {"p1-tables": "p1_tables"}  # each with ``compute() -> Reproduction``
+_MODULES = {  # each with ``compute() -> Reproduction``
+    "p1-tables": "p1_tables",
+    "p1-simulation": "p1_simulation",
+    "p2-orders": "p2_orders",
+}
 NAMES = tuple(_MODULES)
 
 

@@ -19,6 +19,7 @@ import torch
 
 if TYPE_CHECKING:
     from ..hierarchy import Verify
+    from ..laws import Laws
     from ..types import Proposal, Request, Verdict
 
 
@@ -56,6 +57,24 @@ class Acceptance:
     w: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stop:
+    """Where a rule for several drafts ended.
+
+    Attributes:
+        draft: a draft that begins with all kept tokens.
+        num_accepted: τ, how many of its tokens were kept.
+        law: [V] of the token that follows: the last residual, or the bonus law.
+    """
+
+    draft: int
+    num_accepted: int
+    law: torch.Tensor
+
+
+Choice = Generator[float, bool, Stop]  # yields acceptance probabilities, is sent the outcomes
+
+
 class Verifier:
     """A verification rule. Subclasses are stateless, hashable and registered by name.
 
@@ -71,6 +90,8 @@ class Verifier:
             above it stays exact. True for every exact rule.
         laws_of_context: its reported laws are its model's at the context, whatever happened in
             the round before.
+        several: takes several drafts of one place (:meth:`choose`).
+        distinct: wants the first tokens of those drawn without replacement.
     """
 
     name: ClassVar[str]
@@ -81,6 +102,8 @@ class Verifier:
     reads_scores: ClassVar[bool] = False
     sound_below: ClassVar[bool] = True
     laws_of_context: ClassVar[bool] = True
+    several: ClassVar[bool] = False
+    distinct: ClassVar[bool] = False
 
     def exact_for(self, greedy: bool) -> bool:
         """Whether it is exact as the final rule of greedy decoding, or of sampling."""
@@ -146,6 +169,15 @@ class Verifier:
                 break
             tau += 1
         return tau
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Laws]) -> Choice:
+        """Verify k drafts of one place, test by test; only where ``several`` is set.
+
+        Args:
+            drafts: in the order they were drawn, each with the laws its tokens were drawn from.
+            p: for draft j the verifier's n_j + 1 laws after its first 0 … n_j tokens.
+        """
+        raise NotImplementedError
 
     def complete(
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict

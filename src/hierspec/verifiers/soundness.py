@@ -6,10 +6,11 @@ refused in all, with the reason and the way out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..hierarchy import Node, Verify
+    from ..hierarchy import Draft, Node, Verify
 
 
 def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
@@ -34,6 +35,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
             _check_rule(node, node is root, greedy, allow_lossy)
             if node.rule.fixed_length and not greedy:
                 _check_fixed(node)
+            _check_several(node)
 
 
 def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
@@ -46,6 +48,34 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
         f"verifier {rule.name!r} {place} changes the output's law "
         f"(exact: {rule.exact_when}); use 'tokenwise' or 'block', or set allow_lossy"
     )
+
+
+def _check_several(node: Verify) -> None:
+    """Several drafts: of a leaf right under a rule that takes them, each as long as the others."""
+    for leaf in _leaves(node.below):
+        if leaf.num_drafts == 1:
+            continue
+        why = f"level {leaf.name!r} makes {leaf.num_drafts} drafts at once; "
+        if leaf is not node.below:
+            raise ValueError(why + "a part of a concatenation makes one: set num_drafts to 1")
+        if not node.rule.several:
+            raise ValueError(
+                why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
+                "'rrs', 'rrs-without-replacement' or 'block-rrs' there, or set num_drafts to 1"
+            )
+        if not leaf.window.fixed_length:
+            raise ValueError(why + "its window must be fixed: remove it, or set num_drafts to 1")
+
+
+def _leaves(node: Node | None) -> Iterator[Draft]:
+    """The leaves whose drafts reach the level above ``node`` as they are."""
+    from ..hierarchy import Concatenate, Draft
+
+    if isinstance(node, Draft):
+        yield node
+    elif isinstance(node, Concatenate):
+        for part in node.parts:
+            yield from _leaves(part)
 
 
 def _check_fixed(node: Verify) -> None:

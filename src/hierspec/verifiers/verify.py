@@ -121,7 +121,11 @@ def _comparable(rule: Verifier, draft: Proposal) -> bool:
 
 def _emit(job: _Job, tau: int, token: int | None, laws: Laws) -> Verdict:
     """The verdict: τ kept tokens, then ``token``; ``laws`` has at least as many rows."""
-    draft, index = job.draft, job.node.index
+    return emission(job.node.index, job.draft, tau, token, laws)
+
+
+def emission(index: int, draft: Proposal, tau: int, token: int | None, laws: Laws) -> Verdict:
+    """The same, at the node of that index."""
     tokens, origins = draft.tokens[:tau], draft.origins[:tau]
     if token is not None:
         tokens, origins = (*tokens, token), (*origins, index)

@@ -1,0 +1,55 @@
+"""How much to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from ..checks import is_number, positive
+
+Report = Callable[[str, float], None]  # stage, share of all work done
+MOST = 32  # speculative tokens; the planner's curves end at twice that
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much to measure.
+
+    Attributes:
+        max_speculative_tokens: largest budget to know about.
+        tokens: of the target's own after each prompt; drafts are tried along them.
+        places: where along each text.
+        rounds: drafts at each place.
+        classes: kinds of text, by how easy they are, whose curves are kept apart.
+        prompts: how many of the prompts to use.
+        repeats: how often every cost is timed, two rounds each.
+        min_ratio: a model verifies another only if its call costs this many times as much.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    max_speculative_tokens: int = 15
+    tokens: int = 128
+    places: int = 6
+    rounds: int = 2
+    classes: int = 3
+    prompts: int = 16
+    repeats: int = 6
+    min_ratio: float = 1.25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name not in ("min_ratio", "seed"):
+                positive(getattr(self, field.name), field.name)
+        if self.max_speculative_tokens > MOST:
+            raise ValueError(f"max_speculative_tokens must be at most {MOST}")
+        if not is_number(self.min_ratio) or self.min_ratio < 0:
+            raise ValueError(f"min_ratio must be a number of at least 0, not {self.min_ratio!r}")
+
+    def budgets(self) -> tuple[int, ...]:
+        """Draft lengths whose costs are timed."""
+        steps = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+        most = self.max_speculative_tokens
+        return (*(n for n in steps if n < most), most)

@@ -1,0 +1,56 @@
+"""A trace for Perfetto (ui.perfetto.dev) and chrome://tracing, in their JSON trace-event format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .linking import stories
+from .story import Call, Story
+from .style import Texts
+
+
+def chrome(events: Sequence[dict[str, Any]], texts: Texts | None = None) -> dict[str, Any]:
+    """The object to write as JSON: a process per sequence, a track per level, target on top.
+
+    ``ts`` and ``dur`` are microseconds. Generations that share a trace are laid side by side:
+    each starts at 0.
+
+    Args:
+        texts: the text of a token id.
+    """
+    out: list[dict[str, Any]] = []
+    for pid, story in enumerate(stories(events)):
+        name = f"generation {story.generation}, sequence {story.sequence}"
+        out.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
+        for index, level in story.levels.items():
+            track = {"ph": "M", "pid": pid, "tid": index}
+            order = story.root - index
+            out.append({**track, "name": "thread_name", "args": {"name": level}})
+            out.append({**track, "name": "thread_sort_index", "args": {"sort_index": order}})
+        for call in story.calls:
+            out.append(_slice(call, story, pid, texts))
+    return {"displayTimeUnit": "ms", "traceEvents": out}
+
+
+def _slice(call: Call, story: Story, pid: int, texts: Texts | None) -> dict[str, Any]:
+    args: dict[str, Any] = {
+        "tokens": [cell.token for cell in call.cells],
+        "kinds": [cell.kind for cell in call.cells],
+        "fates": [cell.fate for cell in call.cells],
+    }
+    if texts is not None:
+        args["text"] = "".join(texts(cell.token) for cell in call.cells)
+    if call.kind == "check":
+        args["num_draft_tokens"] = call.drafted
+        args["num_accepted"] = call.accepted
+    return {
+        "ph": "X",
+        "name": f"{call.kind} {call.accepted}/{call.drafted}" if call.drafted else call.kind,
+        "cat": call.kind,
+        "pid": pid,
+        "tid": call.index,
+        "ts": round(call.began * 1e6, 3),
+        "dur": round(call.seconds * 1e6, 3),
+        "args": args,
+    }

@@ -1,0 +1,34 @@
+"""Tiny models on disk with a tokenizer, and what is measured of them."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hierspec.profiling.settings import Settings
+from hierspec.testing import tiny_model
+
+V = 256
+SMALL = Settings(max_speculative_tokens=3, tokens=12, places=2, rounds=1, prompts=2, repeats=1)
+PROMPTS = ["hello world, hello world", "abcabcabcabc"]
+
+
+def bytes_tokenizer(shift=0):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE({c: (i + shift) % V for i, c in enumerate(alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw)
+
+
+def save_model(folder, noise=0.0, tokenizer=None):
+    model = tiny_model("llama", seed=1, layers=3, vocab_size=V, max_position_embeddings=256)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            draw = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(noise * draw)
+    model.save_pretrained(folder)
+    (bytes_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,142 @@
+"""``hierspec plan --simulate``: what it says beside the predictions, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hierspec import cli
+from hierspec.planner.estimates import ideal
+
+RATES = [[None, 0.75, 0.55], [None, None, 0.8]]
+PROBLEM = {"costs": [0.25, 4, 33], "acceptance": RATES, "names": ["small", "mid", "target"]}
+
+
+class Profile:
+    """What the command asks of a profile."""
+
+    def __init__(self, pairs=None, classes=0) -> None:
+        self.pairs, self.classes = pairs, classes
+
+    def nearest(self, temperature):
+        return float(temperature > 0)
+
+    def measured(self, temperature):
+        assert temperature in (0.0, 1.0)
+        return {"pairs": self.pairs}
+
+    def estimates(self, temperature, max_budget=None):
+        known = ideal([0.25, 4, 33], RATES, ["small", "mid", "target"], max_budget or 9)
+        return dataclasses.replace(known, classes=(known,) * self.classes)
+
+    def hierarchy(self, chain):
+        return {"levels": list(chain.levels)}
+
+
+def pairs():
+    random = np.random.default_rng(0)
+    return [
+        {
+            "drafter": i,
+            "verifier": k,
+            "lengths": [9] * 3000,
+            "kept": np.minimum(random.geometric(1 - RATES[i][k], 3000) - 1, 9).tolist(),
+        }
+        for i, k in ((0, 1), (0, 2), (1, 2))
+    ]
+
+
+@pytest.fixture
+def hierspec(capsys, tmp_path, monkeypatch):
+    """Run ``hierspec plan`` on a problem or a profile: (status, output, error)."""
+
+    def run(asked, *options):
+        path = tmp_path / "file.json"
+        data = asked if isinstance(asked, dict) else {"kind": "hierspec-profile"}
+        path.write_text(json.dumps(data))
+        monkeypatch.setattr("hierspec.profiling.profile.load_profile", lambda *_, **__: asked)
+        status = cli.run(["plan", str(path), *options])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def answers(hierspec, asked, *options):
+    """Predicted and simulated latency of every hierarchy."""
+    status, out, _ = hierspec(asked, "--json", *options)
+    assert status == 0
+    data = json.loads(out)
+    return [(one["latency"], one["simulated"]) for one in (data, *data["runners_up"])]
+
+
+def test_json(hierspec):
+    got = answers(hierspec, PROBLEM, "--simulate", "3000")
+    assert len(got) > 2
+    for predicted, found in got:
+        assert set(found) == {
+            "ms_per_token", "standard_error", "acceptances", "costs", "rounds",
+        }  # fmt: skip
+        assert (found["acceptances"], found["costs"], found["rounds"]) == ("iid", "real", 3000)
+        assert abs(found["ms_per_token"] - predicted) < 5 * found["standard_error"] + 1e-9
+    assert "simulated" not in json.loads(hierspec(PROBLEM, "--json")[1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--acceptances", "recorded"], ["--acceptances", "iid", "--costs", "artificial"]],
+)
+def test_profiles(hierspec, options):
+    """These records are coin flips, and costs are constants: so all is one."""
+    for predicted, found in answers(
+        hierspec, Profile(pairs()), "--simulate", "3000", "--top", "3", *options
+    ):
+        assert found["acceptances"] == (options[1] if options else "curves")
+        assert abs(found["ms_per_token"] - predicted) < 5 * found["standard_error"] + 1e-9
+
+
+def test_what_people_read(hierspec):
+    status, out, _ = hierspec(PROBLEM, "--simulate", "50")
+    assert status == 0
+    assert "simulated ± standard error: 50 rounds each, independent acceptances" in out
+    assert out.count(" ± ") > 2
+    assert "33.00 ± 0" not in out
+    status, out, _ = hierspec(PROBLEM | {"costs": [30, 31, 33]}, "--simulate", "50")
+    assert "33 ± 0" in out
+    recorded = Profile(pairs(), classes=2)
+    asked = ("--simulate", "50", "--acceptances", "recorded", "--temperature", "1")
+    _, out, _ = hierspec(recorded, *asked)
+    assert "recorded drafts in order" in out
+    assert "tokenwise" in out
+    assert "every draft counts alike" in out
+    assert "±" not in hierspec(PROBLEM)[1]
+
+
+def test_one_hierarchy_alone_is_shown_too(hierspec):
+    _, out, _ = hierspec(PROBLEM, "--simulate", "50", "--top", "1")
+    assert out.count(" ± ") == 2  # its figure, and what the figure is
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "words"),
+    [
+        (PROBLEM, ["--simulate", "1"], "simulate"),
+        (PROBLEM, ["--costs", "real"], "--simulate ROUNDS"),
+        (PROBLEM, ["--simulate", "9", "--costs", "free"], "real, artificial"),
+        (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "iid, curves, recorded"),
+        (PROBLEM, ["--simulate", "9", "--acceptances", "recorded"], "for profiles"),
+        (
+            Profile([{"drafter": 0, "verifier": 2}]),
+            ["--simulate", "9", "--acceptances", "recorded"],
+            "measure it again",
+        ),
+    ],
+)
+def test_refusals(hierspec, asked, options, words):
+    status, out, err = hierspec(asked, *options)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert words in err
