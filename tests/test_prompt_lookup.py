@@ -94,3 +94,14 @@ def test_a_step_on_a_long_text_is_cheap():
         lookup.propose(context, 8, slot)
         times.append(time.perf_counter() - start)
     assert sorted(times)[100] < 500e-6, sorted(times)[100]
+
+
+def test_naive_is_refused_over_a_look_up():
+    from hierspec.hierarchy import Draft, Verify
+    from hierspec.verifiers import base as verifiers
+    from hierspec.verifiers.soundness import check
+
+    below = Draft(0, "prompt_lookup", PromptLookup(2, 4), 3)
+    root = Verify(1, "target", None, 1, verifiers.get("naive"), below)
+    with pytest.raises(ValueError, match="no law at other contexts"):
+        check(root)

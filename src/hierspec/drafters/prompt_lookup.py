@@ -9,6 +9,7 @@ as long as wanted. Nothing is scored: the law of every proposed token is one-hot
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..lm.base import Context
 
@@ -39,6 +40,7 @@ class PromptLookup:
     prompt_lookup_min: int
     prompt_lookup_max: int
     name: str = "prompt_lookup"
+    law_of_context: ClassVar[bool] = False  # it has no law to be asked for: only proposals
 
     def __post_init__(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
