@@ -22,7 +22,8 @@ from hierspec.build import Loaded, build
 from hierspec.planner.chain import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import Shapes, plan
-from hierspec.profiling.candidates import parse
+from hierspec.profiling import costs
+from hierspec.profiling.candidates import Pool, load, parse
 from hierspec.profiling.measure import Settings, measure
 from hierspec.profiling.profile import Profile, from_dict
 
@@ -81,9 +82,53 @@ def run(hierarchy: Hierarchy, prompt: str, tokens: int, temperature: float, seed
     }
 
 
+class Retimer:
+    """Times the profile's pairs again, a little between any two prompts.
+
+    Clouds and laptops drift by several per cent within minutes. What is on trial is the model, not
+    the weather: so costs are sampled in the same minutes as the runs, on other text, by the
+    profiler's own stopwatch.
+    """
+
+    def __init__(self, profile: Profile, pool: Pool, temperature: float, text: list[int]) -> None:
+        self.measured = profile.measured(temperature)
+        self.pool, self.temperature = pool, temperature
+        self.text = text[: self.measured["context"]["tokens"]]
+        self.pairs = [(row["drafter"], row["verifier"]) for row in self.measured["costs"]]
+        self.times = {pair: costs.PairTimes() for pair in self.pairs}
+
+    def sample(self, seed: int) -> None:
+        more = costs.time_pairs(
+            self.pool, self.pairs, self.text, budgets=Settings().budgets(), repeats=1,
+            temperature=self.temperature, seed=seed,
+        )  # fmt: skip
+        for pair, seen in more.items():
+            for mine, theirs in (
+                (self.times[pair].draft, seen.draft),
+                (self.times[pair].check, seen.check),
+            ):
+                for n, values in theirs.items():
+                    mine[n] += values
+
+    def profile(self, profile: Profile) -> Profile:
+        """The same rates with the costs timed here."""
+        rows = [
+            {
+                "drafter": i,
+                "verifier": k,
+                "draft": costs.summary(seen.draft),
+                "check": costs.summary(seen.check),
+            }
+            for (i, k), seen in self.times.items()
+        ]
+        label = repr(self.temperature)
+        temperatures = {**profile.data["temperatures"], label: {**self.measured, "costs": rows}}
+        return from_dict({**profile.data, "temperatures": temperatures})
+
+
 def examine(
     profile: Profile, loaded: Loaded, wanted: list[dict[str, int]], temperature: float,
-    prompts: list[str], tokens: int,
+    prompts: list[str], tokens: int, pool: Pool,
 ) -> dict[str, Any]:  # fmt: skip
     chains: dict[str, Chain] = {}
     for budgets in wanted:
@@ -99,12 +144,17 @@ def examine(
     for hierarchy in built.values():
         run(hierarchy, prompts[0], 16, temperature, 0)
     names = list(built)
+    text = [t for prompt in prompts for t in pool.tokenizer(prompt, verbose=False)["input_ids"]]
+    retimer = Retimer(profile, pool, temperature, text)
     for seed, prompt in enumerate(prompts):
+        if seed % 2 == 0:
+            retimer.sample(seed)
         for name in names[seed % len(names) :] + names[: seed % len(names)]:
             runs[name].append(run(built[name], prompt, tokens, temperature, seed))
         print(f"  {seed + 1}/{len(prompts)} prompts at temperature {temperature}", flush=True)
     context = statistics.mean(r["prompt"] for r in runs["plain"]) + tokens / 2
-    estimates = profile.estimates(temperature, context=context)
+    estimates = retimer.profile(profile).estimates(temperature, context=context)
+    earlier = profile.estimates(temperature, context=context)
     out: dict[str, Any] = {"planned": general.to_dict(), "hierarchies": {}}
     for name, chain in chains.items():
         ms = [r["ms"] for r in runs[name]]
@@ -114,6 +164,7 @@ def examine(
             "levels": list(chain.levels),
             "num_speculative_tokens": list(chain.budgets),
             "predicted_ms": predicted.ms_per_token,
+            "predicted_ms_with_earlier_costs": latency(earlier, chain).ms_per_token,
             "measured_ms": measured,
             "error": predicted.ms_per_token / measured - 1.0,
             "predicted_tokens_per_call": predicted.tokens_per_call,
@@ -122,6 +173,11 @@ def examine(
             "planned_over_this": common.ratio([r["ms"] for r in runs["planned"]], ms),
         }
     errors = [abs(cell["error"]) for cell in out["hierarchies"].values()]
+    before = [
+        abs(cell["predicted_ms_with_earlier_costs"] / cell["measured_ms"] - 1.0)
+        for cell in out["hierarchies"].values()
+    ]
+    out["errors_with_earlier_costs"] = {"median": statistics.median(before), "worst": max(before)}
     out["median_error"], out["worst_error"] = statistics.median(errors), max(errors)
     slower = [
         name
@@ -135,8 +191,8 @@ def examine(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--num-prompts", type=int, default=24)
-    parser.add_argument("--profile-prompts", type=int, default=48)
+    parser.add_argument("--num-prompts", type=int, default=16)
+    parser.add_argument("--profile-prompts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
@@ -172,8 +228,11 @@ def main() -> None:
         cells: dict[str, Any] = {"profile_seconds": time.perf_counter() - began}
         print(f"{target}: profiled in {cells['profile_seconds']:.0f} s", flush=True)
         profile = from_dict(data)
+        by_name = {name: parse(name) for name in candidates}
+        ordered = [by_name[model["name"]] for model in profile.models[:-1]]
+        pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
-            cell = examine(profile, loaded, wanted, temperature, measured, args.tokens)
+            cell = examine(profile, loaded, wanted, temperature, measured, args.tokens, pool)
             cells[str(temperature)] = cell
             for name, row in cell["hierarchies"].items():
                 print(
@@ -183,7 +242,8 @@ def main() -> None:
                     f"{row['measured_tokens_per_call']:.2f}"
                 )
             print(
-                f"  median error {cell['median_error']:.1%}, worst {cell['worst_error']:.1%}; "
+                f"  median error {cell['median_error']:.1%}, worst {cell['worst_error']:.1%} "
+                f"(with the costs of some minutes before: {cell['errors_with_earlier_costs']}); "
                 f"faster than planned: {cell['faster_than_planned'] or 'none'}",
                 flush=True,
             )

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import common
+import report_planning
 
 PAGE = common.ROOT / "docs" / "results.md"
 
@@ -184,6 +185,14 @@ def main() -> None:
         data = load(name)
         if data is not None:
             parts.append(section(data))
+    for name, section in (
+        ("search", report_planning.search),
+        ("predict", report_planning.predict),
+        ("harmless", report_planning.harmless),
+    ):
+        data = load(name)
+        if data is not None:
+            parts.append(section(data, table, where))
     notes = common.ROOT / "benchmarks" / "results" / "NOTES.md"
     if notes.exists():
         parts.append(notes.read_text().strip())

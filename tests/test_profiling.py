@@ -163,7 +163,7 @@ def test_acceptance_is_one_minus_total_variation():
         assert agreed[i, k].overlap == pytest.approx(sum(np.minimum(*pq).sum() for pq in rows))
         assert agreed[i, k].equal == sum(q.argmax() == p.argmax() for q, p in rows)
     means = [
-        np.mean([np.minimum(law(i, texts[1][:t]), law(2, texts[1][:t])).sum() for i in (0, 1)])
+        [np.minimum(law(i, texts[1][:t]), law(2, texts[1][:t])).sum() for i in (0, 1)]
         for t in range(1, 30)
     ]
     np.testing.assert_allclose(ease[1], means)
@@ -338,21 +338,30 @@ def test_laws_at_hand_stay_bounded_for_a_large_vocabulary():
         assert max(map(len, batches)) <= rates.MAX_TOGETHER
 
 
-def test_classes_hold_equally_many_places_hardest_first():
+def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     plan_ = rates.Plan(places=4, rounds=2, max_budget=3, temperature=1.0)
-    ease = list(np.random.default_rng(0).random((5, 22)))
+    random = np.random.default_rng(0)
+    ease = [np.stack([random.random(22), np.full(22, 0.5)], 1) for _ in range(5)]
     kinds = rates.classes(ease, plan_, 3)
     assert kinds.shape == (5, 4)
     counts = np.bincount(kinds.ravel())
     assert len(counts) == 3
     assert counts.max() - counts.min() <= 1
     means = np.array(
-        [[row[22 * at // 4 : 22 * (at + 1) // 4].mean() for at in range(4)] for row in ease]
+        [[row[22 * at // 4 : 22 * (at + 1) // 4, 0].mean() for at in range(4)] for row in ease]
     )
-    for c in range(2):
+    for c in range(2):  # only the first candidate tells places apart
         assert means[kinds == c].max() < means[kinds == c + 1].min()
-    few = rates.classes([np.array([0.5, 0.1])], rates.Plan(2, 1, 3, 1.0), 5)
+    few = rates.classes([np.array([[0.5], [0.1]])], rates.Plan(2, 1, 3, 1.0), 5)
     assert few.tolist() == [[1, 0]]  # no class without a place
+
+
+def test_classes_tell_apart_what_is_easy_for_different_candidates():
+    plan_ = rates.Plan(places=2, rounds=1, max_budget=3, temperature=1.0)
+    one, other, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
+    ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
+    kinds = rates.classes(ease, plan_, 4)
+    assert sorted(kinds.ravel()) == [0, 1, 2, 3]
 
 
 # Windows and what is kept
@@ -500,9 +509,9 @@ def test_everything_in_one_go(family, everything, whole):
             assert block[0] == tokenwise[0] == 1
             assert (np.diff(tokenwise) <= 1e-9).all()
             assert (block >= tokenwise - 1e-6).all()
-            # Four places: two of them in the hardest class.
+            # Four places, each a class of its own.
             means = np.array([part["tokenwise"] for part in pair["classes"]])
-            np.testing.assert_allclose([0.5, 0.25, 0.25] @ means, tokenwise, atol=2e-6)
+            np.testing.assert_allclose(np.full(4, 0.25) @ means, tokenwise, atol=2e-6)
         assert measured["token_ms"] >= 0
 
 
@@ -519,7 +528,7 @@ def test_prompt_lookup_alone(family, loaded):
     target = TargetConfig(model=family["target"])
     data = measure(target, [parse("prompt-lookup")], PROMPTS, [0.0], SMALL, loaded=loaded)
     answer = plan(from_dict(data).estimates(0.0), shapes=EVERY)
-    assert len(data["temperatures"]["0.0"]["pairs"][0]["classes"]) == 1
+    assert len(data["temperatures"]["0.0"]["pairs"][0]["classes"]) == 4  # one for each place
     assert answer.best.ms <= data_plain(data) + 1e-9
 
 
@@ -642,7 +651,9 @@ def made(**changes):
     """Two models: 1 ms and 9 ms a call, checks of n tokens 9 + n, α = 0.8 and 0.5."""
 
     def times(table):
-        return {str(n): {"median": ms, "low": ms, "high": ms, "count": 1} for n, ms in table}
+        return {
+            str(n): {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 1} for n, ms in table
+        }
 
     def curve(a, m=4):
         return [a**n for n in range(m + 1)]
@@ -712,7 +723,7 @@ def test_cost_of_a_first_step_is_charged_to_the_pair():
     pair = measured["pairs"][0] | {"verifier": 2, "classes": measured["pairs"][0]["classes"][:1]}
     measured["pairs"] = [pair, pair | {"verifier": 1}]
     alone, target, both = measured["costs"]
-    cheap = {n: entry | {"median": entry["median"] - 0.5} for n, entry in both["draft"].items()}
+    cheap = {n: entry | {"mean": entry["mean"] - 0.5} for n, entry in both["draft"].items()}
     measured["costs"] = [
         alone,
         *(target | {"verifier": k} for k in (1, 2)),
@@ -759,7 +770,7 @@ def test_noise_in_slopes_makes_nothing_free_or_cheaper():
 
 def test_a_draft_of_nothing_costs_a_plain_call():
     described, memory, measured = made()
-    measured["costs"][2]["check"]["0"] = {"median": 4.0, "low": 4, "high": 4, "count": 1}
+    measured["costs"][2]["check"]["0"] = {"mean": 4.0, "median": 4, "low": 4, "high": 4, "count": 1}
     known = estimates(described, memory, measured, max_budget=4)
     assert known.verify_ms[0, 1, 0] == pytest.approx(9 + 0.25)
 

@@ -141,7 +141,7 @@ class _Costs:
         return float(ms + self._shift(ms, np.array(self._per_token(k, 0))))
 
     def _alone(self, k: int) -> float:
-        return self.rows[None, k]["check"]["0"]["median"]
+        return self.rows[None, k]["check"]["0"]["mean"]
 
     def _per_token(self, k: int, tokens: int) -> float:
         """Milliseconds that a token of context adds to a call on so many tokens."""
@@ -155,7 +155,7 @@ class _Costs:
 
 def _points(samples: Mapping[str, Mapping[str, float]]) -> tuple[np.ndarray, np.ndarray]:
     at = sorted(int(n) for n in samples)
-    return np.array(at, dtype=int), np.array([samples[str(n)]["median"] for n in at])
+    return np.array(at, dtype=int), np.array([samples[str(n)]["mean"] for n in at])
 
 
 def _line(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:

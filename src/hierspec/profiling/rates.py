@@ -237,8 +237,8 @@ def agreements(
         starts, stops: per text; the laws of the tokens at positions start … stop − 1.
 
     Returns:
-        sums for every pair, and per text and position the mean of 1 − TV from the target over the
-        candidates: how easy the text is.
+        sums for every pair; and per text [positions, candidates] how easy the text is for each:
+        1 − TV from the target, or whether a look-up finds the token.
     """
     scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
     sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
@@ -246,9 +246,13 @@ def agreements(
     width = max(1, MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
         (sequence,) = _sequences(_plain(pool), [0], [text], plan)
-        easy = np.zeros(max(stop - max(start, 1), 0))
+        first = max(start, 1)
+        easy = np.zeros((max(stop - first, 0), target))
+        for i, entrant in enumerate(pool.entrants[:-1]):
+            if not entrant.scores:
+                easy[:, i] = _found(entrant.model, text, first, stop)
         try:
-            for low in range(max(start, 1), stop, width):
+            for low in range(first, stop, width):
                 high = min(low + width, stop)
                 context = Context(text[: high - 1])
                 rows = {}
@@ -258,8 +262,7 @@ def agreements(
                 for (i, k), total in sums.items():
                     shared = overlap(rows[i], rows[k], pool.vocab_size)
                     if k == target:
-                        at = low - max(start, 1)
-                        easy[at : at + high - low] += shared / (len(scoring) - 1)
+                        easy[low - first : high - first, i] = shared
                     total.overlap += float(shared.sum())
                     total.equal += float((top[i] == top[k]).sum())
                     total.positions += high - low
@@ -270,21 +273,45 @@ def agreements(
 
 
 def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
-    """The class of every place of every text, [texts, places], 0 hardest.
+    """The class of every place of every text, [texts, places].
 
-    The places are ranked by how easy the text after them is, up to the next place, and cut into
-    ``count`` classes of equally many places; fewer where there are fewer places.
+    Places are alike if the text after them, up to the next place, is about as easy for each of the
+    candidates: they are cut in two where they differ most, again and again, into ``count`` classes
+    of equally many places; fewer where there are fewer places.
+
+    Args:
+        ease: per text, [positions, candidates].
     """
     spans = [
-        [
-            easy[_edge(len(easy), at, plan.places) : _edge(len(easy), at + 1, plan.places)]
-            for at in range(plan.places)
-        ]
+        easy[_edge(len(easy), at, plan.places) : _edge(len(easy), at + 1, plan.places)]
         for easy in ease
+        for at in range(plan.places)
     ]
-    scores = np.array([[span.mean() if len(span) else 0.0 for span in row] for row in spans])
-    ranks = scores.ravel().argsort(kind="stable").argsort().reshape(scores.shape)
-    return ranks * min(count, scores.size) // scores.size
+    width = ease[0].shape[1]
+    scores = np.array([span.mean(0) if len(span) else np.zeros(width) for span in spans])
+    out = np.zeros(len(scores), dtype=int)
+    groups = [(np.arange(len(scores)), min(count, len(scores)), 0)]
+    while groups:
+        group, parts, first = groups.pop()
+        if parts < 2 or not width:
+            out[group] = first
+            continue
+        by = scores[group].var(0).argmax()
+        group = group[scores[group, by].argsort(kind="stable")]
+        cut = len(group) * (parts // 2) // parts
+        groups.append((group[:cut], parts // 2, first))
+        groups.append((group[cut:], parts - parts // 2, first + parts // 2))
+    return out.reshape(len(ease), plan.places)
+
+
+def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
+    """At each position, whether a look-up would have proposed the token that stands there."""
+    index = lookup.open()
+    out = []
+    for at in range(start, stop):
+        out.append(lookup.propose(Context(text[:at]), 1, index) == (text[at],))
+    lookup.close(index)
+    return out
 
 
 def _laws(

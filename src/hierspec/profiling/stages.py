@@ -118,8 +118,7 @@ class Stages:
         ends = [len(text) for text in texts]
         own, ease = rates.agreements(self.pool, texts, begins, ends, plan)
         given, _ = rates.agreements(self.pool, texts, [1] * len(texts), begins, plan)
-        known = max(map(np.max, ease)) > 0  # else no candidate has a law
-        kinds = rates.classes(ease, plan, self.settings.classes if known else 1)
+        kinds = rates.classes(ease, plan, self.settings.classes)
         sums = {
             f"{i} {k}": {
                 "acceptance": round(total.overlap / max(total.positions, 1), 5),
