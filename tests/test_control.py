@@ -411,3 +411,14 @@ def test_a_controller_of_another_hierarchy_is_refused(made):
     other = Hierarchy(made, Jumping(numbered([1]), [[1]]))
     with pytest.raises(ValueError, match="another hierarchy"):
         other.generate([5], max_new_tokens=2)
+
+
+def test_kinds_of_text_in_the_estimates_do_not_hide_what_a_text_shows():
+    known = estimates()
+    kinds = dataclasses.replace(known, classes=(known, known))
+    chain, useless = Chain((0, 1, 2), (4, 6)), rates(0.0, 0.0, 0.0)
+    spent = [
+        simulated(CoinFlips(useless, seed=1), OnlineController(numbered([4, 6]), each, chain), 400)
+        for each in (known, kinds)
+    ]
+    assert spent[0].ms_per_token == spent[1].ms_per_token

@@ -1,4 +1,4 @@
-"""The command line: ``hierspec generate · certify · plan · zoo · doctor``.
+"""The command line: ``hierspec generate · profile · plan · certify · reproduce · timeline · …``.
 
 Only this package prints. A user's mistake is one line on standard error and exit status 2; a
 traceback appears with ``--debug`` alone.

@@ -107,6 +107,8 @@ class OnlineController:
             )
         if chain.levels[-1] != estimates.target:
             raise ValueError("the chain must end with the estimates' target, their last model")
+        # Kinds of text are the estimates' way to allow for differences; here one text is looked at.
+        estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.levels
         self.belief = belief or Belief()
         self.margin, self.stake, self.risk = margin, stake, risk
