@@ -212,7 +212,9 @@ def main() -> None:
         "tokens": args.tokens,
         "targets": {},
     }
-    settings = Settings(prompts=args.profile_prompts, places=args.places, tokens=args.tokens)
+    settings = Settings(
+        prompts=args.profile_prompts, places=args.places, tokens=args.tokens, repeats=3
+    )
     for target in args.targets:
         candidates, wanted = HIERARCHIES[target]
         loaded, began = Loaded(), time.perf_counter()

@@ -10,7 +10,15 @@ from hierspec.profiling.settings import Settings
 from hierspec.testing import tiny_model
 
 V = 256
-SMALL = Settings(max_speculative_tokens=3, tokens=12, places=2, rounds=1, prompts=2, repeats=1)
+SMALL = Settings(
+    max_speculative_tokens=3,
+    tokens=12,
+    places=2,
+    rounds=1,
+    places_per_class=1,
+    prompts=2,
+    repeats=1,
+)
 PROMPTS = ["hello world, hello world", "abcabcabcabc"]
 
 

@@ -509,7 +509,6 @@ def test_everything_in_one_go(family, everything, whole):
             assert block[0] == tokenwise[0] == 1
             assert (np.diff(tokenwise) <= 1e-9).all()
             assert (block >= tokenwise - 1e-6).all()
-            # Four places, each a class of its own.
             means = np.array([part["tokenwise"] for part in pair["classes"]])
             np.testing.assert_allclose(np.full(4, 0.25) @ means, tokenwise, atol=2e-6)
         assert measured["token_ms"] >= 0

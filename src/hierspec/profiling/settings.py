@@ -20,7 +20,8 @@ class Settings:
         tokens: of the target's own after each prompt; drafts are tried along them.
         places: where along each text.
         rounds: drafts at each place.
-        classes: kinds of text, by how easy they are for whom, whose curves are kept apart.
+        classes: most kinds of text, by how easy they are for whom, whose curves are kept apart.
+        places_per_class: fewer would make classes differ by chance.
         prompts: how many of the prompts to use.
         repeats: how often every cost is timed, two rounds each.
         min_ratio: a model verifies another only if its call costs this many times as much.
@@ -33,7 +34,8 @@ class Settings:
     tokens: int = 128
     places: int = 6
     rounds: int = 2
-    classes: int = 6
+    classes: int = 12
+    places_per_class: int = 16
     prompts: int = 16
     repeats: int = 6
     min_ratio: float = 1.25

@@ -118,7 +118,9 @@ class Stages:
         ends = [len(text) for text in texts]
         own, ease = rates.agreements(self.pool, texts, begins, ends, plan)
         given, _ = rates.agreements(self.pool, texts, [1] * len(texts), begins, plan)
-        kinds = rates.classes(ease, plan, self.settings.classes)
+        # A class needs some drafts, or chance alone makes classes differ.
+        most = max(len(texts) * plan.places // self.settings.places_per_class, 1)
+        kinds = rates.classes(ease, plan, min(self.settings.classes, most))
         sums = {
             f"{i} {k}": {
                 "acceptance": round(total.overlap / max(total.positions, 1), 5),
