@@ -193,3 +193,15 @@ def test_mistakes_are_named():
         export(planned(), "vllm", [*MODELS[:-1], None])
     with pytest.raises(ValueError, match="method is 'magic'"):
         export(planned(), "vllm", [{"method": "magic"}, *MODELS[1:]])
+
+
+def test_what_other_engines_compute_again_is_priced_in_every_class():
+    known = ideal([2.0, 10.0], [[0, 0.8], [0, 0]])
+    verify = known.verify_ms.copy()
+    verify[0, 1] = 5.0  # the exit's layers are not run again here
+    known = replace(known, verify_ms=verify)
+    chain = Chain((0, 1), (4,))
+    alone = latency(without_sharing(known, 0), chain).ms_per_token
+    kinds = latency(without_sharing(replace(known, classes=(known, known)), 0), chain)
+    assert kinds.ms_per_token == pytest.approx(alone)
+    assert alone > 1.2 * latency(known, chain).ms_per_token

@@ -335,3 +335,18 @@ def test_refusals():
     ]:
         with pytest.raises(ValueError, match=word):
             plan(estimates, **options)
+
+
+def test_the_bound_is_not_above_the_plan_by_rounding():
+    known = ideal([2.0**i for i in range(14)], [[0.9] * 14] * 14, max_budget=60)
+    answer = plan(known)
+    assert answer.lower_bound <= answer.best.ms
+
+
+def test_the_formula_and_its_bound_read_the_same_curves():
+    known = ideal([1.0, 3.0, 20.0], [[0, 0.8, 0.6], [0, 0, 0.7], [0, 0, 0]])
+    easy = ideal([1.0, 3.0, 20.0], [[0, 0.9, 0.8], [0, 0, 0.9], [0, 0, 0]])
+    hard = ideal([1.0, 3.0, 20.0], [[0, 0.2, 0.1], [0, 0, 0.2], [0, 0, 0]])
+    answer = plan(replace(known, classes=(easy, hard)), latency_model="corollary")
+    assert answer.best.ms == plan(known, latency_model="corollary").best.ms
+    assert answer.lower_bound <= answer.best.ms

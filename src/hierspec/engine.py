@@ -64,11 +64,16 @@ class Hierarchy:
 
     @classmethod
     def from_preset(cls, name: str, **models: Any) -> Hierarchy:
-        """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo."""
+        """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo.
+
+        ``auto`` takes the options of :meth:`auto`.
+        """
         from .presets import AUTO, preset
 
-        models = strict(models, ["target", "drafts"], "options")
-        return cls.auto(**models) if name == AUTO else cls.from_config(preset(name, **models))
+        if name == AUTO:
+            known = ["target", "drafts", "temperature", "online", "report"]
+            return cls.auto(**strict(models, known, "options"))
+        return cls.from_config(preset(name, **strict(models, ["target", "drafts"], "options")))
 
     @classmethod
     def auto(

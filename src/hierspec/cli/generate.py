@@ -113,13 +113,17 @@ def _automatic(options: Options, notes: Console) -> Hierarchy:
         dtype=options.dtype or "auto",
         device=options.device or "auto",
     )
-    with _noting(notes), progress(notes, f"measuring {target.model} (once)") as report:
-        hierarchy = Hierarchy.auto(
-            target,
-            options.drafts,
-            temperature=options.sampling["temperature"],
-            report=report,
-        )
+    try:
+        with _noting(notes), progress(notes, f"measuring {target.model} (once)") as report:
+            hierarchy = Hierarchy.auto(
+                target,
+                options.drafts,
+                temperature=options.sampling["temperature"],
+                report=report,
+            )
+    except KeyboardInterrupt:
+        notes.print("interrupted: the same command goes on where it was", highlight=False)
+        raise
     if not options.as_json:
         below = [
             f"{node.name} × {node.budget}"
@@ -127,7 +131,7 @@ def _automatic(options: Options, notes: Console) -> Hierarchy:
             if not isinstance(node, Concatenate)
         ]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
-        notes.print(f"auto: {chosen}", highlight=False)
+        notes.print(f"auto: {chosen}", highlight=False, markup=False, soft_wrap=True)
     return hierarchy
 
 

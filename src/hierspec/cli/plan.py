@@ -180,9 +180,12 @@ def _from_profile(options: Options) -> Question:
     if options.max_speculative_tokens is not None:
         check_tokens(options.max_speculative_tokens, "--max-speculative-tokens")
     estimates = profile.estimates(temperature, max_budget=options.max_speculative_tokens)
-    warnings = ()
+    warnings: tuple[str, ...] = ()
+    known = profile.data["settings"]["max_speculative_tokens"]
+    if (options.max_speculative_tokens or 0) > known:
+        warnings = (f"budgets above {known} were not measured: curves are carried on from there",)
     if (measured := profile.nearest(temperature)) != temperature:
-        warnings = (f"planned with what was measured at temperature {measured:g}, the nearest",)
+        warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
     model = cast(LatencyModel, options.latency_model or "exact")
     shapes = EVERY if model == "exact" else PLAIN
     return Question(estimates, model, shapes, warnings, profile)
@@ -209,4 +212,6 @@ def size(text: str) -> int:
     unit = None if found is None else _UNITS.get("" if found[2] == "b" else found[2])
     if found is None or unit is None or float(found[1]) <= 0:
         raise ValueError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
+    if not float(found[1]) < 1e15:
+        raise ValueError(f"--memory-budget of {text[:20]}… is no size of any machine")
     return int(float(found[1]) * unit)

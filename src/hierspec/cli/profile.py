@@ -118,7 +118,7 @@ def show(data: dict[str, Any], console: Console) -> None:
         for name in names[1:]:
             table.add_column(f"kept by {name}", justify="right", overflow="fold")
         for i, name in enumerate(names):
-            ms = f"{alone[i]['check']['0']['median']:.2f}" if i in alone else "–"
+            ms = f"{alone[i]['check']['0']['mean']:.2f}" if i in alone else "–"
             kept = [_kept(pairs.get((i, k))) for k in range(1, len(names))]
             table.add_row(name, ms, *kept)
         console.print(table)

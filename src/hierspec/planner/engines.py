@@ -55,7 +55,9 @@ def inexpressible(engine: Engine, model: Model | None) -> str | None:
 
 def _vllm(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
     name = str(target["model"])
-    command, keywords = f"vllm serve {shlex.quote(name)}", ""
+    command, keywords = f"vllm serve {shlex.quote(name)}", _dtype(target)
+    if keywords:
+        command += f" --dtype {shlex.quote(str(target['dtype']))}"
     configuration: dict[str, Any] = {}
     if drafter:
         if drafter["method"] == "prompt_lookup":
@@ -73,7 +75,7 @@ def _vllm(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
             }
         configuration = {"speculative_config": speculative}
         command += f" --speculative-config {shlex.quote(json.dumps(speculative))}"
-        keywords = f", speculative_config={speculative!r}"
+        keywords += f", speculative_config={speculative!r}"
     python = f"from vllm import LLM\n\nllm = LLM(model={name!r}{keywords})\n"
     return {"configuration": configuration, "command": command, "python": python}
 
@@ -88,7 +90,7 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({str(target['model'])!r})",
-        f"target = AutoModelForCausalLM.from_pretrained({str(target['model'])!r})",
+        f"target = AutoModelForCausalLM.from_pretrained({str(target['model'])!r}{_dtype(target)})",
     ]
     # A threshold above 0 would stop drafts early, which the plan did not price.
     own = {
@@ -116,12 +118,19 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
             "generate": {"assistant_model": name},
             "assistant_generation_config": own,
         }
-        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({name!r})")
+        own_dtype = _dtype(drafter if drafter.get("dtype") else target)
+        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({name!r}{own_dtype})")
         lines.append(f"assistant.generation_config.update(**{own!r})")
         arguments = ", assistant_model=assistant"
     lines.append('inputs = tokenizer("your prompt", return_tensors="pt")')
     lines.append(f"output = target.generate(**inputs, max_new_tokens=128{arguments})")
     return {"configuration": configuration, "python": "\n".join(lines) + "\n"}
+
+
+def _dtype(model: Model) -> str:
+    """An argument that says it, where it is not the checkpoint's own."""
+    dtype = model.get("dtype")
+    return "" if dtype in (None, "auto") else f", dtype={str(dtype)!r}"
 
 
 ENGINES = {

@@ -91,7 +91,8 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
     verify = np.array(estimates.verify_ms)
     remaining = verify[exit_, estimates.target]
     verify[exit_, estimates.target] = remaining * max(1.0, estimates.plain_ms / remaining[1])
-    return replace(estimates, verify_ms=verify)
+    classes = tuple(without_sharing(one, exit_) for one in estimates.classes)
+    return replace(estimates, verify_ms=verify, classes=classes)
 
 
 def _note(

@@ -11,7 +11,8 @@ Three things decide, all from rounds that are over [MATH §4; :mod:`hierspec.con
   Savings are kept up to a limit only, which bounds the loss from any point of the text on. The
   account also makes the first rounds cautious, and lets them grow as soon as they pay.
 
-When nothing pays, the target decodes plainly and tries a short draft after 16, 32, 64, … tokens.
+When nothing pays, the target decodes plainly and tries a short draft after 16, 32, 64, 64, …
+tokens.
 No clock is read: the same seed gives the same text.
 """
 
@@ -261,13 +262,14 @@ class OnlineController:
     def _priced(self, n: int, shifts: tuple[int, ...]) -> float:
         used = self._pairs_of[n]
         key = (n, tuple(shifts[p] for p in used))
-        if key not in self._prices:
+        price = self._prices.get(key)
+        if price is None:
             if len(self._prices) > 8 * _KEPT:
-                self._prices.clear()
+                self._prices.clear()  # another thread may do so at any time: nothing is read twice
             tilt = {self.pairs[p]: shifts[p] * self.belief.step for p in used}
             tilted = shifted(self.estimates, tilt)
-            self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
-        return self._prices[key]
+            price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
+        return price
 
     def _reading(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
         """Ms until all levels of a plan have read the text. The account leaves out the prompt."""

@@ -164,6 +164,11 @@ def _oddities(costs: list[float], rates: np.ndarray, names: list[str]) -> list[s
             f"costs should rise from the smallest drafter to the target, but {names[i]} "
             f"({costs[i]:g}) is cheaper than {names[i - 1]} ({costs[i - 1]:g}) before it"
         )
+    if len(costs) > 1 and not np.nan_to_num(rates).any():
+        out.append(
+            "no model keeps any token of a smaller one: acceptance[i][j], i < j, is how often "
+            "model j keeps model i's tokens (what stands below the diagonal is ignored)"
+        )
     distance = 1.0 - rates
     distance = np.where(np.isnan(distance), distance.T, distance)
     # [i, j, k]: how much farther i is from k than by way of j

@@ -69,7 +69,7 @@ def plan(
     if latency_model == "corollary":
         ranked: Iterable[Chain] = _by_formula(space)
         price = corollary
-        bounded = replace(estimates, windows={})  # the formula knows of none
+        bounded = replace(estimates, windows={}, classes=())  # the formula knows of none
     else:
         ranked = _by_search(space, shapes, top)
         price = latency
@@ -93,7 +93,8 @@ def plan(
         estimates=estimates,
         best=best,
         runners_up=tuple(others),
-        lower_bound=bound.ms,
+        # Attained up to rounding, which must not put the bound above the plan.
+        lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
         search_seconds=time.perf_counter() - began,
         latency_model=latency_model,
     )
