@@ -223,7 +223,7 @@ class FakeProfile:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
-        self.data = {"settings": {"max_speculative_tokens": 9}}
+        self.max_measured = 9
 
     def nearest(self, temperature):
         return min((0.0, 1.0), key=lambda t: abs(t - temperature))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hierspec.planner.chain import Chain
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import auto, costs, rates
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import measure
+from hierspec.profiling.measure import _joined, measure
 from hierspec.profiling.profile import Profile, check_writable, from_dict, load_profile, save
 from hierspec.testing import tiny_model
 
@@ -37,6 +38,7 @@ def test_a_profile_survives_its_file(whole, file):
     profile = load_profile(file)
     assert profile.data == json.loads(json.dumps(whole))
     assert profile.temperatures == [0.0, 1.0]
+    assert profile.max_measured == SMALL.max_speculative_tokens
     assert [profile.nearest(t) for t in (0, 1e-4, 0.7, 3)] == [0, 1, 1, 1]
     first, second = from_dict(whole).estimates(1.0), profile.estimates(1.0)
     np.testing.assert_array_equal(first.verify_ms, second.verify_ms)
@@ -112,6 +114,20 @@ def test_profiles_of_other_weights(whole, file):
     load_profile(file, force=True)
 
 
+def test_models_are_found_by_their_names_not_their_owners(whole, file):
+    def saved(**changes):
+        named = [model["level"] and "model" in model["level"] for model in whole["models"]]
+        models = [{**model, **changes} if name else model
+                  for model, name in zip(whole["models"], named, strict=True)]  # fmt: skip
+        save({**whole, "models": models}, file)
+
+    saved(owner="draft (float32)")
+    load_profile(file)
+    saved(level={"method": "draft_model", "model": "models/none"})
+    with pytest.raises(ValueError, match="'models/none' not found from here: run from the folder"):
+        load_profile(file)
+
+
 def test_threads_are_a_choice(whole, file):
     save({**whole, "hardware": {**whole["hardware"], "threads": 1000}}, file)
     load_profile(file)
@@ -183,6 +199,30 @@ def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp
     assert load_profile(path).temperatures == [0.0, 1.0]
     assert grown["temperatures"]["0.0"] == json.loads(json.dumps(first))["temperatures"]["0.0"]
     assert grown["models"] == first["models"]  # the numbers of pairs mean the same models
+
+
+def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+
+    def other(stage, share):
+        if stage == "costs in a long context":
+            measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
+            assert load_profile(path).temperatures == [1.0]
+
+    data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded, report=other)
+    assert load_profile(path).data == data
+    assert set(data["temperatures"]) == {"0.0", "1.0"}
+
+
+def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
+    mine = {**whole, "unfinished": True, "temperatures": {}}
+    swapped = {**mine, "models": whole["models"][::-1]}
+    assert not _joined(swapped, file)
+    assert swapped["temperatures"] == {}
+    assert _joined(mine, file)
+    assert mine == load_profile(file).data
+    assert _joined({**mine, "request": "another"}, file)
 
 
 def test_models_keep_their_numbers_although_times_have_changed(
@@ -350,8 +390,67 @@ def test_auto_keeps_targets_apart(family, cache, tmp_path):
     }
     assert len(paths) == 4
     before = auto.cache_path(TargetConfig(model=other), [parse("exit:1")])
+    (tmp_path / "other" / "README.md").write_text("about")
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) == before
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")], SMALL) != before
     save_model(tmp_path / "other", noise=0.3)  # other weights in the same place
     assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) != before
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(ValueError, match="is not available here"):
+            auto.cache_path(TargetConfig(model=other, device=device), [parse("exit:1")])
+
+
+def test_auto_loads_what_is_not_here_before_it_names_the_file(family, cache, monkeypatch):
+    calls = []
+
+    def path(*_):
+        calls.append("path")
+        raise Stop
+
+    monkeypatch.setattr(auto, "load", lambda *_: calls.append("load"))
+    monkeypatch.setattr(auto, "cache_path", path)
+    for model, order in (("some/model", ["load", "path"]), (family["target"], ["path"])):
+        calls.clear()
+        with pytest.raises(Stop):
+            auto.choose(TargetConfig(model=model), ["exit:1"])
+        assert calls == order
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    path, order, said, waiting = tmp_path / "profile.json", [], [], threading.Event()
+
+    def report(stage, share):
+        said.append(stage)
+        waiting.set()
+
+    def second():
+        with auto._turn(path, report):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with auto._turn(path, report):
+        thread.start()
+        assert waiting.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert said == ["another process is measuring these models; waiting"]
+
+
+def test_caches_that_cannot_be_written(family, tmp_path, monkeypatch):
+    hint = "set HIERSPEC_CACHE to a folder that can be written$"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=f"^cannot write the profile to [^\n]*{hint}"):
+        auto.choose(TargetConfig(model=family["target"]), ["exit:1"], settings=SMALL)
+
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HIERSPEC_CACHE")
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ValueError, match=hint):
+        auto.cache_folder()
 
 
 def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):

@@ -24,6 +24,7 @@ from hierspec.profiling.estimating import estimates, extended
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.settings import Settings
+from hierspec.profiling.sizes import memory
 from hierspec.testing import tiny_model
 from hierspec.types import Proposal
 from hierspec.windows import ConfidenceWindow, EntropyWindow
@@ -110,6 +111,7 @@ def test_candidates(text, method, fields):
         ('{"method": "draft_model", "model": "m", "bonus": false}', "leave bonus out"),
         ('{"method": "draft_model", "model": "m", "verify": "block"}', "leave verify out"),
         ('{"method": "concatenate", "parts": []}', "a concatenation is none"),
+        ('{"method": "draft_model", "model": "m", "num_drafts": 2}', "remove num_drafts"),
     ],
 )
 def test_bad_candidates(text, words):
@@ -123,6 +125,18 @@ def test_bad_candidates(text, words):
 def test_twice_the_same_candidate_is_refused(family):
     with pytest.raises(ValueError, match="'exit:1' is given twice"):
         load(TargetConfig(model=family["target"]), [parse("exit:1"), parse("exit:1")])
+
+
+def test_weights_of_another_data_type_count_apart(family):
+    target, draft = family["target"], family["draft"]
+    texts = [f"{target},dtype=float32", draft, f"{draft},temperature=1", f"{draft},backend=hf"]
+    pool = load(TargetConfig(model=target), [parse(text) for text in (*texts, "exit:1")])
+    owners = [f"{target} (float32)", draft, draft, f"{draft} (auto, hf)", target, target]
+    assert [entrant.owner for entrant in pool.entrants] == owners
+    assert [entrant.files for entrant in pool.entrants] == [target, *[draft] * 3, *[target] * 2]
+    trunk = sum(p.numel() for p in tiny_model("llama", layers=3, vocab_size=V).parameters())
+    sizes = [4, 8, 8, 8, 8, 8]
+    assert memory(pool) == {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
 
 
 def test_names_of_entrants():

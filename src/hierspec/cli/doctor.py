@@ -29,7 +29,11 @@ def examine() -> dict[str, dict[str, Any]]:
     from ..profiling.auto import cache_folder
     from ..zoo.registry import DATA, ENTRIES
 
-    profiles = cache_folder()
+    try:
+        profiles = cache_folder()
+        kept = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
+    except ValueError as error:
+        kept = str(error)
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}
     if torch.cuda.is_available():
@@ -52,7 +56,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
-            "profiles": f"{profiles} ({len(list(profiles.glob('*.json')))} kept)",
+            "profiles": kept,
         },
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
         | {entry.name: entry.about for entry in ENTRIES},

@@ -181,7 +181,7 @@ def _from_profile(options: Options) -> Question:
         check_tokens(options.max_speculative_tokens, "--max-speculative-tokens")
     estimates = profile.estimates(temperature, max_budget=options.max_speculative_tokens)
     warnings: tuple[str, ...] = ()
-    known = profile.data["settings"]["max_speculative_tokens"]
+    known = profile.max_measured
     if (options.max_speculative_tokens or 0) > known:
         warnings = (f"budgets above {known} were not measured: curves are carried on from there",)
     if (measured := profile.nearest(temperature)) != temperature:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +15,13 @@ from ..planner.plan import Plan
 from ..planner.search import Shapes, plan
 from ..presets import DEFAULT_TARGET
 from . import fingerprint, texts
-from .candidates import Candidate, parse
+from .candidates import Candidate, load, parse
 from .measure import measure
-from .profile import Profile, load_profile
+from .profile import Profile, check_writable, from_dict, load_profile
 from .settings import Report, Settings
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
+_HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,27 +63,30 @@ def choose(
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = [parse(text) for text in drafts] or default_candidates(target.model)
     settings = settings or Settings()
-    path = cache_path(target, candidates)
-    loaded, profile = Loaded(), None
-    if path.exists():
+    loaded = Loaded()
+    if not all(map(_is_here, _names(target, candidates))):
+        load(target, candidates, loaded)  # downloads: the key goes by the files
+    path = cache_path(target, candidates, settings)
+    profile, measured_now = _kept(path, temperature), False
+    if profile is None:
         try:
-            profile = load_profile(path)
-        except ValueError:  # damaged or unfinished: measuring continues it or starts anew
-            profile = None
-    measured_now = profile is None or not serves(profile, temperature)
-    if measured_now:
-        measure(
-            target,
-            candidates,
-            texts.builtin(target.model),
-            [temperature],
-            settings,
-            path=path,
-            loaded=loaded,
-            report=report,
-        )
-        profile = load_profile(path)
-    assert profile is not None
+            check_writable(path)
+        except ValueError as error:
+            raise ValueError(f"{error}; {_HINT}") from None
+        with _turn(path, report):
+            profile = _kept(path, temperature)  # by another process, meanwhile
+            if measured_now := profile is None:
+                data = measure(
+                    target,
+                    candidates,
+                    texts.builtin(target.model),
+                    [temperature],
+                    settings,
+                    path=path,
+                    loaded=loaded,
+                    report=report,
+                )
+                profile = from_dict(data, str(path))
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
     return Auto(config, best, profile, loaded, measured_now, path)
@@ -90,6 +96,43 @@ def serves(profile: Profile, temperature: float) -> bool:
     """Whether a measured temperature is near enough."""
     nearest = profile.nearest(temperature)
     return (nearest == 0) == (temperature == 0) and abs(nearest - temperature) <= CLOSE
+
+
+def _kept(path: Path, temperature: float) -> Profile | None:
+    """The profile in the cache, if it serves."""
+    try:
+        profile = load_profile(path)
+    except ValueError:  # none, damaged or unfinished: measuring continues it or starts anew
+        return None
+    return profile if serves(profile, temperature) else None
+
+
+@contextlib.contextmanager
+def _turn(path: Path, report: Report) -> Iterator[None]:
+    """Wait until no other process measures for ``path``; the lock ends with its process.
+
+    Where there are no locks several measure at once, which costs accuracy and no results.
+    """
+    try:
+        import fcntl
+
+        file = path.with_name(f"{path.name}.lock").open("w")
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        busy = False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy = True
+        except OSError:  # a file system without locks
+            pass
+        if busy:
+            report("another process is measuring these models; waiting", 0.0)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def default_candidates(target: str) -> list[Candidate]:
@@ -103,28 +146,46 @@ def default_candidates(target: str) -> list[Candidate]:
     return [parse(name) for name in names if name != target]
 
 
-def cache_path(target: TargetConfig, candidates: Sequence[Candidate]) -> Path:
-    """The file for these models, weights, versions and hardware."""
-    import torch
+def cache_path(
+    target: TargetConfig, candidates: Sequence[Candidate], settings: Settings | None = None
+) -> Path:
+    """The file for these models, weights, settings, versions and hardware.
 
-    on_gpu = target.device.startswith("cuda") or (
-        target.device == "auto" and torch.cuda.is_available()
-    )
-    device = torch.device("cuda" if on_gpu else "cpu")
-    levels = [candidate.level for candidate in candidates]
-    names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
+    Raises:
+        ValueError: the target's device is not here, or there is no folder for caches.
+    """
     what = [
         target,
         [repr(c) for c in candidates],
-        [fingerprint.weights(name) for name in names if name],
-        fingerprint.hardware(device),
+        [fingerprint.weights(name) for name in _names(target, candidates)],
+        dataclasses.asdict(settings or Settings()),
+        fingerprint.hardware(fingerprint.device(target.device)),
     ]
     return cache_folder() / f"{fingerprint.key(what)}.json"
 
 
+def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
+    """Models and tables."""
+    levels = [candidate.level for candidate in candidates]
+    names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
+    return [name for name in names if name]
+
+
+def _is_here(name: str) -> bool:
+    return name.startswith("zoo:") or Path(name).exists()
+
+
 def cache_folder() -> Path:
-    """``$HIERSPEC_CACHE/profiles``, else below the user's cache folder."""
+    """``$HIERSPEC_CACHE/profiles``, else below the user's cache folder.
+
+    Raises:
+        ValueError: the user has no home.
+    """
     base = os.environ.get("HIERSPEC_CACHE")
     if base:
         return Path(base) / "profiles"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hierspec/profiles"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home folder to keep profiles in; {_HINT}") from None
+    return caches / "hierspec/profiles"

@@ -10,7 +10,13 @@ from typing import Any
 
 from .. import build
 from ..checks import is_number
-from ..config import HierarchyConfig, LevelConfig, PromptLookupConfig, TargetConfig
+from ..config import (
+    DraftModelConfig,
+    HierarchyConfig,
+    LevelConfig,
+    PromptLookupConfig,
+    TargetConfig,
+)
 from ..drafters.prompt_lookup import PromptLookup
 from ..windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
@@ -111,6 +117,8 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
         raise ValueError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
+    if parsed.num_drafts > 1:
+        raise ValueError(f"candidate {name!r}: several drafts are not planned; remove num_drafts")
     if isinstance(parsed, PromptLookupConfig) and parsed.window.signal:
         raise ValueError(f"candidate {name!r}: a look-up has no law for a window to read")
     return Candidate(name, parsed)
@@ -122,14 +130,22 @@ class Entrant:
 
     Attributes:
         model: what the engine runs; a :class:`PromptLookup` or a language model.
-        owner: name of the weights it needs.
+        owner: name of the weights in memory that it needs; those of another data type or backend
+            than the target's count apart.
         candidate: ``None`` for the target.
+        source: of its files; default: the owner's name.
     """
 
     name: str
     model: Any
     owner: str
     candidate: Candidate | None = None
+    source: str = ""
+
+    @property
+    def files(self) -> str:
+        """The model, or the table, by the name under which its files are found."""
+        return self.source or self.owner
 
     @property
     def scores(self) -> bool:
@@ -185,7 +201,13 @@ def load(
     levels = tuple(candidate.level for candidate in candidates)
     top, views = build.models(target, levels, loaded)
     entrants = [
-        Entrant(candidate.name, model, _owner(target, candidate.level), candidate)
+        Entrant(
+            candidate.name,
+            model,
+            _owner(target, candidate.level),
+            candidate,
+            _source(target, candidate.level),
+        )
         for candidate, (model, _) in zip(candidates, views, strict=True)
     ]
     entrants.append(Entrant(target.model, top, target.model))
@@ -193,6 +215,16 @@ def load(
 
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
+    source = _source(target, level)
+    if not isinstance(level, DraftModelConfig):
+        return source
+    dtype = level.dtype or target.dtype
+    if level.backend != target.backend:
+        return f"{source} ({dtype}, {level.backend})"
+    return source if dtype == target.dtype else f"{source} ({dtype})"
+
+
+def _source(target: TargetConfig, level: LevelConfig) -> str:
     if level.method == "early_exit":
         return target.model
     return getattr(level, "model", None) or getattr(level, "table", None) or level.method

@@ -3,7 +3,7 @@
 A call is dearer after another model has had the caches of the processor, a check of n tokens is
 dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
 So every pair of models is timed as a two-level hierarchy with budgets of several lengths, all
-pairs and lengths in turns, and medians are taken.
+pairs and lengths in turns, and means are taken; samples past twice the median are left out.
 """
 
 from __future__ import annotations

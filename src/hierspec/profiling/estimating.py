@@ -84,7 +84,7 @@ def extended(curve: np.ndarray, size: int) -> np.ndarray:
 
 
 class _Costs:
-    """Median times as functions of the number of tokens, moved to a context length.
+    """Mean times as functions of the number of tokens, moved to a context length.
 
     Times are straight lines in the length of the context, whose slopes are noisy: they are taken
     between 0 and what would make the time vanish without a context.

@@ -14,6 +14,17 @@ from urllib.parse import urlsplit
 from .. import __version__
 
 _EDGE = 1 << 16  # bytes read at both ends of a file: a whole checkpoint takes too long
+_PATTERNS = (  # what makes a model what it is, among all that may lie beside it
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "*.model",
+    "vocab*",
+    "merges*",
+)
 
 
 def hardware(device: Any) -> dict[str, Any]:
@@ -33,8 +44,28 @@ def hardware(device: Any) -> dict[str, Any]:
     }
 
 
+def device(name: str) -> Any:
+    """The device that a target names; ``auto``: an accelerator if there is one.
+
+    Raises:
+        ValueError: it is not here.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    try:
+        found = torch.device(("cuda" if count else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        found = None
+    if found is None or (found.type == "cuda" and (found.index or 0) >= count):
+        raise ValueError(f"device {name!r} is not available here; try --device cpu")
+    return found
+
+
 def weights(name: str) -> str:
     """A short hash of a model's files: their names, sizes, and both ends of each.
+
+    Of a directory only weights, configurations and the tokenizer count.
 
     ``name`` is a directory, ``zoo:NAME`` or a hub id; of a hub id only the name counts, unless it
     is in the local cache.
@@ -46,8 +77,7 @@ def weights(name: str) -> str:
     if path is None:
         digest.update(name.encode())
         return digest.hexdigest()[:16]
-    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.is_file())
-    for file in files:
+    for file in [path] if path.is_file() else _files(path):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as stream:
@@ -55,6 +85,11 @@ def weights(name: str) -> str:
             stream.seek(max(size - _EDGE, 0))
             digest.update(stream.read(_EDGE))
     return digest.hexdigest()[:16]
+
+
+def found(name: str) -> bool:
+    """Whether a model's files are here; else its hash is that of its name."""
+    return _folder(name) is not None
 
 
 def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -70,6 +105,11 @@ def key(value: Any) -> str:
     """A name for a file, from anything that can be written as JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _files(folder: Path) -> list[Path]:
+    matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
+    return sorted(file for file in matching if file.is_file())
 
 
 def _folder(name: str) -> Path | None:

@@ -56,7 +56,7 @@ def measure(
     request = {
         "target": target,
         "candidates": [candidate.name for candidate in candidates],
-        "weights": [fingerprint.weights(entrant.owner) for entrant in pool.entrants],
+        "weights": [fingerprint.weights(entrant.files) for entrant in pool.entrants],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
         "hardware": fingerprint.hardware(pool.entrants[-1].model.device),
@@ -74,11 +74,14 @@ def measure(
     }
     stages: dict[str, Any] = data.setdefault("stages", {})
 
+    def keep() -> None:
+        if path is not None and _joined(data, path):
+            save(data, path)
+
     def stage(name: str, work: Callable[[], Any]) -> Any:
         if name not in stages:
             stages[name] = work()
-            if path is not None:
-                save(data, path)
+            keep()
         return stages[name]
 
     _arrange(run, data, stage)
@@ -87,22 +90,24 @@ def measure(
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
+        if label in data["temperatures"]:  # another process was faster
+            continue
         data["temperatures"][label] = run.all(
             temperature, lambda name, work, at=label: stage(f"{at} {name}", work)
         )
     del data["stages"]
     data.pop("unfinished", None)
-    if path is not None:
-        save(data, path)
+    keep()
     report("done", 1.0)
     return data
 
 
 def _arrange(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> None:
     """Put the models in order of cost: that of an earlier run, whose numbers stand in the file."""
-    pool = run.pool
+    pool, ms = run.pool, []
     if "models" not in data:
-        ms = stage("alone", lambda: costs.alone(pool, run.prompts[0], 0.0))
+        ms = stage("alone", lambda: costs.alone(run.pool, run.prompts[0], 0.0))
+    if "models" not in data:  # nor has another process written them meanwhile
         order = costs.order(pool, ms)
         pool = pool.ordered(order)
         data["models"] = [_described(pool, i, ms[n]) for i, n in enumerate(order)]
@@ -124,13 +129,29 @@ def _described(pool: Pool, number: int, call_ms: float) -> dict[str, Any]:
         "name": entrant.name,
         "level": level,
         "owner": entrant.owner,
-        "weights": fingerprint.weights(entrant.owner) if readable else None,
+        "weights": fingerprint.weights(entrant.files) if readable else None,
         "call_ms": round(call_ms, 5),
     }
 
 
 def _plain_target(target: TargetConfig) -> dict[str, Any]:
     return HierarchyConfig(target=target).to_dict()["target"]
+
+
+def _joined(data: dict[str, Any], path: Path) -> bool:
+    """Add what another process has finished in the file; false if that had better stay alone."""
+    other = _resumed(path, data["request"])
+    if other is None or "models" not in other:
+        return True
+    data.setdefault("models", other["models"])
+    data.setdefault("memory", other["memory"])
+    mine, theirs = ([model["name"] for model in one["models"]] for one in (data, other))
+    if mine != theirs:  # the numbers of pairs mean other models
+        return "unfinished" in other or "unfinished" not in data
+    data["temperatures"] = {**other["temperatures"], **data["temperatures"]}
+    if "unfinished" not in other:
+        data.pop("unfinished", None)
+    return True
 
 
 def _resumed(path: Path | None, request: str) -> dict[str, Any] | None:

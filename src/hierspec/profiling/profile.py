@@ -6,8 +6,10 @@ profile grows when it is measured at another one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,11 @@ class Profile:
     @property
     def temperatures(self) -> list[float]:
         return sorted(float(t) for t in self.data["temperatures"])
+
+    @property
+    def max_measured(self) -> int:
+        """The largest budget that was measured: curves and costs beyond it are carried on."""
+        return self.data["settings"]["max_speculative_tokens"]
 
     def nearest(self, temperature: float) -> float:
         """The measured temperature to plan with: greedy for greedy, else the closest other."""
@@ -73,7 +80,7 @@ class Profile:
                 self.models,
                 self.data["memory"],
                 self.measured(self.nearest(temperature)),
-                max_budget=max_budget or self.data["settings"]["max_speculative_tokens"],
+                max_budget=max_budget or self.max_measured,
                 context=context,
                 rule=rule,
             )
@@ -181,21 +188,34 @@ def stale(profile: Profile) -> list[str]:
 
     The number of threads is a choice, like the data type, and no reason.
     """
-    import torch
-
     from . import fingerprint
 
     measured = profile.data["hardware"]
-    device = torch.device("cpu" if measured.get("device") == "cpu" else "cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    name = "cpu"
+    if measured.get("device") != "cpu":
+        name = str(profile.data["target"].get("device", "cuda")).replace("auto", "cuda")
+    try:
+        device = fingerprint.device(name)
+    except ValueError:
         return [f"device was {measured.get('device')!r}, here there is none"]
     here = {k: v for k, v in fingerprint.hardware(device).items() if k != "threads"}
     why = fingerprint.differences(measured, here)
     for model in profile.models:
-        if model["weights"] and model["weights"] != fingerprint.weights(model["owner"]):
-            why.append(f"the weights of {model['owner']!r} have changed")
-            break
+        source = _source(model)
+        if not model["weights"] or model["weights"] == fingerprint.weights(source):
+            continue
+        if fingerprint.found(source):
+            why.append(f"the weights of {source!r} have changed")
+        else:
+            why.append(f"{source!r} not found from here: run from the folder where it was measured")
+        break
     return why
+
+
+def _source(model: Mapping[str, Any]) -> str:
+    """Where the files of one of ``models`` are: its owner's name may say a data type as well."""
+    level = model["level"] if isinstance(model["level"], Mapping) else {}
+    return level.get("model", model["owner"])
 
 
 def check_writable(path: Path) -> None:
@@ -216,7 +236,7 @@ def check_writable(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:
@@ -227,5 +247,7 @@ def save(data: Mapping[str, Any], path: Path) -> None:
         temporary.write_text(json.dumps(data) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ValueError(f"cannot write the profile to {path}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):  # renamed, as a rule
+            temporary.unlink()

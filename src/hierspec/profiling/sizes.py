@@ -17,10 +17,10 @@ def memory(pool: Pool) -> dict[str, int]:
         if isinstance(entrant.model, PromptLookup):
             out[entrant.owner] = 0
         elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
-            out[entrant.owner] = registry.ngram_path(entrant.owner).stat().st_size
+            out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
         else:
             trunk = entrant.model.cache_owner.backend
-            out[entrant.owner] = parameters(entrant.owner) * trunk.dtype.itemsize
+            out[entrant.owner] = parameters(entrant.files) * trunk.dtype.itemsize
     return out
 
 
