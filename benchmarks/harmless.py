@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -109,7 +110,8 @@ def loss(runs: dict[str, list[dict]], name: str) -> dict[str, Any]:
     times = {key: [r["ms"] for r in rows] for key, rows in runs.items()}
     rounds: dict[str, int] = {}
     for run in runs[name]:
-        for key, count in ((run["control"] or {}).get("rounds") or {}).items():
+        for plan_, count in ((run["control"] or {}).get("rounds") or {}).items():
+            key = re.sub(r"\S*/(\w+)", r"random \1", plan_)
             rounds[key] = rounds.get(key, 0) + count
     return {
         "over_plain": common.ratio(times[name], times["plain"]),

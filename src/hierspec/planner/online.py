@@ -34,6 +34,7 @@ from .menu import menu
 
 Budgets = tuple[int, ...]
 _KEPT = 4096  # prices for that many beliefs
+_PROMPT = 0.02  # of the plain time of the text to come: so much of reading the prompt is free
 _SPARE = 1.5  # so that one bad round leaves enough for a shorter one
 
 
@@ -93,7 +94,7 @@ class OnlineController:
         *,
         belief: Belief | None = None,
         margin: float = 0.03,
-        stake: float = 3.5,
+        stake: float = 2.0,
         risk: float = 0.01,
         catch_up_ms: Sequence[float] | None = None,
         first_wait: int = 16,
@@ -245,7 +246,10 @@ class OnlineController:
         """Whether the account could pay for a round that yields one token, with some to spare."""
         if _SPARE * self.loss[n] > state.account:
             return n == 0
-        return _SPARE * (self.loss[n] + self._reading(n, state, state.done)) <= state.account
+        written = self._reading(n, state, state.done)
+        spare = _PROMPT * state.left * self.estimates.plain_ms
+        prompt = max(self._reading(n, state) - written - spare, 0.0)
+        return _SPARE * (self.loss[n] + written + prompt) <= state.account
 
     def _price(self, n: int, shifts: tuple[int, ...]) -> float:
         """Predicted ms a token, kept for every shift of the plan's own pairs."""
