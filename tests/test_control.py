@@ -320,7 +320,7 @@ def test_plain_where_nothing_can_pay():
 def test_reading_the_prompt_counts_against_short_answers(controller):
     """A level that must read a long prompt for a few tokens is not worth it; later it may be."""
     dear = OnlineController(
-        numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)), catch_up_ms=[0.0, 0.5]
+        numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)), catch_up_ms=[0.0, 0.5], stake=3.5
     )
     short = {n.index for n in walk(dear.plan(dear.initial(num_prompt=2000, num_wanted=32)))}
     assert short == {0, 2}
