@@ -79,6 +79,33 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[st
     return {**spread(ratios), "low95": medians[50], "high95": medians[1949]}
 
 
+def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
+    """A chain of a profile's models by name; the target is left out of ``budgets``."""
+    from hierspec.planner.chain import Chain
+
+    names = [model["name"] for model in profile.models]
+    levels = sorted(names.index(name) for name in budgets)
+    return Chain((*levels, len(names) - 1), tuple(budgets[names[i]] for i in levels))
+
+
+def decode(
+    hierarchy: Any, prompt: str, tokens: int, temperature: float, seed: int
+) -> dict[str, Any]:
+    """One generation: ms a token after the first, and how it went."""
+    generation = hierarchy.start(
+        [prompt], max_new_tokens=tokens, seed=seed, ignore_eos=True, temperature=temperature
+    )
+    for _ in generation:
+        pass
+    result = generation.results()[0]
+    return {
+        "ms": 1e3 * result.decode_seconds / (result.num_tokens - 1),
+        "tokens_per_call": result.mean_acceptance_length,
+        "prompt": result.num_prompt_tokens,
+        "control": result.control,
+    }
+
+
 def write(name: str, data: dict[str, Any]) -> Path:
     """Into ``benchmarks/results/NAME.json``."""
     RESULTS.mkdir(parents=True, exist_ok=True)

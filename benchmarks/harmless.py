@@ -27,7 +27,7 @@ from hierspec.planner.online import OnlineController
 from hierspec.planner.search import Shapes, plan
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import Settings, measure
-from hierspec.profiling.profile import Profile, from_dict
+from hierspec.profiling.profile import from_dict
 from hierspec.zoo import registry
 
 TARGET = "zoo:large?eps=0.2"
@@ -39,12 +39,6 @@ STATIC: list[dict[str, int]] = [
     {"zoo:small": 2, "zoo:trunk": 8},
     {"zoo:small": 3, "zoo:trunk": 12},
 ]
-
-
-def chain_of(profile: Profile, budgets: dict[str, int]) -> Chain:
-    names = [model["name"] for model in profile.models]
-    levels = sorted(names.index(name) for name in budgets)
-    return Chain((*levels, len(names) - 1), tuple(budgets[names[i]] for i in levels))
 
 
 def random_twin(name: str, folder: Path, seed: int) -> str:
@@ -73,30 +67,16 @@ def with_models(config: dict[str, Any], names: dict[str, str]) -> dict[str, Any]
     return {**config, "levels": levels}
 
 
-def ms(hierarchy: Hierarchy, prompt: str, tokens: int, temperature: float, seed: int) -> dict:
-    generation = hierarchy.start(
-        [prompt], max_new_tokens=tokens, seed=seed, ignore_eos=True, temperature=temperature
-    )
-    for _ in generation:
-        pass
-    result = generation.results()[0]
-    return {
-        "ms": 1e3 * result.decode_seconds / (result.num_tokens - 1),
-        "tokens_per_call": result.mean_acceptance_length,
-        "control": result.control,
-    }
-
-
 def compare(
     methods: dict[str, Hierarchy], prompts: list[str], tokens: int, temperature: float, label: str
 ) -> dict[str, list[dict]]:
     runs: dict[str, list[dict]] = {name: [] for name in methods}
     for hierarchy in methods.values():
-        ms(hierarchy, prompts[0], 16, temperature, 99)
+        common.decode(hierarchy, prompts[0], 16, temperature, 99)
     names = list(methods)
     for seed, prompt in enumerate(prompts):
         for name in names[seed % len(names) :] + names[: seed % len(names)]:
-            runs[name].append(ms(methods[name], prompt, tokens, temperature, seed))
+            runs[name].append(common.decode(methods[name], prompt, tokens, temperature, seed))
     print(
         label,
         {name: round(statistics.median(r["ms"] for r in rows), 2) for name, rows in runs.items()},
@@ -148,7 +128,7 @@ def main() -> None:
     profile = from_dict(data)
     estimates = profile.estimates(1.0)
     best = plan(estimates, shapes=Shapes(dropped_bonus=True)).best.chain
-    three = chain_of(profile, {"zoo:small": 3, "zoo:trunk": 12})
+    three = common.chain_of(profile, {"zoo:small": 3, "zoo:trunk": 12})
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity, other_prompts=other),
         "note": "decoding only, after the first token; reading the prompt by drafters included",
@@ -191,7 +171,7 @@ def main() -> None:
         methods["planned"] = made(best, False)
     for budgets in STATIC:
         methods[" > ".join(f"{k} {v}" for k, v in budgets.items())] = made(
-            chain_of(profile, budgets), False
+            common.chain_of(profile, budgets), False
         )
     runs = compare(methods, mixed, 128, 1.0, "mixed prompts")
     times = {name: [r["ms"] for r in rows] for name, rows in runs.items()}

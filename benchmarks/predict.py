@@ -62,26 +62,6 @@ HIERARCHIES: dict[str, tuple[tuple[str, ...], list[dict[str, int]]]] = {
 }
 
 
-def chain_of(profile: Profile, budgets: dict[str, int]) -> Chain:
-    names = [model["name"] for model in profile.models]
-    levels = sorted(names.index(name) for name in budgets)
-    return Chain((*levels, len(names) - 1), tuple(budgets[names[i]] for i in levels))
-
-
-def run(hierarchy: Hierarchy, prompt: str, tokens: int, temperature: float, seed: int) -> dict:
-    generation = hierarchy.start(
-        [prompt], max_new_tokens=tokens, seed=seed, ignore_eos=True, temperature=temperature
-    )
-    for _ in generation:
-        pass
-    result = generation.results()[0]
-    return {
-        "ms": 1e3 * result.decode_seconds / (result.num_tokens - 1),
-        "tokens_per_call": result.mean_acceptance_length,
-        "prompt": result.num_prompt_tokens,
-    }
-
-
 class Retimer:
     """Times the profile's pairs again, a little between any two prompts.
 
@@ -133,7 +113,7 @@ def examine(
     chains: dict[str, Chain] = {}
     for budgets in wanted:
         name = " > ".join(f"{model} {n}" for model, n in budgets.items()) or "plain"
-        chains[name] = chain_of(profile, budgets)
+        chains[name] = common.chain_of(profile, budgets)
     general = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     chains["planned"] = general.best.chain
     built = {
@@ -142,7 +122,7 @@ def examine(
     }
     runs: dict[str, list[dict]] = {name: [] for name in built}
     for hierarchy in built.values():
-        run(hierarchy, prompts[0], 16, temperature, 0)
+        common.decode(hierarchy, prompts[0], 16, temperature, 0)
     names = list(built)
     text = [t for prompt in prompts for t in pool.tokenizer(prompt, verbose=False)["input_ids"]]
     retimer = Retimer(profile, pool, temperature, text)
@@ -150,7 +130,7 @@ def examine(
         if seed % 2 == 0:
             retimer.sample(seed)
         for name in names[seed % len(names) :] + names[: seed % len(names)]:
-            runs[name].append(run(built[name], prompt, tokens, temperature, seed))
+            runs[name].append(common.decode(built[name], prompt, tokens, temperature, seed))
         print(f"  {seed + 1}/{len(prompts)} prompts at temperature {temperature}", flush=True)
     context = statistics.mean(r["prompt"] for r in runs["plain"]) + tokens / 2
     estimates = retimer.profile(profile).estimates(temperature, context=context)
