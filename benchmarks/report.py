@@ -189,6 +189,7 @@ def main() -> None:
         ("search", report_planning.search),
         ("predict", report_planning.predict),
         ("harmless", report_planning.harmless),
+        ("auto", report_planning.auto),
     ):
         data = load(name)
         if data is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,20 @@ def predict(data: dict[str, Any], table: Table, where: Where) -> str:
         f"{data['tokens']} tokens each. Milliseconds a token, decoding.",
         where(data),
     ]
+    errors = [
+        abs(row["error"])
+        for cells in data["targets"].values()
+        for cell in cells.values()
+        if isinstance(cell, dict)
+        for row in cell["hierarchies"].values()
+    ]
+    parts.append(
+        f"Of all {len(errors)} predictions the median error is "
+        f"{100 * statistics.median(errors):.1f} %, the worst {100 * max(errors):.1f} %; "
+        f"{sum(error <= 0.12 for error in errors)} lie within 12 %. Costs are timed again between "
+        "the runs, since the machine drifts; the file has the errors with the profile's own costs, "
+        "some minutes old, as well."
+    )
     for target, cells in data["targets"].items():
         for temperature, cell in cells.items():
             if not isinstance(cell, dict):
@@ -120,7 +135,7 @@ def harmless(data: dict[str, Any], table: Table, where: Where) -> str:
         [
             "## Online control",
             "`python benchmarks/harmless.py --prompts humaneval.jsonl --other-prompts "
-            "gsm8k.jsonl`: "
+            "gsm8k.jsonl --num-prompts 8`: "
             "drafts that the estimates praise and the text does not bear out (temperature 2; "
             "drafters with random weights), then code and prose prompts mixed at temperature 1.",
             where(data),
@@ -131,5 +146,22 @@ def harmless(data: dict[str, Any], table: Table, where: Where) -> str:
             f"Online control over the best static plan ({mixed['best_static']}): "
             f"{ratio['median']:.3f} [{ratio['low95']:.3f}, {ratio['high95']:.3f}] per prompt, "
             f"{mixed['mean_online_over_best_static']:.3f} sum over sum.",
+        ]
+    )
+
+
+def auto(data: dict[str, Any], table: Table, where: Where) -> str:
+    rows = [
+        [temperature, f"{cell['first']['seconds']:.0f}", f"{cell['later']['seconds']:.1f}"]
+        for temperature, cell in data["temperatures"].items()
+    ]
+    return "\n\n".join(
+        [
+            "## First use of auto",
+            "`python benchmarks/auto.py`: `hierspec generate --hierarchy auto` on the shipped family "
+            "with an empty cache, and again: whole commands in seconds, loading and 64 tokens "
+            "included (aim: 180 for the first).",
+            where(data),
+            table(["temperature", "first", "later"], rows),
         ]
     )
