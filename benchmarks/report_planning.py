@@ -158,9 +158,9 @@ def auto(data: dict[str, Any], table: Table, where: Where) -> str:
     return "\n\n".join(
         [
             "## First use of auto",
-            "`python benchmarks/auto.py`: `hierspec generate --hierarchy auto` on the shipped "
-            "family with an empty cache, and again: whole commands in seconds, loading and 64 tokens "
-            "included (aim: 180 for the first).",
+            "`python benchmarks/auto.py`: `hierspec generate --hierarchy auto` on the "
+            "shipped family with an empty cache, and again: whole commands in seconds, loading "
+            "and 64 tokens included (aim: 180 for the first).",
             where(data),
             table(["temperature", "first", "later"], rows),
         ]
