@@ -18,7 +18,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.planner.chain import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import EVERY, plan
-from hierspec.profiling import costs, curves, overlaps, rates
+from hierspec.profiling import agreement, costs, curves, overlaps, rates
 from hierspec.profiling.candidates import Candidate, Entrant, Pool, load, parse
 from hierspec.profiling.estimating import estimates, extended
 from hierspec.profiling.measure import measure
@@ -159,7 +159,7 @@ def test_acceptance_is_one_minus_total_variation():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 4, 40).tolist() for _ in range(3)]
     starts, stops = [5, 1, 17], [40, 30, 18]
-    agreed, ease = rates.agreements(pool, texts, starts, stops, rates.Plan(2, 1, 3, 1.0))
+    agreed, ease = agreement.agreements(pool, texts, starts, stops, rates.Plan(2, 1, 3, 1.0))
 
     def law(number, context):
         p = found[number].law(context).numpy()
@@ -186,7 +186,7 @@ def test_acceptance_is_one_minus_total_variation():
 def test_greedy_agreement_is_the_share_of_equal_argmaxes():
     found = random_tables(2, order=2, seed=2)
     (text,) = texts = [np.random.default_rng(1).integers(0, 4, 60).tolist()]
-    agreed, _ = rates.agreements(tables(*found), texts, [1], [60], rates.Plan(2, 1, 3, 0.0))
+    agreed, _ = agreement.agreements(tables(*found), texts, [1], [60], rates.Plan(2, 1, 3, 0.0))
     seen = agreed[0, 1]
     choices = [[int(model.law(text[:t]).argmax()) for model in found] for t in range(1, 60)]
     assert seen.overlap == seen.equal == sum(q == p for q, p in choices)
@@ -199,7 +199,7 @@ def test_agreement_of_mixed_laws():
     texts = [np.random.default_rng(1).integers(0, 4, 30).tolist()]
     for temperatures, number in (([0], 0), ([None], None)):
         pool = tables(*found, temperatures=temperatures)
-        agreed, _ = rates.agreements(pool, texts, [1], [30], rates.Plan(2, 1, 3, 1.0))
+        agreed, _ = agreement.agreements(pool, texts, [1], [30], rates.Plan(2, 1, 3, 1.0))
         rows = [(found[0].law(texts[0][:t]), found[1].law(texts[0][:t])) for t in range(1, 30)]
         want = (
             sum(float(p[q.argmax()]) for q, p in rows)
@@ -258,7 +258,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
     """
     found = random_tables(3)
     pool, seen = tables(*found), []
-    scored = rates._laws
+    scored = rates.laws_after
 
     def noting(pool, number, sequences, contexts, back):
         if number == 2:
@@ -271,7 +271,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
     many = rates.Plan(places=6, rounds=8, max_budget=3, temperature=1.0, seed=11)
     prompts = [[i % 4, 1] for i in range(10)]
     texts = rates.continuations(pool, prompts, 40, many)
-    monkeypatch.setattr(rates, "_laws", noting)
+    monkeypatch.setattr(rates, "laws_after", noting)
     drafts = rates.follow_drafts(pool, 0, [1], texts, [2] * 10, many)
     assert len(seen) == len(drafts.lengths) == 10 * 6 * 8
     for verifier in (1, 2):
@@ -284,7 +284,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
 
 def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
     pool, seen = tables(*random_tables(2)), []
-    scored = rates._laws
+    scored = rates.laws_after
 
     def noting(pool, number, sequences, contexts, back):
         seen.extend(
@@ -294,7 +294,7 @@ def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
 
     few = rates.Plan(places=3, rounds=1, max_budget=2, temperature=1.0)
     texts = rates.continuations(pool, [[0, 1], [2]], 30, few)
-    monkeypatch.setattr(rates, "_laws", noting)
+    monkeypatch.setattr(rates, "laws_after", noting)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2, 1], few)
     assert sorted(drafts.where) == [(text, place) for text in (0, 1) for place in range(3)]
     for (text, place), before in zip(drafts.where, seen, strict=True):
@@ -356,7 +356,7 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     plan_ = rates.Plan(places=4, rounds=2, max_budget=3, temperature=1.0)
     random = np.random.default_rng(0)
     ease = [np.stack([random.random(22), np.full(22, 0.5)], 1) for _ in range(5)]
-    kinds = rates.classes(ease, plan_, 3)
+    kinds = agreement.classes(ease, plan_, 3)
     assert kinds.shape == (5, 4)
     counts = np.bincount(kinds.ravel())
     assert len(counts) == 3
@@ -366,7 +366,7 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     )
     for c in range(2):  # only the first candidate tells places apart
         assert means[kinds == c].max() < means[kinds == c + 1].min()
-    few = rates.classes([np.array([[0.5], [0.1]])], rates.Plan(2, 1, 3, 1.0), 5)
+    few = agreement.classes([np.array([[0.5], [0.1]])], rates.Plan(2, 1, 3, 1.0), 5)
     assert few.tolist() == [[1, 0]]  # no class without a place
 
 
@@ -374,7 +374,7 @@ def test_classes_tell_apart_what_is_easy_for_different_candidates():
     plan_ = rates.Plan(places=2, rounds=1, max_budget=3, temperature=1.0)
     one, other, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
     ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
-    kinds = rates.classes(ease, plan_, 4)
+    kinds = agreement.classes(ease, plan_, 4)
     assert sorted(kinds.ravel()) == [0, 1, 2, 3]
 
 
@@ -627,7 +627,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     pool = load(TargetConfig(model=family["target"]), candidates, loaded)
     greedy = rates.Plan(1, 1, 3, 0.0)
     text = [65, 66, 67] * 6
-    (sequence,) = rates._sequences(rates._plain(pool), [0], [text], greedy)
+    (sequence,) = rates.opened(rates.plain(pool), [0], [text], greedy)
 
     def ask():  # of the sequence that goes by this name
         context = Context(sequence.tokens)
@@ -637,7 +637,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
                 slot = sequence.slot(entrant.model)
                 out.append(entrant.model.propose(context, 3, slot))
             else:
-                out.append(rates._laws(pool, number, [sequence], [context], [2])[0].ids)
+                out.append(rates.laws_after(pool, number, [sequence], [context], [2])[0].ids)
         return out
 
     first = ask()
@@ -649,7 +649,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     assert ask() == first
     # Other tokens than before at the same places: the caches must not take them for the old ones.
     sequence.tokens.extend([9, 8, 7, 90, 91, 92])
-    (fresh,) = rates._sequences(rates._plain(pool), [0], [sequence.tokens], greedy)
+    (fresh,) = rates.opened(rates.plain(pool), [0], [sequence.tokens], greedy)
     after = ask()
     sequence.close()
     sequence = fresh

@@ -7,38 +7,8 @@ from typing import Annotated, Any  # typer reads annotations at run time
 
 import typer
 
-from .. import __version__
+from .root import MODEL, app
 
-app = typer.Typer(
-    name="hierspec",
-    help="Generate faster with large language models, without changing what they would write: "
-    "a stack of models in which each level drafts for the one above and verifies the one below.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"hierspec {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")
-    ] = False,
-) -> None:
-    pass
-
-
-_MODEL = "directory, hub id, or zoo:NAME"
 _SAMPLING = "Sampling"
 _MODELS = "Models"
 _OUTPUT = "Output"
@@ -61,7 +31,7 @@ def generate(
     ] = "hierarchy",
     target: Annotated[
         str | None,
-        typer.Option(help=f"Target model of a preset: {_MODEL}.", rich_help_panel=_MODELS),
+        typer.Option(help=f"Target model of a preset: {MODEL}.", rich_help_panel=_MODELS),
     ] = None,
     draft: Annotated[
         list[str] | None,
@@ -235,95 +205,6 @@ def certify(
 
 
 @app.command()
-def plan(
-    file: Annotated[
-        Path,
-        typer.Argument(help="A profile, or PROBLEM.json: costs and acceptance rates of models."),
-    ],
-    latency_model: Annotated[
-        str | None,
-        typer.Option(
-            help="exact (default): overshoot is handed up; corollary: P1's formula.",
-        ),
-    ] = None,
-    max_models: Annotated[
-        int | None, typer.Option(min=1, help="Most models to stack, the target included.")
-    ] = None,
-    max_speculative_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens a level is asked for; default: 15.")
-    ] = None,
-    memory_budget: Annotated[
-        str | None, typer.Option(help="Most weights, such as 2GiB or 500MB.")
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Of a profile: plan for this temperature; default: 0, greedy."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Use a profile that was measured on something else.")
-    ] = False,
-    top: Annotated[int, typer.Option(min=1, help="Hierarchies to show, the best included.")] = 5,
-    to: Annotated[
-        str | None,
-        typer.Option(help="Also the best that vllm or transformers can express, in its own form."),
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
-    ] = None,
-    heat_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
-            "cost and acceptance of a further model.",
-        ),
-    ] = None,
-    simulate: Annotated[
-        int | None,
-        typer.Option(min=2, help="Also run each hierarchy so many simulated rounds of the target."),
-    ] = None,
-    acceptances: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --simulate: iid, curves (measured; the default for a profile) or recorded."
-        ),
-    ] = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(help="Of --simulate: real (default), or artificial: a constant per call."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> int:
-    """Find the hierarchy that serves a token fastest, or say that plain decoding does.
-
-    Example:
-
-      hierspec plan problem.json --max-models 3
-    """
-    from .plan import Options, run
-
-    return run(
-        Options(
-            file=file,
-            as_json=as_json,
-            top=top,
-            latency_model=latency_model,
-            max_models=max_models,
-            memory_budget=memory_budget,
-            max_speculative_tokens=max_speculative_tokens,
-            temperature=temperature,
-            force=force,
-            to=to,
-            picture=picture,
-            map=heat_map,
-            simulate=simulate,
-            acceptances=acceptances,
-            costs=costs,
-        )
-    )
-
-
-@app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
@@ -331,96 +212,6 @@ def doctor(
     from .doctor import run
 
     return run(as_json=as_json)
-
-
-@app.command()
-def reproduce(
-    what: Annotated[str, typer.Argument(help="p1-tables, p1-simulation or p2-orders.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Write the JSON object to this file as well.")
-    ] = None,
-) -> int:
-    """Compute a paper's tables again, beside what was printed.
-
-    Cells that differ are marked, and why is said below; the exit status is 0 all the same.
-
-    Example:
-
-      hierspec reproduce p1-tables
-    """
-    from .reproduce import run
-
-    return run(what, as_json, output)
-
-
-@app.command()
-def profile(
-    more: Annotated[
-        list[str] | None,
-        typer.Argument(help="Further candidates, as after --candidates.", metavar="CANDIDATES"),
-    ] = None,
-    *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write; an interrupted run goes on.")
-    ],
-    target: Annotated[str, typer.Option(help=f"Target model: {_MODEL}.")] = "zoo:large",
-    candidates: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"What may draft, one or several: {_MODEL}, exit:LAYER, ngram, prompt-lookup; "
-            "options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. "
-            "Default: the shipped family.",
-        ),
-    ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
-    ] = None,
-    temperature: Annotated[
-        list[float] | None, typer.Option(help="To measure at; repeatable. Default: 0 and 1.")
-    ] = None,
-    max_speculative_tokens: Annotated[
-        int, typer.Option(min=1, max=32, help="Largest budget to know about.")
-    ] = 15,
-    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use.")] = 16,
-    tokens: Annotated[
-        int, typer.Option(min=8, help="Tokens of its own that the target adds to each prompt.")
-    ] = 128,
-    places: Annotated[
-        int, typer.Option(min=1, help="Places along each text where drafts are tried.")
-    ] = 6,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, …")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as well.")] = False,
-) -> int:
-    """Measure how often models agree and what their calls cost here, for hierspec plan.
-
-    Example:
-
-      hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
-    """
-    from ..config import TargetConfig
-    from ..profiling.measure import Settings
-    from .profile import run
-
-    return run(
-        TargetConfig(model=target, dtype=dtype, device=device),
-        [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)],
-        prompts,
-        output,
-        temperature or [0.0, 1.0],
-        Settings(
-            max_speculative_tokens=max_speculative_tokens,
-            tokens=tokens,
-            places=places,
-            prompts=num_prompts,
-            repeats=repeats,
-        ),
-        threads,
-        as_json,
-    )
 
 
 @app.command()
@@ -440,7 +231,7 @@ def timeline(
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help=f"Whose tokenizer tells the tokens' texts: {_MODEL}."),
+        typer.Option(help=f"Whose tokenizer tells the tokens' texts: {MODEL}."),
     ] = None,
 ) -> int:
     """Draw a generation: which level called when, and what became of every drafted token.
@@ -456,17 +247,13 @@ def timeline(
     return run(Options(trace, output, sequence, tokenizer))
 
 
-def _words(text: str) -> list[str]:
-    """Several candidates in one word; JSON is one."""
-    return [text] if text.lstrip().startswith("{") else text.split()
-
-
-def _mount_zoo() -> None:
+def _mount() -> None:
     from ..zoo.cli import app as zoo
+    from . import app_planning  # noqa: F401  its commands register themselves
 
     app.add_typer(zoo, name="zoo", help="The small model family that ships with hierspec.")
 
 
-_mount_zoo()
+_mount()
 
 __all__: list[Any] = ["app"]

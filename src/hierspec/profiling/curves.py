@@ -21,7 +21,7 @@ def pairs(
 
     Args:
         drafter: its number in the pool.
-        kinds: [texts, places], classes of the places (:func:`hierspec.profiling.rates.classes`).
+        kinds: [texts, places], classes of the places (:func:`.agreement.classes`).
     """
     names = [entrant.name for entrant in pool.entrants]
     entrant, target = pool.entrants[drafter], len(names) - 1

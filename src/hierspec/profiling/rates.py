@@ -26,7 +26,7 @@ from ..sequences import Sequence as LiveSequence
 from ..types import Verdict
 from ..verifiers import base as verifiers
 from .candidates import Entrant, Pool
-from .overlaps import likeliest, overlap, survival
+from .overlaps import survival
 
 MAX_ENTRIES = 2**24  # of one model's laws at hand at one time: 64 MB in float32
 MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
@@ -53,15 +53,6 @@ class Drafts:
     block: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class Agreement:
-    """Two models on the same texts: sums over positions of 1 − TV and of equal argmaxes."""
-
-    overlap: float = 0.0
-    equal: float = 0.0
-    positions: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much to measure.
@@ -84,11 +75,11 @@ def continuations(
     pool: Pool, prompts: Sequence[Sequence[int]], length: int, plan: Plan
 ) -> list[list[int]]:
     """Every prompt with ``length`` tokens of the target's own after it."""
-    root = _plain(pool)
+    root = plain(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
     for some in _batches(len(prompts), pool.vocab_size):
-        sequences = _sequences(root, some, [prompts[i] for i in some], plan)
+        sequences = opened(root, some, [prompts[i] for i in some], plan)
         try:
             for _ in range(length):
                 _commit(sequences, runtime.round(sequences))
@@ -119,11 +110,11 @@ def follow_drafts(
     runtime = _Tap(root, pool, [*above, len(pool.entrants) - 1], plan.max_budget)
     for some in _batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in some]
-        sequences = _sequences(root, some, prompts, plan, _DRAFTS)
+        sequences = opened(root, some, prompts, plan, _DRAFTS)
         try:
             for runtime.place in range(plan.places):
                 for i, sequence in zip(some, sequences, strict=True):
-                    stop = starts[i] + _edge(len(texts[i]) - starts[i], runtime.place, plan.places)
+                    stop = starts[i] + edge(len(texts[i]) - starts[i], runtime.place, plan.places)
                     sequence.tokens.extend(texts[i][len(sequence.tokens) : stop])
                 lengths = [len(sequence.tokens) for sequence in sequences]
                 for number in range(plan.rounds + 1):
@@ -142,7 +133,7 @@ def _batches(count: int, entries: int) -> list[range]:
     return [range(at, min(at + size, count)) for at in range(0, count, size)]
 
 
-def _edge(length: int, place: int, places: int) -> int:
+def edge(length: int, place: int, places: int) -> int:
     """Where a place begins in so many tokens."""
     return length * place // places
 
@@ -157,11 +148,11 @@ def rewind(sequence: LiveSequence, length: int) -> None:
             owner.close(slot)  # a table's, or an index of the text: made anew in no time
 
 
-def _plain(pool: Pool) -> Verify:
+def plain(pool: Pool) -> Verify:
     return Verify(0, "target", pool.entrants[-1].model, 1, verifiers.get("block"), None)
 
 
-def _sequences(
+def opened(
     root: Verify,
     numbers: Sequence[int],
     texts: Sequence[Sequence[int]],
@@ -217,104 +208,14 @@ class _Tap(Runtime):
         for number in self.above:
             tokenwise = self.seen.tokenwise.setdefault(number, [])
             block = self.seen.block.setdefault(number, [])
-            rows = _laws(self.pool, number, sequences, contexts, [len(d) for d in drafts])
+            rows = laws_after(self.pool, number, sequences, contexts, [len(d) for d in drafts])
             for draft, p in zip(drafts, rows, strict=True):
                 first, second = survival(draft, p, self.max_budget)
                 tokenwise.append(first)
                 block.append(second)
 
 
-def agreements(
-    pool: Pool,
-    texts: Sequence[Sequence[int]],
-    starts: Sequence[int],
-    stops: Sequence[int],
-    plan: Plan,
-) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
-    """One teacher-forced pass of every model that has a law, over a span of every text.
-
-    Args:
-        starts, stops: per text; the laws of the tokens at positions start … stop − 1.
-
-    Returns:
-        sums for every pair; and per text [positions, candidates] how easy the text is for each:
-        1 − TV from the target, or whether a look-up finds the token.
-    """
-    scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
-    sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
-    target, ease = len(pool.entrants) - 1, []
-    width = max(1, MAX_ENTRIES // (pool.vocab_size * len(scoring)))
-    for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = _sequences(_plain(pool), [0], [text], plan)
-        first = max(start, 1)
-        easy = np.zeros((max(stop - first, 0), target))
-        for i, entrant in enumerate(pool.entrants[:-1]):
-            if not entrant.scores:
-                easy[:, i] = _found(entrant.model, text, first, stop)
-        try:
-            for low in range(first, stop, width):
-                high = min(low + width, stop)
-                context = Context(text[: high - 1])
-                rows = {}
-                for number in scoring:
-                    (rows[number],) = _laws(pool, number, [sequence], [context], [high - 1 - low])
-                top = {number: likeliest(law) for number, law in rows.items()}
-                for (i, k), total in sums.items():
-                    shared = overlap(rows[i], rows[k], pool.vocab_size)
-                    if k == target:
-                        easy[low - first : high - first, i] = shared
-                    total.overlap += float(shared.sum())
-                    total.equal += float((top[i] == top[k]).sum())
-                    total.positions += high - low
-        finally:
-            sequence.close()
-        ease.append(easy)
-    return sums, ease
-
-
-def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
-    """The class of every place of every text, [texts, places].
-
-    Places are alike if the text after them, up to the next place, is about as easy for each of the
-    candidates: they are cut in two where they differ most, again and again, into ``count`` classes
-    of equally many places; fewer where there are fewer places.
-
-    Args:
-        ease: per text, [positions, candidates].
-    """
-    spans = [
-        easy[_edge(len(easy), at, plan.places) : _edge(len(easy), at + 1, plan.places)]
-        for easy in ease
-        for at in range(plan.places)
-    ]
-    width = ease[0].shape[1]
-    scores = np.array([span.mean(0) if len(span) else np.zeros(width) for span in spans])
-    out = np.zeros(len(scores), dtype=int)
-    groups = [(np.arange(len(scores)), min(count, len(scores)), 0)]
-    while groups:
-        group, parts, first = groups.pop()
-        if parts < 2 or not width:
-            out[group] = first
-            continue
-        by = scores[group].var(0).argmax()
-        group = group[scores[group, by].argsort(kind="stable")]
-        cut = len(group) * (parts // 2) // parts
-        groups.append((group[:cut], parts // 2, first))
-        groups.append((group[cut:], parts - parts // 2, first + parts // 2))
-    return out.reshape(len(ease), plan.places)
-
-
-def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
-    """At each position, whether a look-up would have proposed the token that stands there."""
-    index = lookup.open()
-    out = []
-    for at in range(start, stop):
-        out.append(lookup.propose(Context(text[:at]), 1, index) == (text[at],))
-    lookup.close(index)
-    return out
-
-
-def _laws(
+def laws_after(
     pool: Pool,
     number: int,
     sequences: Sequence[LiveSequence],

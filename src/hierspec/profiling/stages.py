@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import costs, curves, rates
+from . import agreement, costs, curves, rates
 from .candidates import Pool
 from .settings import Report, Settings
 
@@ -116,11 +116,11 @@ class Stages:
         """Acceptances of every pair of models, and the class of every place by ease of text."""
         begins = [len(prompt) for prompt in self.prompts]
         ends = [len(text) for text in texts]
-        own, ease = rates.agreements(self.pool, texts, begins, ends, plan)
-        given, _ = rates.agreements(self.pool, texts, [1] * len(texts), begins, plan)
+        own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
+        given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
         # A class needs some drafts, or chance alone makes classes differ.
         most = max(len(texts) * plan.places // self.settings.places_per_class, 1)
-        kinds = rates.classes(ease, plan, min(self.settings.classes, most))
+        kinds = agreement.classes(ease, plan, min(self.settings.classes, most))
         sums = {
             f"{i} {k}": {
                 "acceptance": round(total.overlap / max(total.positions, 1), 5),
@@ -226,6 +226,6 @@ def _of_length(tokens: list[int], length: int) -> list[int]:
     return (tokens * -(-length // len(tokens)))[:length]
 
 
-def _share(total: rates.Agreement) -> float | None:
+def _share(total: agreement.Agreement) -> float | None:
     """1 − TV on average; ``None`` where there was nothing to compare."""
     return round(total.overlap / total.positions, 5) if total.positions else None
