@@ -15,7 +15,7 @@ from hierspec.build import build
 from hierspec.drafters.ngram import NgramModel
 from hierspec.planner.chain import Chain
 from hierspec.planner.search import EVERY, plan
-from hierspec.profiling import auto, costs, rates
+from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import _joined, measure
 from hierspec.profiling.profile import Profile, check_writable, from_dict, load_profile, save
@@ -166,7 +166,8 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
     def unwanted(*_, **__):
         raise AssertionError("measured before")
 
-    for name in ("continuations", "follow_drafts", "agreements"):
+    monkeypatch.setattr(agreement, "agreements", unwanted)
+    for name in ("continuations", "follow_drafts"):
         monkeypatch.setattr(rates, name, unwanted)
     monkeypatch.setattr(costs, "alone", unwanted)
     shares = []
@@ -606,7 +607,7 @@ def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rates, "agreements", interrupted)
+    monkeypatch.setattr(agreement, "agreements", interrupted)
     status, out, err = command("--candidates", "exit:1", "--temperature", "0")
     assert (status, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted: the same command goes on where it was"
