@@ -40,7 +40,7 @@ def pictures(found: Reproduction) -> Iterable[Grid | Text]:
         yield from _inputs(table)
         yield _grid(table) if table.grid else _side_by_side(table)
         cells = list(table.cells())
-        if cells:
+        if cells and table.compared:
             text = Text(f"{table.matching} of {len(cells)} printed cells match")
             if table.matching < len(cells):
                 text.append("; ≠ marks the others", style=_DIFFERS)
@@ -67,8 +67,8 @@ def _side_by_side(table: Table) -> Grid:
     for row in table.rows:
         shown: list[str | Text] = []
         for cell in row.cells:
-            style = "" if cell.matches else _DIFFERS
-            mark = "" if cell.matches else "≠ "
+            differs = table.compared and not cell.matches
+            style, mark = (_DIFFERS, "≠ ") if differs else ("", "")
             shown += [cell.printed, Text(f"{mark}{cell.rounded}", style=style)]
         grid.add_row(row.label, *shown, *map(_plainly, row.extra))
     return grid

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .figures import Figure
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -55,6 +57,8 @@ class Table:
     Attributes:
         inputs: what the numbers are computed from, ready for JSON.
         grid: the cells are of one kind, too many to stand beside the printed ones.
+        compared: the printed numbers come from the same inputs, so cells should match; measured
+            on other models and machines, they stand beside each other for their shape.
         notes: why cells differ, and how the text was read.
     """
 
@@ -66,6 +70,7 @@ class Table:
     extra: tuple[str, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict)
     grid: bool = False
+    compared: bool = True
     notes: tuple[str, ...] = ()
 
     def cells(self) -> Iterator[Cell]:
@@ -81,7 +86,7 @@ class Table:
             "name": self.name,
             "caption": self.caption,
             "cells": sum(1 for _ in self.cells()),
-            "matching_cells": self.matching,
+            "matching_cells": self.matching if self.compared else None,
             "inputs": self.inputs,
             "rows": [
                 {
@@ -90,8 +95,11 @@ class Table:
                         column: {
                             "printed": float(cell.printed),
                             "computed": cell.computed,
-                            "matches": cell.matches,
-                            "units_off": cell.units,
+                            **(
+                                {"matches": cell.matches, "units_off": cell.units}
+                                if self.compared
+                                else {}
+                            ),
                             **({"detail": cell.detail} if cell.detail else {}),
                         }
                         for column, cell in zip(self.columns, row.cells, strict=True)
@@ -106,16 +114,25 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """All tables of one kind."""
+    """All tables and figures of one kind.
+
+    Attributes:
+        measured_on: models, prompts and machine, where models ran.
+    """
 
     what: str
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    measured_on: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
+        compared = [table for table in self.tables if table.compared]
         return {
             "schema_version": 1,
             "what": self.what,
-            "cells": sum(1 for table in self.tables for _ in table.cells()),
-            "matching_cells": sum(table.matching for table in self.tables),
+            "cells": sum(1 for table in compared for _ in table.cells()),
+            "matching_cells": sum(table.matching for table in compared),
             "tables": [table.to_dict() for table in self.tables],
+            "figures": [figure.to_dict() for figure in self.figures],
+            **({"measured_on": self.measured_on} if self.measured_on else {}),
         }

@@ -1,0 +1,1 @@
+"""Methods side by side: one interleaved run, one JSON file, a table, pictures, a page."""

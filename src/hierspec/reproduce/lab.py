@@ -1,0 +1,65 @@
+"""What reproductions on real models work with: the models at hand, prompts, and a stop-watch.
+
+A paper's numbers come from its models and machines; here the same experiment runs on yours, and
+what was printed stands beside it for the shape of the result, not for the digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..bench.ours import Models
+from ..bench.runs import Method, Request, Run, Unavailable, interleaved
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(slots=True, eq=False)
+class Lab:
+    """Models, prompts and limits of a measured reproduction.
+
+    Attributes:
+        models: target and drafts, smallest first.
+        prompts: token ids.
+        max_new_tokens: written after each prompt.
+        temperatures: an experiment at several temperatures takes these.
+        report: told what is being measured, and the share of it that is done.
+        source: of the prompts, for the record: file name and sha256.
+    """
+
+    models: Models
+    prompts: Sequence[Sequence[int]]
+    max_new_tokens: int = 64
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    seed: int = 0
+    report: Report = lambda stage, share: None
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def measure(
+        self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
+    ) -> list[list[Run] | Unavailable]:
+        """Each method's runs, one per prompt, methods taking turns; or why it cannot run."""
+        request = Request(self.max_new_tokens, temperature, self.seed)
+        out: list[list[Run] | Unavailable] = [[] for _ in methods]
+        total, done = max(1, len(methods) * len(self.prompts)), 0
+        for _, which, run in interleaved(methods, self.prompts, request):
+            done += 1
+            self.report(stage, min(1.0, done / total))
+            if isinstance(run, Unavailable):
+                out[which] = run
+            elif isinstance(runs := out[which], list):
+                runs.append(run)
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a result says about how it was measured."""
+        return {
+            "target": self.models.target.model,
+            "dtype": self.models.target.dtype,
+            "drafts": list(self.models.drafts),
+            "prompts": {**self.source, "count": len(self.prompts)},
+            "max_new_tokens": self.max_new_tokens,
+            "seed": self.seed,
+        }
