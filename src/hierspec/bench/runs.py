@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Unavailable(ValueError):
+class Unavailable(ValueError):  # noqa: N818 (it is a result of a run as well)
     """A method cannot run here; the message says why, and how to change that where one can."""
 
 

@@ -43,9 +43,8 @@ class Lab:
         """Each method's runs, one per prompt, methods taking turns; or why it cannot run."""
         request = Request(self.max_new_tokens, temperature, self.seed)
         out: list[list[Run] | Unavailable] = [[] for _ in methods]
-        total, done = max(1, len(methods) * len(self.prompts)), 0
-        for _, which, run in interleaved(methods, self.prompts, request):
-            done += 1
+        total = max(1, len(methods) * len(self.prompts))
+        for done, (_, which, run) in enumerate(interleaved(methods, self.prompts, request), 1):
             self.report(stage, min(1.0, done / total))
             if isinstance(run, Unavailable):
                 out[which] = run
