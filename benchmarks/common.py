@@ -8,50 +8,26 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads its Op
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import json
-import platform
-import random
-import statistics
-import subprocess
-from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hierspec.bench.environment import environment
+from hierspec.bench.summary import ratio, spread
+
+__all__ = [
+    "RESULTS",
+    "ROOT",
+    "chain_of",
+    "decode",
+    "environment",
+    "ratio",
+    "read_prompts",
+    "spread",
+    "write",
+]
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-
-
-def environment(**more: Any) -> dict[str, Any]:
-    """Commit, versions, hardware and load, without the machine's name or paths."""
-    import torch
-
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    names = ("hierspec", "torch", "transformers", "numpy")
-    return {
-        "commit": commit,
-        "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in names},
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"],
-        "load_average": [round(x, 2) for x in os.getloadavg()],
-        **more,
-    }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    fields = dict(
-        (part.strip() for part in line.split(":", 1)) for line in text.splitlines() if ":" in line
-    )
-    flags = fields.get("flags", "").split()
-    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
-    name = fields.get("model name", platform.processor() or platform.machine())
-    return f"{name} family {fields.get('cpu family', '?')} ({', '.join(wide)})"
 
 
 def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
@@ -60,23 +36,6 @@ def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
 
     file = read_prompt_file(path)
     return list(file.prompts), {"file": file.name, "sha256": file.sha256}
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    ordered = sorted(values)
-    if len(ordered) < 2:
-        return {"median": ordered[0], "q1": ordered[0], "q3": ordered[0], "n": len(ordered)}
-    q1, median, q3 = statistics.quantiles(ordered, n=4, method="inclusive")
-    return {"median": median, "q1": q1, "q3": q3, "n": len(ordered)}
-
-
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[str, float]:
-    """Paired ratios: median, quartiles and a 95 % bootstrap interval of the median."""
-    ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return {**spread(ratios), "low95": medians[50], "high95": medians[1949]}
 
 
 def chain_of(profile: Any, budgets: dict[str, int]) -> Any:

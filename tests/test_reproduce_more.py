@@ -1,12 +1,13 @@
 """``hierspec reproduce`` by simulation: formulas and the algorithm itself, side by side."""
 
 import json
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 from hierspec.cli import run
-from hierspec.reproduce import NAMES, p1_simulation, p2_orders, reproduce
+from hierspec.reproduce import COMPUTED, MEASURED, NAMES, p1_simulation, p2_orders, reproduce
 
 ROUNDS = 500
 
@@ -31,7 +32,12 @@ def within(simulated, expected, errors, count=4.0):
 
 
 def test_names():
-    assert NAMES == ("p1-tables", "p1-simulation", "p2-orders")
+    assert tuple(COMPUTED) == ("p1-tables", "p1-simulation", "p2-orders")
+    assert (*COMPUTED, *MEASURED) == NAMES
+    for kinds, function in ((COMPUTED, "compute"), (MEASURED, "measure")):
+        for name, (module, shows) in kinds.items():
+            assert callable(getattr(import_module(f"hierspec.reproduce.{module}"), function)), name
+            assert shows.startswith(name[:2].upper()), name
 
 
 def test_p2_by_length(found):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hierspec.detokenize import Detokenizer
+from hierspec.detokenize import ByteDetokenizer, Detokenizer, detokenizer
 from hierspec.stopping import StopConditions, TextStream
 
 REPLACEMENT = "\ufffd"
@@ -163,12 +163,34 @@ def test_any_tokens_at_all(ids, stop):
     """Invalid bytes and special tokens in between included, and the window stays short."""
     conditions = StopConditions(stop=stop)
     assert run(TextStream(BYTES, conditions), ids) == expected(BYTES.decode, ids, conditions)
-    text = Detokenizer(BYTES)
-    longest = 0
+    text, streamed, longest = Detokenizer(BYTES), "", 0
     for token in ids:
-        text.add(token)
+        streamed += text.add(token)
         longest = max(longest, len(text._window))
     assert longest < 80
+    assert streamed + text.flush() == BYTES.decode(ids)
+
+
+def test_bytes_are_a_table_only_where_decoding_is_joining_them():
+    """A subclass that decodes in its own way, or another decoder, is asked for every text."""
+
+    class Shouting(PreTrainedTokenizerFast):
+        def decode(self, *args, **options):
+            return super().decode(*args, **options).upper()
+
+    assert type(detokenizer(BYTES)) is type(detokenizer(FAST)) is ByteDetokenizer
+    loud = Shouting(tokenizer_object=BYTES)
+    for other in (loud, PIECES, None):
+        assert type(detokenizer(other)) is Detokenizer
+    assert run(TextStream(loud), split(b"ab", []))[0] == "AB"
+
+
+def test_tokens_added_later_are_seen():
+    tokenizer = byte_level()
+    size = tokenizer.get_vocab_size()
+    assert detokenizer(tokenizer).add(size) == ""
+    tokenizer.add_tokens(["é \n"])  # stands for itself, as its characters are no bytes
+    assert detokenizer(tokenizer).add(size) == tokenizer.decode([size]) == "é \n"
 
 
 @settings(max_examples=200, deadline=None)

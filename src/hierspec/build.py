@@ -13,20 +13,26 @@ from typing import Any
 import torch
 
 from .config import (
+    AdaptiveExitConfig,
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
     HierarchyConfig,
+    LayerSkipConfig,
     LevelConfig,
+    NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
     TargetConfig,
 )
 from .drafters.ngram import NgramModel
+from .drafters.ngram_pool import NgramPool
 from .drafters.prompt_lookup import PromptLookup
 from .hierarchy import Concatenate, Draft, Node, Verify, walk
+from .lm.adaptive_exit import AdaptiveExit
 from .lm.backend import Backend
+from .lm.layer_skip import SkippingBackend, evenly
 from .lm.load import DTYPES, load
 from .lm.trunk import Trunk
 from .lm.weights import WeightSource
@@ -85,8 +91,7 @@ def models(
 ) -> tuple[Any, list[tuple[Any, str]]]:
     """The target's model, and each level's with its name: views that share what can be shared."""
     builder = _Builder(HierarchyConfig(target=target, levels=levels), loaded)
-    exits = [level.exit_layer for level in flat(levels, EarlyExitConfig)]
-    top = builder.trunk(target, exits).view()
+    top = builder.trunk(target, _exits(levels)).view()
     return top, [builder.model(level) for level in levels]
 
 
@@ -95,13 +100,13 @@ class _Builder:
     config: HierarchyConfig
     loaded: Loaded
     trunks: dict[tuple[str, str, str], Trunk] = field(default_factory=dict)
+    skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
     nodes: int = 0
     names: set[str] = field(default_factory=set)
 
     def root(self) -> Verify:
         config = self.config
-        exits = sorted({level.exit_layer for level in flat(config.levels, EarlyExitConfig)})
-        target = self.trunk(config.target, exits)
+        target = self.trunk(config.target, _exits(config.levels))
         top = rule(config.verify, config.top_m)
         below = self._chain(config.levels, fixed=top.fixed_length)
         return Verify(
@@ -156,8 +161,13 @@ class _Builder:
     def model(self, level: LevelConfig) -> tuple[Any, str]:
         target = self.config.target
         if isinstance(level, EarlyExitConfig):
-            trunk = self.trunk(target, ())
-            return trunk.view(level.exit_layer), f"{target.model}@{level.exit_layer}"
+            trunk, layer = self.trunk(target, ()), level.exit_layer
+            if level.head is None:
+                return trunk.view(layer), f"{target.model}@{layer}"
+            from .heads import attach
+
+            head = attach(level.head, layer, trunk.backend, target.model)
+            return trunk.view(layer, head), f"{target.model}@{layer}+head"
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
             table = NgramModel.load(path, max_order=level.max_order)
@@ -166,6 +176,15 @@ class _Builder:
         if isinstance(level, PromptLookupConfig):
             finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
             return finder, "prompt_lookup"
+        if isinstance(level, NgramPoolConfig):
+            return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
+        if isinstance(level, AdaptiveExitConfig):
+            trunk, layers = self.trunk(target, ()), level.exit_layers
+            name = f"{target.model}@{'|'.join(map(str, layers))}"
+            exits = [trunk.view(layer) for layer in layers]
+            return AdaptiveExit(exits, level.confidence, name), name
+        if isinstance(level, LayerSkipConfig):
+            return self._skipping(level)
         assert isinstance(level, DraftModelConfig)
         same = TargetConfig(
             model=level.model,
@@ -180,6 +199,19 @@ class _Builder:
         if tokenizer is None or theirs is None:
             check_sizes(name, size, level.model, view.vocab_size)
         return view, level.model
+
+    def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
+        """The target without some layers; levels that leave out the same ones share a cache."""
+        backend = self.trunk(self.config.target, ()).backend
+        skip = level.skip_layers
+        if skip is None:
+            assert level.skip is not None
+            skip = evenly(level.skip, backend.num_layers)
+        skip = tuple(sorted(skip))
+        if skip not in self.skipping:
+            self.skipping[skip] = Trunk(SkippingBackend(backend, skip))
+        view = self.skipping[skip].view()
+        return view, view.name.replace(backend.name, self.config.target.model, 1)
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:
         """The target's name, tokenizer and number of scored ids."""
@@ -256,6 +288,14 @@ def flat(levels: tuple[AnyLevelConfig, ...], kind: type | tuple[type, ...]) -> l
         elif isinstance(level, kind):
             out.append(level)
     return out
+
+
+def _exits(levels: tuple[AnyLevelConfig, ...]) -> list[int]:
+    """Every layer count after which some level ends."""
+    exits = {level.exit_layer for level in flat(levels, EarlyExitConfig)}
+    for level in flat(levels, AdaptiveExitConfig):
+        exits.update(level.exit_layers)
+    return sorted(exits)
 
 
 def _dtype(name: str) -> torch.dtype | None:

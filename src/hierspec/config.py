@@ -74,10 +74,16 @@ class DraftModelConfig(LevelConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExitConfig(LevelConfig):
-    """The target's first ``exit_layer`` layers and its head, sharing its cache [P3]."""
+    """The target's first ``exit_layer`` layers and its head, sharing its cache [P3].
+
+    Attributes:
+        head: a file of heads trained for its exits, or a folder with ``exit_heads.safetensors``
+            [P1 §4.1]; ``None``: the target's own final norm and head.
+    """
 
     method: ClassVar[str] = "early_exit"
     exit_layer: int
+    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,49 @@ class PromptLookupConfig(LevelConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSkipConfig(LevelConfig):
+    """The target without some of its layers: its weights, and a cache of its own [SWIFT].
+
+    Attributes:
+        skip_layers: left out, counted from 0.
+        skip: instead of them, the share of layers to leave out, at even distances; the first and
+            the last layer stay.
+    """
+
+    method: ClassVar[str] = "layer_skip"
+    skip_layers: tuple[int, ...] | None = None
+    skip: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveExitConfig(LevelConfig):
+    """Each token from the first exit of the target that is sure of it, else the last [AdaDecode].
+
+    Attributes:
+        exit_layers: layer counts as in ``early_exit``, shallowest first.
+        confidence: the floor of an exit's largest probability.
+    """
+
+    method: ClassVar[str] = "adaptive_exit"
+    exit_layers: tuple[int, ...]
+    confidence: float = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramPoolConfig(LevelConfig):
+    """What followed the latest tokens elsewhere in the text, or in all texts [after Lookahead].
+
+    Attributes:
+        shared: one pool for all sequences of a hierarchy, earlier ones included.
+    """
+
+    method: ClassVar[str] = "ngram_pool"
+    ngram_min: int = 1
+    ngram_max: int = 4
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConcatenateConfig:
     """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
 
@@ -110,8 +159,17 @@ class ConcatenateConfig:
 AnyLevelConfig = LevelConfig | ConcatenateConfig
 _METHODS = {
     cls.method: cls
-    for cls in (DraftModelConfig, EarlyExitConfig, NgramTableConfig, PromptLookupConfig)
+    for cls in (
+        DraftModelConfig,
+        EarlyExitConfig,
+        NgramTableConfig,
+        PromptLookupConfig,
+        LayerSkipConfig,
+        AdaptiveExitConfig,
+        NgramPoolConfig,
+    )
 }
+_LOOK_UPS = (PromptLookupConfig.method, NgramPoolConfig.method)
 _WINDOWS = {"fixed": FixedWindow, "entropy": EntropyWindow, "confidence": ConfidenceWindow}
 
 
@@ -212,8 +270,10 @@ def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
             raise ValueError(
                 f"{where}[{i}].num_drafts: only the first level makes several drafts; remove it"
             )
-        elif i > 0 and level.method == "prompt_lookup":
-            raise ValueError(f"{where}[{i}]: prompt_lookup has no law to verify with; put it first")
+        elif i > 0 and level.method in _LOOK_UPS:
+            raise ValueError(
+                f"{where}[{i}]: {level.method} has no law to verify with; put it first"
+            )
     return parsed
 
 
@@ -233,6 +293,9 @@ def _level(data: Any, where: str) -> AnyLevelConfig:
         values["window"] = parse_window(values["window"], f"{where}.window")
     if values.get("verify") is not None:
         values["verify"] = _rule(values["verify"], f"{where}.verify")
+    for key in ("skip_layers", "exit_layers"):
+        if key in values and not (values[key] is None and key in optional(cls)):
+            values[key] = _layers(values[key], f"{where}.{key}")
     level = make(cls, values, where)
     _check_numbers(level, where)
     return level
@@ -280,15 +343,57 @@ def _check_numbers(level: LevelConfig, where: str) -> None:
     boolean(level.bonus, f"{where}.bonus")
     if isinstance(level, EarlyExitConfig):
         positive(level.exit_layer, f"{where}.exit_layer")
+        if level.head is not None and not (isinstance(level.head, str) and level.head):
+            raise ValueError(
+                f"{where}.head must be the path of a file that hierspec heads train has written, "
+                f"or of its folder, not {level.head!r}"
+            )
     if isinstance(level, NgramTableConfig) and level.max_order is not None:
         positive(level.max_order, f"{where}.max_order")
+    if level.method in _LOOK_UPS and level.num_drafts > 1:
+        raise ValueError(f"{where}.num_drafts: {level.method} has one draft to make; remove it")
+    if isinstance(level, LayerSkipConfig):
+        _check_skip(level, where)
+    if isinstance(level, AdaptiveExitConfig):
+        layers, sure = level.exit_layers, level.confidence
+        if len(layers) < 2 or min(layers) < 1 or layers != tuple(sorted(set(layers))):
+            raise ValueError(
+                f"{where}.exit_layers must be two or more layer counts from 1 on, shallowest "
+                f"first, not {list(layers)}; a single exit is early_exit"
+            )
+        if not is_number(sure) or not 0 < sure <= 1:
+            raise ValueError(f"{where}.confidence must be above 0 and at most 1, not {sure!r}")
+    if isinstance(level, NgramPoolConfig):
+        positive(level.ngram_min, f"{where}.ngram_min")
+        positive(level.ngram_max, f"{where}.ngram_max")
+        boolean(level.shared, f"{where}.shared")
+        if level.ngram_max < level.ngram_min:
+            raise ValueError(f"{where}.ngram_max must not be below ngram_min")
     if isinstance(level, PromptLookupConfig):
-        if level.num_drafts > 1:
-            raise ValueError(f"{where}.num_drafts: prompt_lookup has one draft to make; remove it")
         positive(level.prompt_lookup_min, f"{where}.prompt_lookup_min")
         positive(level.prompt_lookup_max, f"{where}.prompt_lookup_max")
         if level.prompt_lookup_max < level.prompt_lookup_min:
             raise ValueError(f"{where}.prompt_lookup_max must not be below prompt_lookup_min")
+
+
+def _layers(value: Any, where: str) -> tuple[int, ...]:
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in value)
+    ):
+        raise ValueError(f"{where} must be a list of layer numbers, not {value!r}")
+    return tuple(value)
+
+
+def _check_skip(level: LayerSkipConfig, where: str) -> None:
+    if (level.skip is None) == (level.skip_layers is None):
+        raise ValueError(
+            f"{where}: layer_skip takes either skip_layers (which layers) or skip (which share of "
+            "them), and one of the two is needed"
+        )
+    if level.skip is not None and not (is_number(level.skip) and 0 < level.skip < 1):
+        raise ValueError(f"{where}.skip must lie between 0 and 1, not {level.skip!r}")
 
 
 def _rule(name: Any, where: str) -> str:

@@ -8,12 +8,18 @@ new. A trailing replacement character may still become a real one and waits.
 Exact for byte-level BPE, invalid bytes included. Decoders with byte *fallback* judge a run of
 byte tokens as a whole; here an invalid run after a valid character keeps that character, where
 decoding everything at once would replace both.
+
+Byte-level tokens are bytes whatever stands beside them, so their text is a table and an
+incremental UTF-8 decoder, without asking the tokenizer at all (:class:`ByteDetokenizer`).
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 _REPLACEMENT = "\ufffd"
 _PROMPT_TAIL = 16  # tokens of the prompt that the first window may lean on
@@ -43,8 +49,7 @@ class Detokenizer:
         self._decode = _decoder(tokenizer, skip_special_tokens)
         special: Iterable[int] = getattr(tokenizer, "all_special_ids", ()) or ()
         self._skipped = frozenset(special) if skip_special_tokens else frozenset()
-        tail = prompt_ids[max(len(prompt_ids) - _PROMPT_TAIL, 0) :]
-        self._window = [i for i in tail if i not in self._skipped]
+        self._window = [i for i in _tail(prompt_ids) if i not in self._skipped]
         self._mark = 0  # a place in the window where a character ended: it may be cut there
         text = self._decode(self._window)
         self._sent = len(text.rstrip(_REPLACEMENT))  # characters of the window's text sent
@@ -95,6 +100,105 @@ class Detokenizer:
                 self._sent = max(self._sent - len(left), 0)
                 return new
         return ""
+
+
+class ByteDetokenizer:
+    """The same for byte-level BPE: every token's bytes, decoded as they come."""
+
+    __slots__ = ("_decoder", "_skipped", "_table", "_tokenizer")
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._table, special = _table(tokenizer)
+        self._skipped = special if skip_special_tokens else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token_id in _tail(prompt_ids):  # its last character may end in the output
+            self.add(token_id)
+
+    def add(self, token_id: int) -> str:
+        """The text that became final with this token; may be empty."""
+        if token_id in self._skipped:
+            return ""
+        found = self._table.get(token_id)
+        if found is None:
+            found = self._table[token_id] = _token_bytes(self._tokenizer, token_id)
+        return self._decoder.decode(found)
+
+    def flush(self) -> str:
+        """What was still held back, as it is; nothing follows."""
+        return self._decoder.decode(b"", final=True)
+
+
+def detokenizer(
+    tokenizer: Any, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True
+) -> Detokenizer | ByteDetokenizer:
+    """The quickest that is right for this tokenizer; arguments as of :class:`Detokenizer`."""
+    kind = ByteDetokenizer if _is_byte_level(tokenizer) else Detokenizer
+    return kind(tokenizer, prompt_ids, skip_special_tokens)
+
+
+_Table = tuple[dict[int, bytes], frozenset[int]]  # tokens met so far; special ones
+_tables: WeakKeyDictionary[Any, tuple[int, _Table]] = WeakKeyDictionary()
+
+
+def _table(tokenizer: Any) -> _Table:
+    """Of this tokenizer, shared by its streams until tokens are added to it."""
+    backend = _backend(tokenizer)
+    size = backend.get_vocab_size(with_added_tokens=True)
+    if tokenizer not in _tables or _tables[tokenizer][0] != size:
+        added = backend.get_added_tokens_decoder()
+        special = frozenset(i for i, token in added.items() if token.special)
+        _tables[tokenizer] = (size, ({}, special))
+    return _tables[tokenizer][1]
+
+
+def _backend(tokenizer: Any) -> Any:
+    """The ``tokenizers.Tokenizer`` behind one of transformers."""
+    return getattr(tokenizer, "backend_tokenizer", tokenizer)
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    """Whether decoding is joining bytes: known only of the library's own decoder."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel
+
+    backend = _backend(tokenizer)
+    if not isinstance(backend, Tokenizer) or not isinstance(backend.decoder, ByteLevel):
+        return False
+    from transformers import PreTrainedTokenizerBase
+
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return tokenizer is backend
+    ours = (type(tokenizer).decode, type(tokenizer)._decode)  # a subclass may decode otherwise
+    return all(method.__module__.startswith("transformers.tokenization_utils") for method in ours)
+
+
+def _token_bytes(tokenizer: Any, token_id: int) -> bytes:
+    """What the byte-level decoder makes of one token; nothing of an id that there is not."""
+    token = _backend(tokenizer).id_to_token(token_id)
+    if token is None:
+        return b""
+    alphabet = _alphabet()
+    if all(character in alphabet for character in token):
+        return bytes(alphabet[character] for character in token)
+    return token.encode()  # an added token stands for itself
+
+
+@cache
+def _alphabet() -> dict[str, int]:
+    """The characters that stand for bytes: printable ones for themselves, others from 256 on."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def _tail(prompt_ids: Sequence[int]) -> Sequence[int]:
+    return prompt_ids[max(len(prompt_ids) - _PROMPT_TAIL, 0) :]
 
 
 def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:

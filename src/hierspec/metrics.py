@@ -17,6 +17,7 @@ class LevelStats:
         num_draft_tokens: of all drafts, also of several.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
+        verify_seconds: verifying drafts of the level below; without the forward and the laws.
         seconds: forward, laws, draws and verification together.
     """
 
@@ -27,6 +28,7 @@ class LevelStats:
     num_accepted_tokens: int = 0
     accepted_per_pos: list[int] = field(default_factory=list)
     forward_seconds: float = 0.0
+    verify_seconds: float = 0.0
     seconds: float = 0.0
 
     def observe(self, drafted: int, accepted: int, offset: int = 0) -> None:
@@ -54,6 +56,7 @@ class LevelStats:
             "num_accepted_tokens_per_pos": list(self.accepted_per_pos),
             "seconds": self.seconds,
             "forward_seconds": self.forward_seconds,
+            "verify_seconds": self.verify_seconds,
         }
 
 

@@ -1,7 +1,7 @@
-"""The papers' systems as configurations, each with its citation.
+"""The papers' systems by name, each with its citation; :mod:`hierspec.systems` builds them.
 
-A preset is a function from the models at hand to a :class:`HierarchyConfig`; defaults use the
-shipped family, so every preset runs on a fresh machine. Citations are keys of ``PAPERS``.
+Defaults use the shipped family, so every preset runs on a fresh machine. Citations are keys of
+``PAPERS``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import arguments
-from .config import (
-    AnyLevelConfig,
-    ConcatenateConfig,
-    DraftModelConfig,
-    EarlyExitConfig,
-    HierarchyConfig,
-    PromptLookupConfig,
-    TargetConfig,
-)
-from .windows import EntropyWindow
+from . import arguments, systems
+from .config import HierarchyConfig, TargetConfig
+from .systems import Models
 
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 DEFAULT_TARGET = "zoo:large"
@@ -32,22 +24,13 @@ PAPERS = {
     "P3": "HiSpec: early-exit hierarchies sharing keys, values and hidden states",
     "P4": "Hierarchical (branch-resampling) joint verification",
     "P5": "Hierarchical speculative decoding with dynamic windows",
+    "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
+    "(Elhoushi et al., 2024, arXiv 2404.16710)",
+    "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
+    "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
+    "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
+    "(Fu et al., 2024, arXiv 2402.02057)",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """What a preset is built from.
-
-    Attributes:
-        target: the model whose law is kept.
-        drafts: smaller models, smallest first.
-        num_layers: of the target; early-exit presets place their exits by it.
-    """
-
-    target: TargetConfig
-    drafts: tuple[str, ...]
-    num_layers: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,125 +44,104 @@ class Preset:
     max_drafts: int | None = None  # how many draft models it uses; None: all there are
 
 
-def _autoregressive(models: Models) -> HierarchyConfig:
-    return HierarchyConfig(target=models.target)
-
-
-def _speculative(models: Models) -> HierarchyConfig:
-    draft = DraftModelConfig(model=models.drafts[-1], num_speculative_tokens=8)
-    return HierarchyConfig(target=models.target, levels=(draft,), verify="tokenwise")
-
-
-def _chain(models: Models, upper: int, lower: int, **top: object) -> tuple[AnyLevelConfig, ...]:
-    small, *others = models.drafts
-    levels: list[AnyLevelConfig] = [DraftModelConfig(model=small, num_speculative_tokens=lower)]
-    for model in others:
-        levels.append(
-            DraftModelConfig(
-                model=model,
-                num_speculative_tokens=upper,
-                verify="block",
-                **top,  # type: ignore[arg-type]
-            )
-        )
-    return tuple(levels)
-
-
-def _hierarchy(models: Models) -> HierarchyConfig:
-    return HierarchyConfig(target=models.target, levels=_chain(models, 12, 3), verify="block")
-
-
-def _hispec(models: Models) -> HierarchyConfig:
-    depth = models.num_layers()
-    first = max(1, round(depth / 8))
-    second = max(first + 1, round(depth / 4))
-    if second >= depth:
-        raise ValueError(f"hispec needs a target of at least 4 layers, this one has {depth}")
-    levels = (
-        EarlyExitConfig(exit_layer=first, num_speculative_tokens=2),
-        EarlyExitConfig(exit_layer=second, num_speculative_tokens=4, verify="leading"),
-    )
-    return HierarchyConfig(target=models.target, levels=levels, verify="block")
-
-
-def _branch(models: Models) -> HierarchyConfig:
-    draft = DraftModelConfig(model=models.drafts[-1], num_speculative_tokens=8)
-    return HierarchyConfig(target=models.target, levels=(draft,), verify="block")
-
-
-def _dynamic_windows(models: Models) -> HierarchyConfig:
-    small, *others = models.drafts
-    levels: list[AnyLevelConfig] = [
-        DraftModelConfig(model=small, num_speculative_tokens=10, window=EntropyWindow())
-    ]
-    for model in others:
-        levels.append(
-            DraftModelConfig(
-                model=model, num_speculative_tokens=15, verify="tokenwise", window=EntropyWindow()
-            )
-        )
-    return HierarchyConfig(target=models.target, levels=tuple(levels), verify="tokenwise")
-
-
-def _interleaved(models: Models) -> HierarchyConfig:
-    _two_drafts(models, "interleaved")
-    small, mid = models.drafts[0], models.drafts[-1]
-    block = (
-        (DraftModelConfig(model=small, num_speculative_tokens=1),),
-        (DraftModelConfig(model=mid, num_speculative_tokens=1),),
-    )
-    return HierarchyConfig(
-        target=models.target,
-        levels=(ConcatenateConfig(parts=block, repeat=4),),
-        verify="tokenwise",
-    )
-
-
-def _horizontal(models: Models) -> HierarchyConfig:
-    _two_drafts(models, "horizontal")
-    small, mid = models.drafts[0], models.drafts[-1]
-    run = (
-        (DraftModelConfig(model=mid, num_speculative_tokens=4),),
-        (DraftModelConfig(model=small, num_speculative_tokens=4),),
-    )
-    return HierarchyConfig(
-        target=models.target, levels=(ConcatenateConfig(parts=run),), verify="tokenwise"
-    )
-
-
-def _prompt_lookup(models: Models) -> HierarchyConfig:
-    finder = PromptLookupConfig(num_speculative_tokens=8)
-    return HierarchyConfig(target=models.target, levels=(finder,), verify="tokenwise")
-
-
-def _two_drafts(models: Models, name: str) -> None:
-    if len(models.drafts) < 2:
-        raise ValueError(f"{name} needs two draft models: give --draft twice, smallest first")
-
-
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("autoregressive", "plain decoding, one token a call", "", _autoregressive, 0),
-        Preset("speculative", "one draft model, tokenwise verification", "P1", _speculative, 1),
-        Preset("hierarchy", "a chain of draft models, block verification", "P1", _hierarchy),
-        Preset("hispec", "two early exits of the target draft and pre-verify", "P3", _hispec, 0),
-        Preset("branch", "one draft model, capped branch resampling (= block)", "P4", _branch, 1),
-        Preset(
-            "dynamic-windows",
-            "entropy decides when a level hands up, thresholds adapt",
-            "P5",
-            _dynamic_windows,
-        ),
-        Preset(
-            "interleaved", "small and mid draft in turn, one verification", "P2", _interleaved, 2
-        ),
-        Preset(
-            "horizontal", "mid drafts first, then small, one verification", "P2", _horizontal, 2
-        ),
-        Preset("prompt-lookup", "copies from the context, no draft model", "", _prompt_lookup, 0),
-    )
-}
+_ALL = (
+    Preset("autoregressive", "plain decoding, one token a call", "", systems.autoregressive, 0),
+    Preset("speculative", "one draft model, tokenwise verification", "P1", systems.speculative, 1),
+    Preset("hierarchy", "a chain of draft models, block verification", "P1", systems.hierarchy),
+    Preset(
+        "self-speculative",
+        "two early exits of the target as a chain, block verification",
+        "P1",
+        systems.self_speculative,
+        0,
+    ),
+    Preset(
+        "horizontal-tail",
+        "as hierarchy; every level appends tokens of the smallest model",
+        "P1",
+        systems.horizontal_tail,
+    ),
+    Preset(
+        "tempered",
+        "as hierarchy, drafters at temperature 0.5; for requests at 0.6",
+        "P1",
+        systems.tempered,
+    ),
+    Preset("hispec", "two early exits of the target draft and pre-verify", "P3", systems.hispec, 0),
+    Preset("layerskip", "one early exit of the target drafts", "LayerSkip", systems.layerskip, 0),
+    Preset(
+        "branch", "one draft model, capped branch resampling (= block)", "P4", systems.branch, 1
+    ),
+    Preset(
+        "naive",
+        "one draft model, naive branch resampling with its extra calls",
+        "P4",
+        systems.naive,
+        1,
+    ),
+    Preset(
+        "multi-draft",
+        "several drafts of one model a round, block verification of one after another",
+        "P4",
+        systems.multi_draft,
+        1,
+    ),
+    Preset(
+        "multi-draft-tokenwise",
+        "several drafts of one model a round, recursive rejection sampling",
+        "P4",
+        systems.multi_draft_tokenwise,
+        1,
+    ),
+    Preset(
+        "dynamic-windows",
+        "entropy decides when a level hands up, thresholds adapt",
+        "P5",
+        systems.dynamic_windows,
+    ),
+    Preset(
+        "self-verify", "one draft model that stops by its own entropy", "P5", systems.self_verify, 1
+    ),
+    Preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", systems.pre_verify, 2),
+    Preset(
+        "pre-self-verify",
+        "as pre-verify, the smaller model stops by its own entropy",
+        "P5",
+        systems.pre_self_verify,
+        2,
+    ),
+    Preset(
+        "interleaved",
+        "small and mid draft in turn, one verification",
+        "P2",
+        systems.interleaved,
+        2,
+    ),
+    Preset(
+        "horizontal", "mid drafts first, then small, one verification", "P2", systems.horizontal, 2
+    ),
+    Preset(
+        "prompt-lookup", "copies from the context, no draft model", "", systems.prompt_lookup, 0
+    ),
+    Preset(
+        "swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", systems.swift, 0
+    ),
+    Preset(
+        "adadecode",
+        "each token drafted by the first sure one of three exits",
+        "AdaDecode",
+        systems.adadecode,
+        0,
+    ),
+    Preset(
+        "lookahead",
+        "drafts from a pool of n-grams, without Jacobi iterations",
+        "Lookahead",
+        systems.lookahead,
+        0,
+    ),
+)
+PRESETS = {preset.name: preset for preset in _ALL}
 
 
 def preset(

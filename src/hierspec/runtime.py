@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .drafters.ngram_pool import NgramPool, teach
 from .drafters.prompt_lookup import PromptLookup
 from .hierarchy import (
     Concatenate,
@@ -25,6 +26,7 @@ from .hierarchy import (
     walk,
 )
 from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
+from .lm.adaptive_exit import AdaptiveExit
 from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
 from .sampling import Job, laws, logprobs, signals
@@ -52,6 +54,8 @@ class Runtime:
         self.tracer = tracer
         self._first_began: float | None = None  # of traced requests; times count from here
         nodes = sorted(walk(root), key=lambda node: node.index)
+        models = [node.model for node in nodes if not isinstance(node, Concatenate)]
+        self._pools = [model for model in models if isinstance(model, NgramPool)]
         self._longest: dict[Verify, dict[int, int]] = {}
         self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
 
@@ -136,14 +140,18 @@ class Runtime:
             )
         stats = self.metrics.levels[node.index]
         began = time.perf_counter()
-        scores = model.score(queries)
+        if isinstance(model, AdaptiveExit):
+            own = [j.params.temperature if j.temperature is None else j.temperature for j in jobs]
+            scores = model.score(queries, own)
+        else:
+            scores = model.score(queries)
         stats.forward_seconds += time.perf_counter() - began
         stats.calls += 1
         return scores, laws(jobs, scores), [query.num_rows for query in queries]
 
     def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
         """Token by token, all sequences side by side, each until its own window stops it."""
-        if isinstance(node.model, PromptLookup):
+        if isinstance(node.model, PromptLookup | NgramPool):
             return [self._look_up(node, task) for task in group]
         if node.num_drafts > 1:
 
@@ -198,6 +206,7 @@ class Runtime:
             return self._finished(node, group, chosen, verdicts, parts)
         scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
         parts = scores.split(counts)
+        began = time.perf_counter()
         verdicts = verify_batch(
             node,
             drafts,
@@ -205,6 +214,9 @@ class Runtime:
             [task.sequence.dice for task in group],
             list(parts) if node.rule.reads_scores else None,
         )
+        self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
+        if self._pools and node.index == self.root.index:
+            teach(self._pools, group, drafts, p, verdicts)
         return self._finished(node, group, drafts, verdicts, list(parts))
 
     def _check_several(
@@ -224,6 +236,7 @@ class Runtime:
         scores, p, counts = self._score(node, tasks, tokens, True, numbers)  # type: ignore[arg-type]
         split = scores.split(counts)
         verdicts, parts, chosen = [], [], []
+        began = time.perf_counter()
         for task, draft, at in zip(group, drafts, places, strict=True):
             several = alternatives(draft)
             found = verify_several(node, several, [p[i] for i in at], task.sequence.dice)
@@ -233,6 +246,7 @@ class Runtime:
             for j, other in enumerate(several):
                 if j != found.draft:
                     self.metrics.levels[other.owners[0]].num_draft_tokens += len(other)
+        self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
         return verdicts, parts, chosen
 
     def _finished(
@@ -265,14 +279,16 @@ class Runtime:
         return rows
 
     def _tokens(self, step: list[Laws], sequences: list[Sequence]) -> list[int]:
-        """One token from each one-row law, all dense rows of one width in one draw."""
+        """One token from each one-row law, all dense rows in one draw."""
+        if len(step) == 1 and isinstance(step[0], DenseLaws):
+            return draw(step[0].probs, sequences[0].dice.take(1))
         dense = [i for i, law in enumerate(step) if isinstance(law, DenseLaws)]
         out = [law.ids[0] if isinstance(law, OneHotLaws) else -1 for law in step]
         if dense:
             uniforms = [float(sequences[i].dice.take(1)[0]) for i in dense]
-            stacked = concatenate([step[i] for i in dense])
-            assert isinstance(stacked, DenseLaws)
-            for i, token in zip(dense, draw(stacked.probs, uniforms), strict=True):
+            width = max(step[i].width for i in dense)
+            rows = torch.cat([step[i].dense(width) for i in dense])
+            for i, token in zip(dense, draw(rows, uniforms), strict=True):
                 out[i] = token
         return out
 

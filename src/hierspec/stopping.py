@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .detokenize import Detokenizer
+from .detokenize import detokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class TextStream:
         Args:
             tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
             conditions: none of them ends the stream when ``None``.
-            prompt_ids: the text then continues the prompt's, see :class:`Detokenizer`.
+            prompt_ids: the text then continues the prompt's, see :class:`hierspec.detokenize.Detokenizer`.
             prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
         """
         self.conditions = conditions or StopConditions()
@@ -96,7 +96,7 @@ class TextStream:
             raise ValueError("stop strings need a tokenizer; pass one, or stop at token ids")
         length = len(prompt_ids) if prompt_length is None else prompt_length
         self._budget = self.conditions.budget(length)
-        self._text = Detokenizer(tokenizer, prompt_ids, self.conditions.skip_special_tokens)
+        self._text = detokenizer(tokenizer, prompt_ids, self.conditions.skip_special_tokens)
         self._held = ""  # decoded, but perhaps the beginning of a stop string
         self._parts: list[str] = []
         self.num_tokens = 0

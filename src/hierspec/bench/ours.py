@@ -20,12 +20,15 @@ class Models:
     Attributes:
         target: its dtype, device and backend hold for drafters too.
         drafts: names or paths.
+        planning: how planned methods measure these models; ``None``: as ``auto`` does
+            (:class:`hierspec.bench.planned.Planning`).
     """
 
     target: TargetConfig
     drafts: tuple[str, ...] = ()
     loaded: Loaded = field(default_factory=Loaded)
     hierarchies: dict[str, Hierarchy] = field(default_factory=dict)
+    planning: Any = None
 
     def hierarchy(self, levels: Sequence[dict[str, Any]] = (), **top: Any) -> Hierarchy:
         """The hierarchy of these levels (as in a hierarchy file) below the target.
@@ -87,11 +90,18 @@ class HierarchyMethod:
         return self.models.hierarchy(**self.configuration)
 
     def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
+        return self.run_batch([prompt], request, tracer)[0]
+
+    def run_batch(
+        self, prompts: Sequence[Sequence[int]], request: Request, tracer: Any = None
+    ) -> list[Run]:
+        """Continue prompts together. Each run has its share, by tokens, of the batch's times and
+        counters, so that sums over runs are the batch's."""
         hierarchy = self.hierarchy
         try:
             began = time.perf_counter()
             generation = hierarchy.start(
-                [prompt],
+                prompts,
                 max_new_tokens=request.max_new_tokens,
                 temperature=request.temperature,
                 seed=request.seed,
@@ -103,12 +113,33 @@ class HierarchyMethod:
             seconds = time.perf_counter() - began
         except ValueError as error:  # a rule this request makes unsound, a prompt too long
             raise Unavailable(str(error)) from None
-        result = generation.results()[0]
-        return Run(
-            token_ids=result.token_ids,
-            seconds=seconds,
-            decode_seconds=result.decode_seconds,
-            target_calls=result.target_calls,
-            levels=result.levels,
-            target=result.target,
-        )
+        results = generation.results()
+        total = sum(result.num_tokens for result in results)
+        decode = max(result.decode_seconds for result in results)
+        out = []
+        for result in results:
+            share = result.num_tokens / total
+            out.append(
+                Run(
+                    token_ids=result.token_ids,
+                    seconds=seconds * share,
+                    decode_seconds=decode * share,
+                    target_calls=result.target_calls,
+                    levels=tuple(_share(part, share) for part in result.levels),
+                    target=_share(result.target, share),
+                )
+            )
+        return out
+
+
+def _share(counters: dict[str, Any], share: float) -> dict[str, Any]:
+    """A part of a batch's counters; the name and the rate stay."""
+    if share == 1.0:
+        return counters
+    out = {}
+    for key, value in counters.items():
+        if isinstance(value, list):
+            out[key] = [x * share for x in value]
+        else:
+            out[key] = value if key in ("name", "acceptance_rate") else value * share
+    return out

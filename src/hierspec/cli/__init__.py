@@ -1,4 +1,4 @@
-"""The command line: ``hierspec generate · profile · plan · certify · reproduce · timeline · …``.
+"""The command line: ``hierspec generate · profile · plan · bench · certify · reproduce · …``.
 
 Only this package prints. A user's mistake is one line on standard error and exit status 2; a
 traceback appears with ``--debug`` alone.

@@ -24,8 +24,10 @@ def generate(
         str,
         typer.Option(
             help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
-            "speculative, hierarchy, hispec, branch, dynamic-windows, interleaved, horizontal, "
-            "prompt-lookup, auto (measures once, then plans).",
+            "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
+            "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
+            "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
+            "swift, adadecode, lookahead, auto (measures once, then plans).",
             rich_help_panel=_MODELS,
         ),
     ] = "hierarchy",
@@ -249,7 +251,7 @@ def timeline(
 
 def _mount() -> None:
     from ..zoo.cli import app as zoo
-    from . import app_planning  # noqa: F401  its commands register themselves
+    from . import app_bench, app_heads, app_planning, app_reproduce  # noqa: F401  their commands
 
     app.add_typer(zoo, name="zoo", help="The small model family that ships with hierspec.")
 

@@ -168,27 +168,6 @@ def plan(
     )
 
 
-@app.command()
-def reproduce(
-    what: Annotated[str, typer.Argument(help="p1-tables, p1-simulation or p2-orders.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Write the JSON object to this file as well.")
-    ] = None,
-) -> int:
-    """Compute a paper's tables again, beside what was printed.
-
-    Cells that differ are marked, and why is said below; the exit status is 0 all the same.
-
-    Example:
-
-      hierspec reproduce p1-tables
-    """
-    from .reproduce import run
-
-    return run(what, as_json, output)
-
-
 def _words(text: str) -> list[str]:
     """Several candidates in one word; JSON is one."""
     return [text] if text.lstrip().startswith("{") else text.split()

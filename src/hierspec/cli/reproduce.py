@@ -1,28 +1,64 @@
-"""``hierspec reproduce``: the papers' tables, printed and computed, side by side."""
+"""``hierspec reproduce``: the papers' tables and figures again, computed or measured."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
-from ..reproduce import Cell, Reproduction, Table, reproduce
+from ..reproduce import COMPUTED, MEASURED, Reproduction, reproduce
+from .profile import progress
+from .reproduce_lab import LabOptions, make_lab
+from .reproduce_render import pictures
 
-_DIFFERS = "bold red"
+if TYPE_CHECKING:
+    from ..reproduce.lab import Lab
+
 _WIDTH = 100  # where nobody says how wide the output is
+ALL = "all"
 
 
-def run(what: str, as_json: bool, output: Path | None) -> int:
-    """Compute and print; ``output`` gets the JSON object as well. Always 0: it is no check."""
-    found = reproduce(what)
-    if output is not None:
-        output.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
-    if as_json:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command's options, parsed."""
+
+    what: str | None = None
+    show_list: bool = False
+    lab: LabOptions = field(default_factory=LabOptions)
+    figures: Path | None = None
+    output: Path | None = None
+    as_json: bool = False
+
+
+def run(options: Options) -> int:
+    """Compute or measure, and print; ``output`` gets the JSON object as well.
+
+    Returns:
+        0 whatever was found, for it is no check; 130 when the user cut it short.
+    """
+    if options.show_list:
+        return _list(options.as_json)
+    if options.what is None:
+        raise ValueError("say what to reproduce; hierspec reproduce --list shows what there is")
+    _check(options)
+    if options.what == ALL:
+        return _all(options)
+    notes = Console(stderr=True)
+    try:
+        found = _one(options.what, options, notes)
+    except KeyboardInterrupt:
+        _say(notes, "interrupted: nothing was written")
+        return 130
+    if options.output is not None:
+        _write(found, options.output)
+        _say(notes, f"written to {options.output}")
+    _draw(found, options, notes)
+    if options.as_json:
         print(json.dumps(found.to_dict()))
         return 0
     console = Console()
@@ -30,76 +66,135 @@ def run(what: str, as_json: bool, output: Path | None) -> int:
         console = Console(width=_WIDTH)
     for part in pictures(found):
         console.print(part)
+    if found.figures and options.figures is None:
+        _say(notes, "add --figures FOLDER to draw the figures")
     return 0
 
 
-def pictures(found: Reproduction) -> Iterable[Grid | Text]:
-    """Every table with its inputs, its notes, and how many cells match."""
-    for table in found.tables:
-        yield Text(f"\n{table.name}: {table.caption}", style="bold")
-        yield from _inputs(table)
-        yield _grid(table) if table.grid else _side_by_side(table)
-        cells = list(table.cells())
-        if cells and table.compared:
-            text = Text(f"{table.matching} of {len(cells)} printed cells match")
-            if table.matching < len(cells):
-                text.append("; ≠ marks the others", style=_DIFFERS)
-            yield text
-        for note in table.notes:
-            yield Text(f"• {note}", style="dim")
+def _check(options: Options) -> None:
+    """Refuse what would be ignored, and what would fail after minutes of measuring."""
+    given = options.lab.given()
+    if options.what in COMPUTED and given:
+        raise ValueError(
+            f"{options.what} is computed from printed numbers: leave {' and '.join(given)} out"
+        )
+    if options.what == ALL and options.output is None:
+        raise ValueError("all writes a file each: give --output FOLDER")
+    if options.what == ALL and options.as_json:
+        raise ValueError("all writes a file each: leave --json out")
+    if options.what != ALL and options.output is not None:
+        if options.output.is_dir():
+            raise ValueError(f"{options.output} is a folder: name a file in it")
+        if not options.output.parent.is_dir():
+            raise ValueError(f"there is no folder {options.output.parent} to write into")
+    if options.figures is not None:
+        from ..planner.figures import plotting
+
+        plotting()  # before minutes of work
 
 
-def _inputs(table: Table) -> Iterable[Grid]:
-    """Costs and acceptance rates, where they are a list and a square (Tables 6 and 7)."""
-    costs, rates = table.inputs.get("costs"), table.inputs.get("acceptance")
-    if not isinstance(costs, list) or not isinstance(rates, list):
+def _one(what: str, options: Options, notes: Console) -> Reproduction:
+    if what not in MEASURED:
+        return reproduce(what)  # which knows best what else was meant
+    with progress(notes, what) as report:
+        lab = make_lab(options.lab, report)
+        return _measured(what, lab)
+
+
+def _measured(what: str, lab: Lab) -> Reproduction:
+    """What the module found, and on what it was measured where it does not say so itself."""
+    from ..bench.environment import environment
+
+    before = environment()  # its load averages should not be those of the measurement
+    found = reproduce(what, lab)
+    if found.measured_on:
+        return found
+    measured_on = {
+        **lab.to_dict(),
+        "temperatures": list(lab.temperatures),
+        "environment": before,
+    }
+    return dataclasses.replace(found, measured_on=measured_on)
+
+
+def _all(options: Options) -> int:
+    """Everything there is, a file each; what cannot run on these models is told about."""
+    folder, notes = options.output, Console(stderr=True)
+    assert folder is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    names, written = (*COMPUTED, *MEASURED), 0
+    try:
+        with progress(notes, "reproduce") as report:
+            lab = make_lab(options.lab, lambda *_: None) if MEASURED else None
+            for number, what in enumerate(names):
+                share = number / len(names)
+                report(what, share)
+                if lab is not None:
+                    lab.report = _part(report, what, share, 1 / len(names))
+                line = _told(what, lab, folder / f"{what}.json", options, notes)
+                written += line is None
+                if line is not None:
+                    _say(notes, line)
+    except KeyboardInterrupt:
+        _say(notes, f"interrupted: {written} of {len(names)} are written in {folder}")
+        return 130
+    _say(notes, f"{written} of {len(names)} are written in {folder}")
+    return 0
+
+
+def _told(
+    what: str, lab: Lab | None, path: Path, options: Options, notes: Console
+) -> str | None:  # fmt: skip
+    """Write one; ``None``, or the line that says why it is left out."""
+    try:
+        found = reproduce(what) if lab is None or what in COMPUTED else _measured(what, lab)
+    except ValueError as error:  # models too few, or of another kind
+        return f"{what}: left out: {' '.join(str(error).split())}"
+    _write(found, path)
+    _draw(found, options, notes)
+    return None
+
+
+def _part(
+    report: Callable[[str, float], None], what: str, share: float, width: float
+) -> Callable[[str, float], None]:
+    """Progress of a part as progress of the whole."""
+    return lambda stage, done: report(f"{what}: {stage}", share + width * min(1.0, done))
+
+
+def _write(found: Reproduction, path: Path) -> None:
+    path.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _draw(found: Reproduction, options: Options, notes: Console) -> None:
+    if options.figures is None:
         return
-    grid = _empty("inputs: model", "cost", *(f"by M{i + 2}" for i in range(len(costs) - 1)))
-    for i, (cost, row) in enumerate(zip(costs, rates, strict=True)):
-        shown = ("" if rate is None else f"{rate:.3f}" for rate in row[1:])
-        grid.add_row(f"M{i + 1}", f"{cost:g}", *shown)
-    yield grid
+    from ..reproduce.drawing import draw_all
+
+    for path in draw_all(found, options.figures):
+        _say(notes, f"drawn: {path}")
 
 
-def _side_by_side(table: Table) -> Grid:
-    pairs = [name for column in table.columns for name in (f"{column}\nprinted", "\ncomputed")]
-    grid = _empty(table.label, *pairs, *(name.replace("_", " ") for name in table.extra))
-    for row in table.rows:
-        shown: list[str | Text] = []
-        for cell in row.cells:
-            differs = table.compared and not cell.matches
-            style, mark = (_DIFFERS, "≠ ") if differs else ("", "")
-            shown += [cell.printed, Text(f"{mark}{cell.rounded}", style=style)]
-        grid.add_row(row.label, *shown, *map(_plainly, row.extra))
-    return grid
+def _list(as_json: bool) -> int:
+    """Names and what they show; needs no models."""
+    kinds = {"computed": COMPUTED, "measured": MEASURED}
+    if as_json:
+        listed: list[dict[str, Any]] = [
+            {"name": name, "kind": kind, "shows": shows}
+            for kind, registry in kinds.items()
+            for name, (_, shows) in registry.items()
+        ]
+        print(json.dumps(listed))
+        return 0
+    width = max(map(len, (*COMPUTED, *MEASURED)))
+    for kind, registry in kinds.items():
+        if registry:
+            print(f"{kind} {'from printed numbers' if kind == 'computed' else 'on models'}:")
+        for name, (_, shows) in registry.items():
+            print(f"  {name:<{width}}  {shows}")
+    return 0
 
 
-def _grid(table: Table) -> Grid:
-    """Computed numbers, what they belong to, and below them the printed ones that differ."""
-    grid = _empty(table.label, *table.columns)
-    for row in table.rows:
-        grid.add_row(row.label, *(_cell(cell) for cell in row.cells))
-    return grid
-
-
-def _cell(cell: Cell) -> Text:
-    # The target stands first in every hierarchy: the others tell them apart.
-    others = cell.detail.replace("-", "")[1:]
-    text = Text(f"{cell.rounded} {others:<2}", style="" if cell.matches else _DIFFERS)
-    if not cell.matches:
-        text.append(f"\n≠{cell.printed}   ")
-    return text
-
-
-def _empty(first: str, *others: str) -> Grid:
-    grid = Grid(box=None, pad_edge=False, header_style="dim")
-    grid.add_column(first)
-    for name in others:
-        grid.add_column(name, justify="right")
-    return grid
-
-
-def _plainly(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _say(notes: Console, text: str) -> None:
+    """A line as it is: names may hold brackets, and paths must not be broken."""
+    notes.print(text, highlight=False, markup=False, soft_wrap=True)

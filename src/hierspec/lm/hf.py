@@ -9,7 +9,7 @@ ours, and the layers, norms and embeddings are the library's. What is driven is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -142,12 +142,14 @@ class HFBackend:
             h = out[0] if isinstance(out, tuple) else out
         return h
 
-    def head(self, h: torch.Tensor) -> torch.Tensor:
+    def head(
+        self, h: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         if self.norm is not None:
             h = self.norm(h)
         if self.project_out is not None:
             h = self.project_out(h)
-        logits = self.lm_head(h)
+        logits = (unembed or self.lm_head)(h)
         if self.scale is not None:
             logits = logits * self.scale
         if self.divisor is not None:

@@ -24,7 +24,7 @@ rotary frequencies, which shows after a hundred positions.)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -129,7 +129,11 @@ class LeanBackend:
                 [[one.mask for one in kind] for kind in seen],
             )
 
-    def head(self, h: torch.Tensor) -> torch.Tensor:
+    def head(
+        self, h: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        if unembed is not None:
+            return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
         with self._threads(self.vocab_size * self.hidden_size, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))

@@ -13,7 +13,7 @@ after its segment has finished. Hence an interrupted call costs recomputation, n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Query, Slot
 
 _FIRST_CAPACITY = 256
+Head = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
 @dataclass(slots=True)
@@ -93,15 +94,19 @@ class Trunk:
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
         self.counters = Counters(tuple(hi - lo for lo, hi in self.bounds))
 
-    def view(self, exit_layer: int | None = None) -> ExitModel:
-        """The language model that ends after ``exit_layer`` layers (default: all of them)."""
+    def view(self, exit_layer: int | None = None, head: Head | None = None) -> ExitModel:
+        """The language model that ends after ``exit_layer`` layers (default: all of them).
+
+        ``head`` stands in for the model's final norm and head (:mod:`hierspec.heads`). Views of
+        one exit with different heads share its hidden states.
+        """
         layer = self.backend.num_layers if exit_layer is None else exit_layer
         if layer not in self.exits:
             raise ValueError(
                 f"no exit after layer {layer}; this trunk has exits after {self.exits}: "
                 f"name it when the trunk is made, Trunk(backend, exits=[{layer}])"
             )
-        return ExitModel(self, self.exits.index(layer))
+        return ExitModel(self, self.exits.index(layer), head)
 
     def open(self) -> Slot:
         """A fresh slot, for all views together. Memory is taken at the first tokens."""
@@ -119,7 +124,9 @@ class Trunk:
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
 
-    def score(self, queries: Sequence[Query], index: int) -> torch.Tensor:
+    def score(
+        self, queries: Sequence[Query], index: int, head: Head | None = None
+    ) -> torch.Tensor:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():
             work = [self._prepare(query) for query in queries]
@@ -131,7 +138,7 @@ class Trunk:
             self.counters.head_rows += len(h)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
-            return self.backend.head(h)
+            return (head or self.backend.head)(h)
 
     def _prepare(self, query: Query) -> _Work:
         """Forget what the context contradicts, note the tokens to come, make room for them."""
@@ -228,15 +235,19 @@ class Trunk:
 class ExitModel:
     """The language model made of a trunk's layers up to one exit, final norm and head.
 
+    Args:
+        head: in place of the model's own final norm and head.
+
     Attributes:
         cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
         exit_layer: how many layers it runs.
     """
 
-    def __init__(self, trunk: Trunk, index: int) -> None:
+    def __init__(self, trunk: Trunk, index: int, head: Head | None = None) -> None:
         backend = trunk.backend
         self.trunk = trunk
         self.index = index
+        self.head = head
         self.exit_layer = trunk.exits[index]
         whole = self.exit_layer == backend.num_layers
         self.name = backend.name if whole else f"{backend.name}@{self.exit_layer}"
@@ -257,7 +268,7 @@ class ExitModel:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
-        return self.trunk.score(queries, self.index)
+        return self.trunk.score(queries, self.index, self.head)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"

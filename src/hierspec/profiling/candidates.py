@@ -21,6 +21,7 @@ from ..drafters.prompt_lookup import PromptLookup
 from ..windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
 _OPTIONS = ("temperature", "window", "dtype", "backend")
+_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # no prices of theirs are measured
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # the planner's to choose
 
 
@@ -106,6 +107,8 @@ def _number(text: str, value: str) -> float:
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     if chosen := [key for key in _PLANNED if key in level]:
         raise ValueError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
+    if level.get("method") in _UNPLANNED:
+        raise ValueError(f"candidate {name!r}: {level['method']} is not planned; leave it out")
     if level.get("method") == "concatenate":
         raise ValueError(
             f"candidate {name!r}: a concatenation is none; name its parts, the planner joins them"

@@ -109,7 +109,8 @@ def key(value: Any) -> str:
 
 def _files(folder: Path) -> list[Path]:
     matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
-    return sorted(file for file in matching if file.is_file())
+    # Heads trained on a model may lie beside it, and are no part of it.
+    return sorted(f for f in matching if f.is_file() and f.name != "exit_heads.safetensors")
 
 
 def _folder(name: str) -> Path | None:

@@ -19,8 +19,9 @@ def memory(pool: Pool) -> dict[str, int]:
         elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
             out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
         else:
-            trunk = entrant.model.cache_owner.backend
-            out[entrant.owner] = parameters(entrant.files) * trunk.dtype.itemsize
+            backend = entrant.model.cache_owner.backend
+            dtype = getattr(backend, "weight_dtype", backend.dtype)
+            out[entrant.owner] = parameters(entrant.files) * dtype.itemsize
     return out
 
 

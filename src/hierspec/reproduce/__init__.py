@@ -33,6 +33,22 @@ COMPUTED = {  # name → (module with ``compute() -> Reproduction``, what it sho
     "p2-orders": ("p2_orders", "P2 Theorem 3.4: interleaved never beats horizontal"),
 }
 MEASURED: dict[str, tuple[str, str]] = {  # name → (module with ``measure(lab)``, what it shows)
+    "p1-models": ("p1_models", "P1 Tables 1, 3, 4, 6: K models planned, predicted and measured"),
+    "p2-models": ("p2_models", "P2 Theorem 3.4: both orders and either drafter, measured"),
+    "p3-exits": ("p3_exits", "P3 Figures 5, 6, 8: pairs of early exits against single ones"),
+    "p3-figure4": ("p3_figure4", "P3 Figure 4: what the last layer accepts of early exits"),
+    "p3-lengths": ("p3_lengths", "P3 Figure 7: throughput over N_d and N_i"),
+    "p3-table1": ("p3_table1", "P3 Table 1: HiSpec against its baselines"),
+    "p3-wall": ("p3_wall", "P3 Table 2, Figure 2: verification time against drafting time"),
+    "p4-cap": ("p4_cap", "P4 Table A.3: what forgetting the cap brings, and what it costs"),
+    "p4-cost": ("p4_cost", "P4 Table A.4: what share of decoding is verification"),
+    "p4-drafts": ("p4_drafts", "P4 Table 2: several drafts a round"),
+    "p4-rules": ("p4_rules", "P4 Table 3: verification rules by draft length and temperature"),
+    "p5-ablation": ("p5_ablation", "P5 Tables 1, 2: self-verify, pre-verify, both, all of it"),
+    "p5-entropy": ("p5_entropy", "P5 Figure 6: entropies of kept and of rejected draft tokens"),
+    "p5-redundancy": ("p5_redundancy", "P5 Table 4: redundancy and target utilisation"),
+    "p5-window": ("p5_window", "P5 Figure 7: speed over the window size K"),
+    "p5-windows-over-time": ("p5_windows_over_time", "P5 Figure 8: windows round by round"),
 }
 NAMES = (*COMPUTED, *MEASURED)
 

@@ -151,6 +151,27 @@ def _greedy(job: _Job) -> Verdict:
 # --- the short road: rules that decide from the drafted tokens' probabilities
 
 
+class _Residuals:
+    """Rows max(w·p − q, 0) of one draft. The last is kept: a test that passes has summed the very
+    row that the next token is drawn from.
+    """
+
+    __slots__ = ("key", "last", "p", "q")
+
+    def __init__(self, p: Laws, q: Laws) -> None:
+        self.p, self.q = p, q
+        self.key: tuple[int, float] | None = None
+        self.last: torch.Tensor | None = None
+
+    def row(self, k: int, w: float) -> torch.Tensor:
+        if self.last is None or self.key != (k, w):
+            self.key, self.last = (k, w), residual(self.p, self.q, k, w)
+        return self.last
+
+    def excess(self, k: int, w: float) -> float:
+        return float(self.row(k, w).sum(dtype=torch.float64))
+
+
 def _short(jobs: list[_Job]) -> list[Verdict]:
     taus: list[int] = []
     rows: list[torch.Tensor] = []
@@ -160,16 +181,13 @@ def _short(jobs: list[_Job]) -> list[Verdict]:
     for i, (job, (p_x, q_x)) in enumerate(zip(jobs, chosen, strict=True)):
         p, q, n = job.p, job.draft.laws, len(job.draft)
         dice = job.dice.take(n + 1).tolist()
-
-        def excess(k: int, w: float, p: Laws = p, q: Laws = q) -> float:
-            return float(residual(p, q, k, w).sum(dtype=torch.float64))
-
-        decision = job.node.rule.decide(p_x, q_x, dice, excess)
+        residuals = _Residuals(p, q)
+        decision = job.node.rule.decide(p_x, q_x, dice, residuals.excess)
         assert decision is not None
         tau, w = decision
         taus.append(tau)
         if not _drops_bonus(job, tau):
-            rows.append(row_at(p, tau) if tau == n else residual(p, q, tau, w))
+            rows.append(row_at(p, tau) if tau == n else residuals.row(tau, w))
             uniforms.append(dice[n])
             to_draw.append(i)
 

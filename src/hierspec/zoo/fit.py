@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
 
@@ -99,7 +100,7 @@ def atomic_save(path: Path, write: Callable[[Path], None]) -> None:
     os.replace(temporary, path)
 
 
-def _progress(label: str) -> Progress:
+def _progress(label: str, console: Console | None) -> Progress:
     return Progress(
         TextColumn(f"[bold]{label:<8}"),
         BarColumn(),
@@ -107,6 +108,7 @@ def _progress(label: str) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         refresh_per_second=1,
+        console=console,
     )
 
 
@@ -119,18 +121,25 @@ def fit(
     label: str,
     resume: bool = True,
     stop_after: int | None = None,
+    optimisers: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] = build_optimisers,
+    console: Console | None = None,
 ) -> dict:
     """Train ``model`` in place; returns what a model card needs.
 
     Checkpoints go to ``folder/{label}.pt`` about every minute, a line per ten steps to
     ``folder/{label}.jsonl``. ``stop_after`` ends early as if interrupted (for tests).
+    ``optimisers`` builds them, with the full rate of a group under ``full_lr``; ``console`` shows
+    the bar (default: standard output).
+
+    Raises:
+        KeyboardInterrupt: stopped; where it hits a loss being computed, no step is lost.
     """
-    optimisers = build_optimisers(model, schedule)
+    built = optimisers(model, schedule)
     path, step, seconds = folder / f"{label}.pt", 0, 0.0
     if resume and path.exists():
         saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved["model"])
-        for optimiser, state in zip(optimisers, saved["optimisers"], strict=True):
+        for optimiser, state in zip(built, saved["optimisers"], strict=True):
             rates = [group["full_lr"] for group in optimiser.param_groups]
             optimiser.load_state_dict(state)
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
@@ -138,25 +147,29 @@ def fit(
         step, seconds = saved["step"], saved["seconds"]
 
     def save() -> None:
-        states = [optimiser.state_dict() for optimiser in optimisers]
+        states = [optimiser.state_dict() for optimiser in built]
         saved = {"model": model.state_dict(), "optimisers": states}
         saved |= {"step": step, "seconds": seconds}
         atomic_save(path, lambda target: torch.save(saved, target))
 
     folder.mkdir(parents=True, exist_ok=True)
     last_save = clock = time.monotonic()
-    with _progress(label) as bar, (folder / f"{label}.jsonl").open("a") as log:
+    with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
         task = bar.add_task(label, total=schedule.steps, completed=step, note="")
         while step < schedule.steps and (stop_after is None or step < stop_after):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
             phase = schedule.phase(step)
             state = Progressing(step, step / schedule.steps, phase, generator)
-            for optimiser in optimisers:
+            for optimiser in built:
                 for group in optimiser.param_groups:
                     group["lr"] = group["full_lr"] * schedule.factor(step)
-            loss, parts = objective(state)
-            loss.backward()
-            for optimiser in optimisers:
+            try:
+                loss, parts = objective(state)
+                loss.backward()
+            except KeyboardInterrupt:
+                save()  # nothing has changed since the last step
+                raise
+            for optimiser in built:
                 optimiser.step()
                 optimiser.zero_grad()
             step += 1

@@ -1,0 +1,83 @@
+"""Verification at a large vocabulary: laws, draws and rules on made-up scores, against forwards.
+
+Forwards stand at their floor, one pass over the weights at the memory bandwidth measured here, so
+shares are upper bounds. Writes ``results/verification.json``.
+
+    python benchmarks/verification.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import common
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vocab", type=int, default=151_936)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4, 8, 10, 15])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+
+    import torch
+
+    from hierspec.bench.environment import load_average
+    from hierspec.bench.floor import bandwidth
+    from hierspec.reproduce.p4_vocabulary import RULES, SIZES, floor_ms, shares, timing
+
+    torch.set_num_threads(options.threads)
+    speed = bandwidth(torch.device("cpu"))
+    floors = {name: floor_ms(count, speed) for name, count in SIZES.items()}
+    draft_ms, target_ms = floors["0.5B"], floors["7B"]
+    environment = common.environment()
+    print(
+        f"{speed / 1e9:.1f} GB/s: {draft_ms:.0f} ms a draft step, {target_ms:.0f} ms a target call"
+    )
+    print(
+        "dtype     batch  n  laws ms  drafting ms  rule       verify ms  share %  sampling %  kept"
+    )
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for batch in options.batches:
+            for n in options.lengths:
+                found = timing(options.vocab, n, batch, dtype, options.rounds)
+                row = {"dtype": str(dtype).removeprefix("torch."), "batch": batch, "length": n}
+                row |= dataclasses.asdict(found)
+                row["shares"] = {r: shares(found, r, n, draft_ms, target_ms) for r in RULES}
+                rows.append(row)
+                for rule in RULES:
+                    share = row["shares"][rule]
+                    print(
+                        f"{row['dtype']:<9} {batch:>5} {n:>2}  {found.laws:>7.2f}  "
+                        f"{found.drafting:>11.2f}  {rule:<9}  {found.verification[rule]:>9.3f}  "
+                        f"{100 * share['verification']:>7.3f}  {100 * share['sampling']:>10.2f}  "
+                        f"{found.kept[rule]:>4.1f}",
+                        flush=True,
+                    )
+    common.write(
+        "verification",
+        {
+            "what": "milliseconds of a round outside forwards, made-up scores; forwards at the "
+            "floor of memory bandwidth (bfloat16 weights read once a call), not run",
+            "environment": environment | {"load_average_after": load_average()},
+            "settings": {
+                "vocab": options.vocab,
+                "rounds": options.rounds,
+                "bytes_per_second": speed,
+                "parameters": SIZES,
+                "floor_ms": floors,
+            },
+            "largest_verification_share": max(
+                share["verification"] for row in rows for share in row["shares"].values()
+            ),
+            "rows": rows,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What pictures and the page take from a result of ``hierspec bench`` (schema 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..results import KIND, SCHEMA_VERSION
+
+GROUPS = {  # group → what it is called
+    "plain": "plain decoding",
+    "planned": "planned",
+    "paper": "papers' systems",
+    "baseline": "baselines",
+    "peer": "other libraries",
+}
+
+
+def check(results: Mapping[str, Any]) -> None:
+    """Refuse what is no result of a bench.
+
+    Raises:
+        ValueError: it is something else, or of a later schema.
+    """
+    if not isinstance(results, Mapping) or results.get("kind") != KIND:
+        raise ValueError(f"these are no results of hierspec bench (their kind would be {KIND!r})")
+    if results.get("schema_version") != SCHEMA_VERSION:
+        found = results.get("schema_version")
+        raise ValueError(f"bench results of schema {found!r}; this hierspec reads {SCHEMA_VERSION}")
+
+
+def ran(cell: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Methods of a temperature that were measured."""
+    return [method for method in cell["methods"] if method.get("summary")]
+
+
+def skipped(cell: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Methods of a temperature that were not, or not yet, measured."""
+    return [method for method in cell["methods"] if not method.get("summary")]
+
+
+def why_skipped(method: Mapping[str, Any]) -> str:
+    return method.get("skipped") or "not measured"
+
+
+def speedup(method: Mapping[str, Any]) -> Mapping[str, float] | None:
+    """Paired ratios over plain decoding; plain decoding itself has 1 without an interval."""
+    found = method["summary"].get("speedup")
+    if found is None and method["name"] == "plain":
+        return {"median": 1.0}
+    return found
+
+
+def interval(ratio: Mapping[str, float]) -> tuple[float, float] | None:
+    """The 95 % interval of a paired ratio; none of a single prompt's, or of one over itself."""
+    if ratio.get("low95", 1.0) >= ratio.get("high95", 1.0):
+        return None
+    return ratio["low95"], ratio["high95"]
+
+
+def mean(spread: Mapping[str, float] | None) -> float | None:
+    """Of a spread (S of the schema)."""
+    return None if spread is None else spread["mean"]
+
+
+def error_of_prediction(method: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Predicted and measured ms a token after the first (means), and predicted / measured − 1."""
+    predicted = method.get("predicted_ms_per_token")
+    measured = mean(method["summary"].get("decode_ms_per_token"))
+    if predicted is None or not measured:
+        return None
+    return predicted, measured, predicted / measured - 1
+
+
+def conditions(results: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    """``zoo:large, bfloat16, temperature 0 (greedy), 20 prompts × 200 tokens``."""
+    settings = results["settings"]
+    dtype = settings.get("dtype")
+    words = [settings["target"], "" if dtype == "auto" else dtype, warmth(cell["temperature"])]
+    batch = settings.get("batch_size", 1)
+    if batch and batch > 1:
+        words.append(f"{batch} at once")
+    words.append(f"{settings['num_prompts']} prompts × {settings['max_new_tokens']} tokens")
+    return ", ".join(word for word in words if word)
+
+
+def warmth(temperature: float) -> str:
+    """``temperature 0 (greedy)``."""
+    return f"temperature {temperature:g}" + (" (greedy)" if temperature == 0 else "")

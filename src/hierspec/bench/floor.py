@@ -1,0 +1,125 @@
+"""How fast plain decoding could be: every token reads all weights once, and memory is only so fast.
+
+Also what levels' weights count for: a method's bytes, and the prices of standardized walltime.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from ..hierarchy import walk
+from ..profiling.sizes import parameters as count
+from .ours import HierarchyMethod, Models
+
+_BUFFER = 512 << 20  # bytes; more than the caches of most processors
+_SECONDS = 0.4
+
+parameters = functools.cache(count)
+
+
+def floor(models: Models) -> dict[str, float] | None:
+    """``weight_bytes`` a token reads, ``bytes_per_second`` of memory, ``ms_per_token``.
+
+    ``None`` where the target's weights cannot be counted.
+    """
+    try:
+        weight_bytes = read_per_token(models)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+    speed = bandwidth(models.plain.root.model.device)
+    return {
+        "weight_bytes": weight_bytes,
+        "bytes_per_second": speed,
+        "ms_per_token": 1e3 * weight_bytes / speed,
+    }
+
+
+def read_per_token(models: Models) -> int:
+    """Bytes of the target's weights without its table of embeddings, of which a token reads one
+    row; where the head is that same table, all of it counts."""
+    from ..presets import target_config
+
+    name = models.target.model
+    config = target_config(name)
+    size = parameters(name)
+    if not config.tie_word_embeddings:
+        size -= config.vocab_size * config.hidden_size
+    return size * _itemsize(_backend(models.plain.root.model))
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes a second when a buffer is read from end to end; the median of some tries."""
+    free = _BUFFER
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0] // 4)
+    buffer = torch.ones(free // 4, dtype=torch.float32, device=device)
+    seen, end = [], time.perf_counter() + _SECONDS
+    while len(seen) < 5 or time.perf_counter() < end:
+        began = time.perf_counter()
+        buffer.sum().item()  # .item() waits for an accelerator
+        seen.append(time.perf_counter() - began)
+    return buffer.numel() * 4 / statistics.median(seen[1:])
+
+
+def level_parameters(method: Any) -> dict[str, int] | None:
+    """Weights that a call of each level runs through, by the level's name; tables have none.
+
+    ``None`` for what is no hierarchy of ours, where weights cannot be counted, and where a level
+    decides anew at every call how many layers it runs.
+    """
+    if not isinstance(method, HierarchyMethod):
+        return None
+    out = {}
+    try:
+        for node in walk(method.hierarchy.root):
+            model = getattr(node, "model", None)
+            whole = _backend(model)
+            share = 0.0 if whole is None else model.exit_layer / whole.num_layers  # type: ignore[union-attr]
+            out[node.name] = round(share * _count(method.models, whole)) if share else 0
+    except (ValueError, KeyError, AttributeError, OSError):
+        return None
+    return out
+
+
+def weight_bytes(method: Any) -> int | None:
+    """Of all models that a method needs, shared ones once.
+
+    Other engines may say so themselves, by an attribute ``weight_bytes``.
+    """
+    if not isinstance(method, HierarchyMethod):
+        return getattr(method, "weight_bytes", None)
+    owners: dict[int, int] = {}
+    try:
+        for node in walk(method.hierarchy.root):
+            whole = _backend(getattr(node, "model", None))
+            if whole is not None:
+                owners[id(whole)] = _count(method.models, whole) * _itemsize(whole)
+    except (ValueError, KeyError, AttributeError, OSError):
+        return None
+    return sum(owners.values())
+
+
+def _backend(model: Any) -> Any:
+    """The transformer behind a level, all of its layers; ``None`` for tables and the like."""
+    trunk = getattr(model, "cache_owner", None)
+    if trunk is None:
+        return None
+    return getattr(trunk.backend, "backend", trunk.backend)  # of one that skips layers
+
+
+def _count(models: Models, backend: Any) -> int:
+    """Weights of a loaded checkpoint."""
+    for (name, *_), loaded in models.loaded.backends.items():
+        if loaded is backend:
+            return parameters(name)
+    raise KeyError("no checkpoint of this bench")
+
+
+def _itemsize(backend: Any) -> int:
+    """Bytes of a weight: a backend's ``dtype`` is that of its hidden states."""
+    return getattr(backend, "weight_dtype", backend.dtype).itemsize

@@ -1,0 +1,147 @@
+"""Our methods as small grids of configurations, as many for each as for what it is compared with.
+
+A method with a budget to choose gets ``TRIALS`` configurations, whatever it is made of, so that
+none wins by having been tuned harder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..config import ConcatenateConfig, HierarchyConfig
+from ..presets import Models as PresetModels
+from ..presets import Preset
+from .ours import HierarchyMethod, Models
+from .runs import Method, Unavailable
+
+TRIALS = 12  # configurations of a method that is tuned
+BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
+LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
+SCALES = (0.5, 1.0, 1.5, 2.0)  # of a preset's own budgets, where it has several
+
+Level = dict[str, Any]
+_NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
+
+
+def plain(models: Models, temperature: float) -> list[Method]:
+    return [HierarchyMethod("plain", models)]
+
+
+def single(name: str, models: Models, verify: str) -> list[Method]:
+    """One draft model: all drafts, budgets spread over each.
+
+    Raises:
+        Unavailable: there is no draft model.
+    """
+    drafts = _drafts(models)[-TRIALS:]
+    shares = [TRIALS // len(drafts) + (i < TRIALS % len(drafts)) for i in range(len(drafts))]
+    return [
+        HierarchyMethod(name, models, [_draft(model, budget)], verify=verify)
+        for model, share in zip(reversed(drafts), shares, strict=True)
+        for budget in _spread(BUDGETS, share)
+    ]
+
+
+def chains(name: str, models: Models) -> list[Method]:
+    """Three levels and more: every two of the drafts, and all of them; block verification.
+
+    A single draft model is stacked on prompt lookup.
+
+    Raises:
+        Unavailable: there is no draft model.
+    """
+    drafts = _drafts(models)
+    stacks = [tuple(drafts)] if len(drafts) > 2 else []
+    stacks += [*itertools.combinations(reversed(drafts), 2)][: TRIALS - len(stacks)]
+    stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks] or [tuple(drafts)]
+    shares = [TRIALS // len(stacks) + (i < TRIALS % len(stacks)) for i in range(len(stacks))]
+    return [
+        HierarchyMethod(name, models, _stacked(stack, lower, upper), verify="block")
+        for stack, share in zip(stacks, shares, strict=True)
+        for lower, upper in _spread([*itertools.product(LOWER, UPPER)], share)
+    ]
+
+
+def _stacked(stack: Sequence[str], lower: int, upper: int) -> list[Level]:
+    """Levels of these models, budgets in even steps from ``lower`` to ``upper``."""
+    first, *others = stack
+    if not others:
+        lookup = {"method": "prompt_lookup", "num_speculative_tokens": lower}
+        return [lookup, _draft(first, upper, "block")]
+    steps = len(others)
+    budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
+    above = [_draft(m, n, "block") for m, n in zip(others, budgets, strict=True)]
+    return [_draft(first, lower), *above]
+
+
+def of_preset(preset: Preset, models: Models) -> list[Method]:
+    """A preset on these models, its budgets scaled: a paper's own may not suit them.
+
+    Raises:
+        Unavailable: it needs other models.
+    """
+    if preset.max_drafts != 0 and not models.drafts:
+        raise Unavailable(_NO_DRAFT)
+    kit = PresetModels(models.target, tuple(models.drafts), lambda: models.num_layers)
+    try:
+        config = preset.make(kit)
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+    budgets = [*_budgets(config.levels)]
+    if len(budgets) == 1:
+        scaled = [[n] for n in BUDGETS]
+    else:
+        scaled = [[max(1, round(n * scale)) for n in budgets] for scale in SCALES]
+    distinct = list(dict.fromkeys(map(tuple, scaled))) if budgets else [()]
+    return [_method(preset.name, models, config, chosen) for chosen in distinct]
+
+
+def _method(
+    name: str, models: Models, config: HierarchyConfig, budgets: Sequence[int]
+) -> HierarchyMethod:
+    levels = _with_budgets(config.levels, iter(budgets))
+    found = replace(config, levels=levels).to_dict()
+    top = {key: value for key, value in found.items() if key not in ("target", "levels", "verify")}
+    return HierarchyMethod(name, models, found["levels"], verify=config.verify, **top)
+
+
+def _budgets(levels: Sequence[Any]) -> Iterator[int]:
+    for level in levels:
+        if isinstance(level, ConcatenateConfig):
+            for part in level.parts:
+                yield from _budgets(part)
+        else:
+            yield level.num_speculative_tokens
+
+
+def _with_budgets(levels: Sequence[Any], budgets: Iterator[int]) -> tuple[Any, ...]:
+    """The levels with other budgets, in the order of :func:`_budgets`."""
+    out = []
+    for level in levels:
+        if isinstance(level, ConcatenateConfig):
+            parts = tuple(_with_budgets(part, budgets) for part in level.parts)
+            out.append(replace(level, parts=parts))
+        else:
+            out.append(replace(level, num_speculative_tokens=next(budgets)))
+    return tuple(out)
+
+
+def _drafts(models: Models) -> list[str]:
+    if not models.drafts:
+        raise Unavailable(_NO_DRAFT)
+    return list(models.drafts)
+
+
+def _draft(model: str, budget: int, verify: str | None = None) -> Level:
+    level = {"method": "draft_model", "model": model, "num_speculative_tokens": budget}
+    return level if verify is None else {**level, "verify": verify}
+
+
+def _spread(values: Sequence[Any], count: int) -> list[Any]:
+    """``count`` of the values, evenly spaced; all, if they are no more."""
+    if count >= len(values):
+        return list(values)
+    return [values[int((i + 0.5) * len(values) / count)] for i in range(count)]

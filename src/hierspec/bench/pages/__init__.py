@@ -1,0 +1,1 @@
+"""Parts of the page of a bench; :mod:`hierspec.bench.page` puts them together."""

@@ -1,0 +1,122 @@
+"""A bench's models in other engines' hands: as transformers models, and as directories.
+
+Weights, dtype and device are those of our own plain decoding; each model exists once per process.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..runs import Unavailable
+
+if TYPE_CHECKING:  # torch is imported by whoever runs something
+    from ..ours import Models
+
+
+@lru_cache(maxsize=1)
+def exported(models: Models) -> Exported:
+    """The one :class:`Exported` of these models; another bench's are let go."""
+    return Exported(models)
+
+
+class Exported:
+    """Models by name (the target's or a draft's), made on first use.
+
+    Attributes:
+        dtype: torch's, of the target's weights as our own decoding runs them, for drafts too.
+        device: likewise.
+    """
+
+    def __init__(self, models: Models) -> None:
+        view: Any = models.plain.root.model
+        backend = view.trunk.backend  # a lean one keeps activations wider than weights
+        self.dtype, self.device = getattr(backend, "weight_dtype", backend.dtype), view.device
+        self.target = models.target.model
+        self._hf: dict[str, Any] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._directories: dict[str, Path] = {}
+
+    def hf(self, name: str) -> Any:
+        """The transformers model, in evaluation mode. It has no end-of-text token.
+
+        Raises:
+            Unavailable: transformers cannot load it.
+        """
+        if name not in self._hf:
+            try:
+                with quiet():
+                    self._hf[name] = _load(name, self.dtype).to(self.device)
+            except (OSError, ValueError, RuntimeError) as error:
+                why = first_line(error)
+                raise Unavailable(f"{name} cannot be loaded by transformers: {why}") from error
+            reset_generation(self._hf[name])
+        return self._hf[name]
+
+    def directory(self, name: str) -> Path:
+        """The model as ``save_pretrained`` writes it, in the bench's dtype, until the process ends.
+
+        There is no tokenizer in it: prompts are token ids.
+        """
+        if name not in self._directories:
+            folder = self.scratch() / f"model{len(self._directories)}"
+            model = self.hf(name)
+            with quiet():
+                model.save_pretrained(folder)
+            self._directories[name] = folder
+        return self._directories[name]
+
+    def scratch(self) -> Path:
+        """A folder that goes when the process does."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="hierspec-", ignore_cleanup_errors=True
+            )
+        return Path(self._folder.name)
+
+
+def reset_generation(model: Any, **own: Any) -> None:
+    """Give the model a generation config of nothing but ``own``.
+
+    What ships with a checkpoint (an end of text, a top-k, a penalty) must not reach a bench, and a
+    call may leave traces there: the ``heuristic`` schedule keeps its draft length in it.
+    """
+    from transformers import GenerationConfig
+
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0, **own)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and no notes of transformers': assisted sampling alone earns a note a call."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message; its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _load(name: str, dtype: Any) -> Any:
+    if name.startswith("zoo:"):
+        from ...lm.weights import hf_model
+        from ...zoo.registry import resolve
+
+        return hf_model(resolve(name), dtype)
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, use_safetensors=True).eval()

@@ -1,0 +1,269 @@
+"""transformers' own ways to decode: plainly, with a draft model, an early exit, prompt lookup.
+
+What ``generate`` needs to do what it is told (found in 5.23, see ``docs/peers.md``): an explicit
+attention mask, or prompt tokens of the padding's id are hidden; and the draft length, its schedule
+and the confidence threshold in the *drafting* model's generation config.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...planner.engines import ENGINES
+from ..catalogue import Entry
+from ..runs import Request, Run, Unavailable
+from .checkpoints import exported, quiet, reset_generation
+from .edge import complete, reported
+
+if TYPE_CHECKING:
+    from ..ours import Models
+    from ..runs import Method
+
+LEVIATHAN = "Leviathan et al. 2023, doi:10.48550/arXiv.2211.17192"
+EXIT_LENGTHS = (2, 3, 4, 6)  # for each of three exits
+LOOKUPS = tuple(itertools.product((3, 5, 8, 12), (2, 3, 4)))  # tokens copied, longest match
+# Draft length at the start, schedule, confidence below which a draft ends (0: never); as many for
+# each draft model as TRIALS allows. The first is what transformers does by itself.
+DYNAMIC = (
+    (20, "constant", 0.4),
+    (5, "heuristic_transient", 0.0),
+    (20, "constant", 0.2),
+    (20, "heuristic_transient", 0.4),
+    (8, "constant", 0.4),
+    (10, "heuristic_transient", 0.2),
+    (20, "constant", 0.6),
+    (8, "constant", 0.2),
+    (12, "constant", 0.3),
+    (5, "heuristic_transient", 0.4),
+    (20, "constant", 0.1),
+    (10, "heuristic_transient", 0.0),
+)
+# Families whose forward asks num_hidden_layers how far to go. In others an early exit is silently
+# the whole model.
+EXITS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2")
+
+
+class TransformersMethod:
+    """``generate`` with a configuration as ``hierspec plan --to transformers`` writes it.
+
+    Its keys: ``generate`` (arguments), ``assistant_generation_config`` (of the draft model),
+    ``target_generation_config``.
+    """
+
+    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
+        self.name = name
+        self.models = models
+        self.configuration = configuration
+
+    def run(self, prompt: Sequence[int], request: Request) -> Run:
+        import torch
+
+        with reported("transformers"), quiet():
+            model, arguments = self._prepared()
+            if request.temperature:
+                arguments |= {
+                    "do_sample": True,
+                    "temperature": request.temperature,
+                    "top_k": 0,
+                    "top_p": 1.0,
+                }
+            else:
+                arguments["do_sample"] = False
+            ids = torch.tensor([prompt], device=model.device)
+            clock = Clock()
+            devices = [model.device] if model.device.type == "cuda" else []
+            with torch.random.fork_rng(devices), torch.inference_mode():
+                torch.manual_seed(request.seed)
+                began = time.perf_counter()
+                out = model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=request.max_new_tokens,
+                    streamer=clock,
+                    **arguments,
+                )
+                written = out[0, ids.shape[1] :].tolist()
+                ended = time.perf_counter()
+        run = Run(
+            token_ids=tuple(written),
+            seconds=ended - began,
+            decode_seconds=ended - clock.first,
+            target_calls=clock.writes - (0 if self.speculative else 1),
+        )
+        return complete("transformers", run, request)
+
+    @property
+    def speculative(self) -> bool:
+        """Then the prompt's forward verifies a draft as well, and counts as a call."""
+        return bool(self.configuration["generate"])
+
+    def _prepared(self) -> tuple[Any, dict[str, Any]]:
+        """The target and the arguments of ``generate``, generation configs written anew."""
+        held, arguments = exported(self.models), dict(self.configuration["generate"])
+        model = held.hf(self.models.target.model)
+        reset_generation(model, **self.configuration.get("target_generation_config", {}))
+        if "assistant_model" in arguments:
+            arguments["assistant_model"] = drafter = held.hf(arguments["assistant_model"])
+            reset_generation(drafter, **self.configuration["assistant_generation_config"])
+        return model, arguments
+
+
+class Clock:
+    """A streamer: every forward of the target writes once, after the prompt was handed in.
+
+    Attributes:
+        writes: of the target, the prompt's forward included.
+        first: ``time.perf_counter()`` of the first one.
+    """
+
+    def __init__(self) -> None:
+        self.writes = -1
+        self.first = 0.0
+
+    def put(self, value: Any) -> None:
+        self.writes += 1
+        if self.writes == 1:
+            self.first = time.perf_counter()
+
+    def end(self) -> None:
+        """Nothing is left to write."""
+
+
+def plain(models: Models, temperature: float) -> list[Method]:
+    return [TransformersMethod("transformers", models, {"generate": {}})]
+
+
+def assisted(models: Models, temperature: float) -> list[Method]:
+    """The draft models and lengths that our own single draft is tuned over."""
+    from ..grids import single
+
+    levels = [method.configuration["levels"][0] for method in single("", models, "tokenwise")]
+    return [
+        TransformersMethod(
+            "transformers-assisted",
+            models,
+            _told(models, level["model"], level["num_speculative_tokens"]),
+        )
+        for level in levels
+    ]
+
+
+def dynamic(models: Models, temperature: float) -> list[Method]:
+    """Every draft model under schedules of ``DYNAMIC``."""
+    from ..grids import TRIALS
+
+    drafts = draft_models(models)[-TRIALS:]
+    out: list[Method] = []
+    for draft, (n, schedule, threshold) in itertools.product(
+        drafts, DYNAMIC[: TRIALS // len(drafts)]
+    ):
+        configuration = _told(models, draft, n)
+        configuration["assistant_generation_config"] = {
+            "num_assistant_tokens": n,
+            "num_assistant_tokens_schedule": schedule,
+            "assistant_confidence_threshold": threshold,
+        }
+        out.append(TransformersMethod("transformers-assisted-dynamic", models, configuration))
+    return out
+
+
+def early_exit(models: Models, temperature: float) -> list[Method]:
+    """Exits after an eighth, a quarter and a half of the layers, with every length."""
+    from ...presets import target_config
+
+    config = target_config(models.target.model)
+    depth = config.num_hidden_layers
+    if config.model_type not in EXITS:
+        raise Unavailable(f"transformers has no early exit for {config.model_type} models")
+    exits = sorted({max(1, depth // part) for part in (8, 4, 2)} - {depth})
+    if not exits:
+        raise Unavailable("a target of one layer has no early exit")
+    name = "transformers-early-exit"
+    return [
+        TransformersMethod(name, models, _told(models, exit_layer, n))
+        for exit_layer, n in itertools.product(exits, EXIT_LENGTHS)
+    ]
+
+
+def prompt_lookup(models: Models, temperature: float) -> list[Method]:
+    return [
+        TransformersMethod(
+            "transformers-prompt-lookup",
+            models,
+            {"generate": {"prompt_lookup_num_tokens": n, "max_matching_ngram_size": longest}},
+        )
+        for n, longest in LOOKUPS
+    ]
+
+
+def _told(models: Models, drafter: str | int, length: int) -> dict[str, Any]:
+    """What a plan tells transformers: a draft model by name, or an exit by its layer."""
+    level = {"method": "draft_model", "model": drafter}
+    if isinstance(drafter, int):
+        level = {"method": "early_exit", "exit_layer": drafter}
+    target = {"model": models.target.model}
+    return ENGINES["transformers"].write(target, level, length)["configuration"]
+
+
+def draft_models(models: Models) -> tuple[str, ...]:
+    """The draft models.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    if not models.drafts:
+        raise Unavailable("needs a draft model of the target's family: add --draft")
+    return models.drafts
+
+
+def entries() -> list[Entry]:
+    return [
+        Entry(
+            "transformers",
+            "transformers",
+            "peer",
+            "",
+            "Hugging Face's generate, one token a forward",
+            True,
+            plain,
+        ),
+        Entry(
+            "transformers-assisted",
+            "transformers, assisted",
+            "peer",
+            LEVIATHAN,
+            "assisted generation with a draft model and a constant draft length",
+            True,
+            assisted,
+        ),
+        Entry(
+            "transformers-assisted-dynamic",
+            "transformers, assisted, dynamic",
+            "peer",
+            "Mamou et al. 2024, doi:10.48550/arXiv.2405.04304",
+            "assisted generation, the draft's length by its confidence or its success",
+            True,
+            dynamic,
+        ),
+        Entry(
+            "transformers-prompt-lookup",
+            "transformers, prompt lookup",
+            "peer",
+            "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
+            "drafts copied from the context, in transformers",
+            True,
+            prompt_lookup,
+        ),
+        Entry(
+            "transformers-early-exit",
+            "transformers, early exit",
+            "peer",
+            "Elhoushi et al. 2024, doi:10.48550/arXiv.2404.16710",
+            "the target's lower layers draft (LayerSkip), in transformers",
+            True,
+            early_exit,
+        ),
+    ]

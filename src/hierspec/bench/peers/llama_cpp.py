@@ -1,0 +1,176 @@
+"""llama.cpp through llama-cpp-python: plain decoding and its prompt lookup.
+
+The keys and values it keeps are float16 (its default) unless the weights are float32.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..catalogue import Entry
+from ..runs import Request, Run, Unavailable
+from .checkpoints import exported
+from .edge import complete, needed, reported
+from .gguf_file import unsupported, write_gguf
+from .hf import LOOKUPS
+
+if TYPE_CHECKING:
+    from ..ours import Models
+    from ..runs import Method
+
+PACKAGE = "llama-cpp-python"
+CONTEXT = 2048  # room for tokens at first; a longer request makes more
+
+
+class LlamaCppMethod:
+    """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
+
+    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
+        self.name = name
+        self.models = models
+        self.configuration = configuration
+
+    def run(self, prompt: Sequence[int], request: Request) -> Run:
+        with reported(PACKAGE):
+            llama = _engines(self.models).get(
+                speculative=bool(self.configuration), room=len(prompt) + request.max_new_tokens
+            )
+            finder = llama.draft_model = _finder(self.configuration)
+            llama.reset()  # else a prompt seen before would not be read again
+            llama.set_seed(request.seed)
+            written: list[int] = []
+            began = first = time.perf_counter()
+            for token in llama.generate(
+                list(prompt), temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0
+            ):
+                if not written:
+                    first = time.perf_counter()
+                written.append(int(token))
+                if len(written) == request.max_new_tokens:
+                    break
+            ended = time.perf_counter()
+        run = Run(
+            token_ids=tuple(written),
+            seconds=ended - began,
+            decode_seconds=ended - first,
+            target_calls=finder.calls if finder else len(written) - 1,
+        )
+        return complete(PACKAGE, run, request)
+
+
+class _Engines:
+    """A ``Llama`` per way of keeping scores: those of all rows only where a draft is verified."""
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        self.made: dict[bool, Any] = {}
+
+    def get(self, speculative: bool, room: int) -> Any:
+        """One that holds ``room`` tokens."""
+        llama = self.made.get(speculative)
+        if llama is None or llama.n_ctx() < room:
+            self.made[speculative] = llama = self._make(speculative, room)
+        return llama
+
+    def _make(self, speculative: bool, room: int) -> Any:
+        import torch
+
+        package = needed("llama_cpp", PACKAGE)
+        held = exported(self.models)
+        if held.device.type != "cpu":
+            raise Unavailable("llama.cpp is run on the CPU only: add --device cpu")
+        model = held.hf(held.target)
+        longest = model.config.max_position_embeddings
+        if room > longest:
+            raise Unavailable(f"prompt and text are {room} tokens; {held.target} reads {longest}")
+        file = held.scratch() / "target.gguf"
+        if not file.exists():
+            write_gguf(model, file)
+        exact = package.GGML_TYPE_F32 if held.dtype == torch.float32 else None
+        threads = torch.get_num_threads()
+        llama = package.Llama(
+            str(file),
+            n_ctx=min(longest, max(CONTEXT, room)),
+            n_threads=threads,
+            n_threads_batch=threads,
+            logits_all=speculative,
+            type_k=exact,
+            type_v=exact,
+            verbose=False,
+        )
+        atexit.register(llama.close)  # at its own deletion the library may be gone already
+        return llama
+
+
+@lru_cache(maxsize=1)
+def _engines(models: Models) -> _Engines:
+    return _Engines(models)
+
+
+def _finder(configuration: dict[str, Any]) -> Any:
+    """A prompt lookup that counts: it is asked once before every forward after the prompt's."""
+    if not configuration:
+        return None
+    speculative = needed("llama_cpp.llama_speculative", PACKAGE)
+
+    class Counted(speculative.LlamaPromptLookupDecoding):
+        calls = 0
+
+        def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+            self.calls += 1
+            return super().__call__(input_ids, **kwargs)
+
+    return Counted(**configuration)
+
+
+def plain(models: Models, temperature: float) -> list[Method]:
+    _check(models)
+    return [LlamaCppMethod("llama.cpp", models, {})]
+
+
+def prompt_lookup(models: Models, temperature: float) -> list[Method]:
+    _check(models)
+    return [
+        LlamaCppMethod(
+            "llama.cpp-prompt-lookup",
+            models,
+            {"num_pred_tokens": n, "max_ngram_size": longest},
+        )
+        for n, longest in LOOKUPS
+    ]
+
+
+def _check(models: Models) -> None:
+    from ...presets import target_config
+
+    needed("llama_cpp", PACKAGE)
+    needed("gguf", "gguf")
+    if why := unsupported(target_config(models.target.model), "float32"):
+        raise Unavailable(f"no GGUF file of this model is written: {why}")
+
+
+def entries() -> list[Entry]:
+    return [
+        Entry(
+            "llama.cpp",
+            "llama.cpp",
+            "peer",
+            "",
+            "llama.cpp through llama-cpp-python, one token a forward",
+            True,
+            plain,
+        ),
+        Entry(
+            "llama.cpp-prompt-lookup",
+            "llama.cpp, prompt lookup",
+            "peer",
+            "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
+            "drafts copied from the context, in llama-cpp-python",
+            True,
+            prompt_lookup,
+        ),
+    ]

@@ -1,0 +1,94 @@
+"""The whole bench: tune, measure in turns, check; written down after every round of prompts.
+
+A *cell* is what is measured at one temperature. Its methods are first arranged (configurations
+found, tuned where there is a choice), then all of them take turns on every prompt, then their
+outputs are checked and summed up, which nobody times. Each stage leaves its mark in the file, so
+that the same command goes on where an interrupted one was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..profiling.settings import Report
+from . import floor, results
+from .catalogue import PLAIN, Entry
+from .cell import Cell
+from .ours import Models
+from .tuning import plain as as_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What makes two benches the same; ``settings`` of the results file.
+
+    Attributes:
+        methods: names, plain decoding among them.
+        tune_tokens: written after each tuning prompt.
+        prompts: ``file`` and ``sha256``.
+    """
+
+    target: str
+    dtype: str = "auto"
+    device: str = "auto"
+    drafts: tuple[str, ...] = ()
+    methods: tuple[str, ...] = (PLAIN,)
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    max_new_tokens: int = 128
+    num_prompts: int = 16
+    tune_prompts: int = 4
+    tune_tokens: int = 64
+    seed: int = 0
+    batch_size: int = 1
+    prompts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return as_json(dataclasses.asdict(self))
+
+
+@dataclass(slots=True, eq=False)
+class Bench:
+    """Models, prompts and the results so far.
+
+    Attributes:
+        entries: methods, plain decoding among them.
+        measured: prompts that count, as token ids, and ``tuning``: others.
+        categories: of the measured prompts, where they have some.
+        data: the results object, new or of an interrupted run; changed as the bench goes on.
+        path: where it is written; ``None``: nowhere.
+        report: told what is being done, and the share of all work that is done.
+    """
+
+    models: Models
+    settings: Settings
+    entries: Sequence[Entry]
+    measured: Sequence[Sequence[int]]
+    tuning: Sequence[Sequence[int]]
+    data: dict[str, Any]
+    categories: Sequence[str] = ()
+    path: Path | None = None
+    report: Report = lambda stage, share: None
+
+    def run(self) -> dict[str, Any]:
+        """Measure all cells and return the results object.
+
+        Raises:
+            ValueError: plain decoding itself cannot run, or the file cannot be written.
+        """
+        if self.data["floor"] is None:
+            self.report("reading memory for the floor of plain decoding", 0.0)
+            self.data["floor"] = floor.floor(self.models)
+        for number, temperature in enumerate(self.settings.temperatures):
+            Cell(self, temperature, number / len(self.settings.temperatures)).run()
+        self.data["finished"] = True
+        self.save()
+        self.report("done", 1.0)
+        return self.data
+
+    def save(self) -> None:
+        if self.path is not None:
+            results.write(self.path, self.data)

@@ -1,0 +1,323 @@
+"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..bench import results as files
+from ..bench import spec_bench as questions
+from ..bench.catalogue import Entry, catalogue, select
+from ..bench.environment import environment
+from ..bench.ours import Models
+from ..bench.planned import Planning
+from ..bench.planned import settings as profiling
+from ..bench.run import Bench, Settings
+from ..bench.table import pictures
+from ..checks import temperature as check_temperature
+from ..config import TargetConfig
+from ..profiling import texts
+from ..prompts import read_prompt_file
+from .profile import progress
+
+_SIZES = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")
+_DRAFTS = ("zoo:small", "zoo:trunk")
+_NUM_PROMPTS = 16
+_WIDTH = 140  # where nobody says how wide the output is
+# α(trunk, large) by eps at temperature 1, from the shipped family's model card.
+_AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line's; ``None`` where it says nothing."""
+
+    target: str
+    drafts: tuple[str, ...] | None = None
+    methods: tuple[str, ...] = ("all",)
+    prompts: Path | None = None
+    num_prompts: int | None = None
+    tune_prompts: int = 4
+    tune_tokens: int = 64
+    max_new_tokens: int = 128
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    batch_size: int = 1
+    seed: int = 0
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    output: Path | None = None
+    overwrite: bool = False
+    from_file: Path | None = None
+    report: Path | None = None
+    plots: Path | None = None
+    spec_bench: Path | None = None
+    show_list: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts for a bench: those measured, then those tuned on.
+
+    Attributes:
+        asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
+        identity: ``file`` and ``sha256``.
+    """
+
+    measured: tuple[str, ...]
+    tuning: tuple[str, ...]
+    identity: dict[str, Any]
+    asked: tuple[questions.Question, ...] = ()
+
+
+def run(options: Options) -> int:
+    """Measure, or show what was measured.
+
+    Returns:
+        0, or 130 when the user cut it short.
+    """
+    known = catalogue()
+    if options.show_list:
+        return _list(known, options.as_json)
+    if options.from_file is not None:
+        data = files.read(options.from_file)
+        tokenizer, asked = None, ()
+        if options.spec_bench is not None:
+            tokenizer = _tokenizer(data["settings"]["target"])
+            asked = _prompts(options, data["settings"]["num_prompts"]).asked
+        return _show(data, options, tokenizer, asked)
+    for value in options.temperatures:
+        check_temperature(value, "--temperature")
+    if options.threads is not None:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    prompts = _prompts(options)
+    entries = select(options.methods, known)
+    drafts = _drafts(options.target) if options.drafts is None else options.drafts
+    settings = Settings(
+        target=options.target,
+        dtype=options.dtype,
+        device=options.device,
+        drafts=drafts,
+        methods=tuple(entry.name for entry in entries),
+        temperatures=tuple(dict.fromkeys(t + 0.0 for t in options.temperatures)),
+        max_new_tokens=options.max_new_tokens,
+        num_prompts=len(prompts.measured),
+        tune_prompts=len(prompts.tuning),
+        tune_tokens=options.tune_tokens,
+        seed=options.seed,
+        batch_size=options.batch_size,
+        prompts=prompts.identity,
+    )
+    fresh = files.make(settings.to_dict(), environment(), _notes(options, prompts))
+    data = files.begin(options.output, fresh, options.overwrite)
+    notes = Console(stderr=True)
+    try:
+        tokenizer = _measure(options, settings, entries, prompts, data, notes)
+    except KeyboardInterrupt:
+        how = "the same command goes on where it was" if options.output else "-o FILE keeps it"
+        _say(notes, f"interrupted: {how}")
+        return 130
+    if options.output is not None:
+        _say(notes, f"written to {options.output}")
+    return _show(data, options, tokenizer, prompts.asked)
+
+
+def _measure(
+    options: Options,
+    settings: Settings,
+    entries: Sequence[Entry],
+    prompts: Prompts,
+    data: dict[str, Any],
+    notes: Console,
+) -> Any:
+    """Load and run; returns the target's tokenizer."""
+    title = f"bench of {settings.target}"
+    with progress(notes, title) as tell:
+
+        def report(stage: str, share: float) -> None:
+            tell(stage if notes.is_terminal else stage.partition(" · ")[0], share)
+
+        report("loading the target", 0.0)
+        target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
+        models = Models(target, settings.drafts)
+        measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
+        tuning = _token_ids(models, prompts.tuning, settings.tune_tokens)
+        models.planning = Planning(
+            models,
+            prompts.tuning,
+            profiling(len(tuning), max(8, min(128, 2 * settings.tune_tokens))),
+            path=options.output and options.output.with_suffix(".profile.json"),
+        )
+        Bench(
+            models=models,
+            settings=settings,
+            entries=entries,
+            measured=measured,
+            tuning=tuning,
+            data=data,
+            categories=[question.category for question in prompts.asked],
+            path=options.output,
+            report=report,
+        ).run()
+    return models.tokenizer
+
+
+def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+    """As ``generate`` would read them; each with room for what is to be written."""
+    if models.tokenizer is None:
+        raise ValueError(
+            "the target has no tokenizer beside it, and prompts are texts: save one into its folder"
+        )
+    longest = models.plain.root.model.max_length
+    found = []
+    for text in prompts:
+        ids = models.tokenizer(text, verbose=False)["input_ids"]
+        if not ids or len(ids) + tokens > longest:
+            raise ValueError(
+                f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "
+                f"the target's context of {longest}: leave it out, or lower --max-new-tokens"
+            )
+        found.append(list(ids))
+    return found
+
+
+def _prompts(options: Options, count: int | None = None) -> Prompts:
+    """The first prompts to measure on, the next to tune on; of a category each, where they have
+    categories.
+
+    Raises:
+        ValueError: too few.
+    """
+    identity: dict[str, Any] = {"file": "built in", "sha256": None}
+    asked: list[questions.Question] = []
+    if options.prompts is None:
+        found = _mixed(texts.builtin(options.target))
+        default = len(found) - options.tune_prompts
+    else:
+        file = read_prompt_file(options.prompts)
+        identity = {"file": file.name, "sha256": file.sha256}
+        found, default = list(file.prompts), _NUM_PROMPTS
+        if file.name != "-" and (read := questions.read(options.prompts)):
+            asked = questions.in_turn(read)
+            found = [question.prompt for question in asked]
+    wanted = count or options.num_prompts or max(1, default)
+    needed = wanted + options.tune_prompts
+    if len(found) < needed:
+        raise ValueError(
+            f"{identity['file']}: {len(found)} prompts, but {wanted} to measure on and "
+            f"{options.tune_prompts} others to tune on are {needed}: lower --num-prompts or "
+            "--tune-prompts, or give --prompts with more"
+        )
+    return Prompts(
+        tuple(found[:wanted]), tuple(found[wanted:needed]), identity, tuple(asked[:wanted])
+    )
+
+
+def _mixed(built_in: Sequence[str]) -> list[str]:
+    """Both halves in turn: the first may be code and the second prose."""
+    half = len(built_in) // 2
+    pairs = zip(built_in[:half], built_in[half:], strict=True)
+    return [text for pair in pairs for text in pair]
+
+
+def _drafts(target: str) -> tuple[str, ...]:
+    """The shipped drafts that are smaller than a target of the same family."""
+    name = target.partition("?")[0]
+    if name not in _SIZES:
+        return ()
+    smaller = _SIZES[: _SIZES.index(name)]
+    return tuple(draft for draft in _DRAFTS if draft in smaller)
+
+
+def _notes(options: Options, prompts: Prompts) -> list[str]:
+    notes = []
+    if options.target.startswith("zoo:large"):
+        from ..zoo.inflate import DEFAULT_EPS
+
+        eps = options.target.partition("eps=")[2].partition("&")[0]
+        value = float(eps) if eps else DEFAULT_EPS
+        known = _AGREEMENT.get(value)
+        alpha = f", α(trunk, large) = {known}" if known else ""
+        notes.append(
+            f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"
+        )
+    if options.prompts is None:
+        notes.append("prompts are those built in; --prompts takes others")
+    if prompts.asked:
+        notes.append("Spec-Bench questions by their first turn, one of each category in turn")
+    return notes
+
+
+def _list(known: Mapping[str, Entry], as_json: bool) -> int:
+    keys = ("name", "title", "group", "source", "summary", "lossless")
+    if as_json:
+        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
+        return 0
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("method", "group", "source", ""):
+        grid.add_column(column, overflow="fold")
+    for entry in known.values():
+        lossy = "" if entry.lossless else " (not lossless)"
+        row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
+        grid.add_row(*map(Text, row))
+    _console().print(grid)
+    return 0
+
+
+def _show(
+    data: dict[str, Any],
+    options: Options,
+    tokenizer: Any,
+    asked: Sequence[questions.Question],
+) -> int:
+    """The table or the object, and whatever files were asked for."""
+    notes = Console(stderr=True)
+    if options.as_json:
+        print(json.dumps(data))
+    else:
+        console = _console()
+        for part in pictures(data):
+            console.print(part)
+    if options.plots is not None:
+        from ..bench.pictures import draw
+
+        for path in draw(data, options.plots):
+            _say(notes, f"drawn: {path}")
+    if options.report is not None:
+        from ..bench.page import write as write_page
+
+        write_page(data, options.report)
+        _say(notes, f"written: {options.report}")
+    if options.spec_bench is not None:
+        written = questions.write(data, options.spec_bench, tokenizer, asked)
+        example = f", such as {written[0]}" if written else ""
+        _say(notes, f"written: {len(written)} answer files{example}")
+    return 0
+
+
+def _tokenizer(target: str) -> Any:
+    """The target's, without its weights."""
+    from ..build import load_tokenizer
+    from ..zoo import registry
+
+    return load_tokenizer(registry.resolve(target) if target.startswith("zoo:") else target)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _say(notes: Console, text: str) -> None:
+    """A line as it is: names may hold brackets, and paths must not be broken."""
+    notes.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,179 @@
+"""A pool of n-grams seen so far, which drafts what followed them. [after Fu et al. 2024, Lookahead]
+
+Lookahead decoding keeps n-grams that the target itself produced, looks up those that begin with
+the text's last token, and verifies them. So does this drafter, with these differences:
+
+- Lookahead's n-grams come from Jacobi iterations, in which the target predicts several places at
+  once beside every verification. That branch is not reproduced: no row is computed for the pool's
+  sake. Its n-grams come from the text so far, and from what the target would have chosen at the
+  places after a rejected token, whose rows the verification computed and threw away.
+- One continuation is verified, not several.
+- A continuation is put together token by token: after the longest n-gram known, the token that
+  followed most often, of equals the latest.
+
+Against prompt lookup, which copies the run after the *latest* match within one text: counts
+decide, a continuation may cross from one passage into another, rejected drafts teach, and with
+``shared`` all texts of one engine do.
+
+Nothing is scored: the law of every proposed token is one-hot, given all that came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..laws import Laws, OneHotLaws
+from ..lm.base import Context
+
+_MAX_ORDER = 32
+_MAX_KEYS = 1 << 18  # n-grams of one length; the one unused longest goes first
+_MAX_FOLLOWERS = 16
+
+Followers = dict[int, int]  # token → how often it followed; the latest stands last
+
+
+@dataclass(slots=True)
+class Pool:
+    """What followed which n-gram. ``grams[n]`` maps n tokens to their followers."""
+
+    grams: dict[int, dict[tuple[int, ...], Followers]] = field(default_factory=dict)
+
+    def add(self, key: tuple[int, ...], token: int) -> None:
+        """Count ``token`` once more after ``key``."""
+        known = self.grams.setdefault(len(key), {})
+        followers = known.pop(key, {})
+        followers[token] = followers.pop(token, 0) + 1
+        if len(followers) > _MAX_FOLLOWERS:
+            del followers[min(followers, key=followers.__getitem__)]
+        known[key] = followers
+        if len(known) > _MAX_KEYS:
+            del known[next(iter(known))]
+
+    def best(self, key: tuple[int, ...]) -> int | None:
+        """What followed ``key`` most often, of equals the latest; ``None`` for nothing."""
+        followers = self.grams.get(len(key), {}).get(key)
+        if not followers:
+            return None
+        return max(reversed(followers), key=followers.__getitem__)
+
+
+@dataclass(slots=True)
+class PoolSlot:
+    """One sequence's part: its pool (or everybody's), and how much of its text is in it."""
+
+    pool: Pool
+    indexed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NgramPool:
+    """A drafter without a model.
+
+    Attributes:
+        ngram_min: fewest last tokens that must be known for a proposal.
+        ngram_max: most last tokens looked for; longer ones are tried first.
+        shared: one pool for all sequences, earlier ones included. Then what a sequence drafts
+            depends on the others (the law of its output does not).
+    """
+
+    ngram_min: int
+    ngram_max: int
+    shared: bool = False
+    name: str = "ngram_pool"
+    common: Pool = field(default_factory=Pool)
+    law_of_context: ClassVar[bool] = False  # it has no law to be asked for: only proposals
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ngram_min <= self.ngram_max <= _MAX_ORDER:
+            raise ValueError(
+                f"an n-gram pool needs 1 ≤ ngram_min ≤ ngram_max ≤ {_MAX_ORDER}, "
+                f"got {self.ngram_min} and {self.ngram_max}"
+            )
+
+    def open(self) -> PoolSlot:
+        """A place for one sequence."""
+        return PoolSlot(self.common if self.shared else Pool())
+
+    def close(self, slot: PoolSlot) -> None:
+        """Give a sequence's own n-grams back; shared ones stay."""
+        if not self.shared:
+            slot.pool.grams.clear()
+        slot.indexed = 0
+
+    def propose(self, context: Context, limit: int, slot: PoolSlot) -> tuple[int, ...]:
+        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
+
+        Args:
+            context: committed tokens join the pool, once; pending ones are only looked up.
+            limit: of tokens.
+        """
+        self._extend(slot, context.committed)
+        recent = context.tokens(max(0, len(context) - self.ngram_max))
+        out: list[int] = []
+        while len(out) < limit:
+            token = self._next(slot.pool, recent)
+            if token is None:
+                break
+            out.append(token)
+            recent = [*recent, token][-self.ngram_max :]
+        return tuple(out)
+
+    def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
+        """Add the target's own choices after the end of ``context``'s last beginnings.
+
+        Args:
+            choices: the last is the choice after all of ``context``, the one before it after all
+                but one token, and so on.
+        """
+        ends = range(len(context) - len(choices) + 1, len(context) + 1)
+        first = max(0, ends.start - self.ngram_max)
+        tokens = context.tokens(first)
+        for end, choice in zip(ends, choices, strict=True):
+            self._add(slot.pool, tokens[: end - first], choice)
+
+    def _next(self, pool: Pool, recent: list[int]) -> int | None:
+        for n in range(min(self.ngram_max, len(recent)), self.ngram_min - 1, -1):
+            token = pool.best(tuple(recent[-n:]))
+            if token is not None:
+                return token
+        return None
+
+    def _extend(self, slot: PoolSlot, committed: Sequence[int]) -> None:
+        for end in range(max(slot.indexed, 1), len(committed)):
+            before = committed[max(0, end - self.ngram_max) : end]
+            self._add(slot.pool, list(before), committed[end])
+        slot.indexed = len(committed)
+
+    def _add(self, pool: Pool, before: list[int], token: int) -> None:
+        for n in range(self.ngram_min, min(self.ngram_max, len(before)) + 1):
+            pool.add(tuple(before[-n:]), token)
+
+
+def teach(
+    pools: Sequence[NgramPool],
+    tasks: Sequence[Any],
+    drafts: Sequence[Any],
+    rows: Sequence[Laws],
+    verdicts: Sequence[Any],
+) -> None:
+    """After a round of the target: what it would have chosen past each first rejected token.
+
+    Args:
+        tasks, drafts, verdicts: of the same sequences, in the same order.
+        rows: the target's laws at every place of each draft, and after it.
+    """
+    for task, draft, law, verdict in zip(tasks, drafts, rows, verdicts, strict=True):
+        rejected = law.rows(verdict.num_accepted + 1, len(draft) + 1)
+        if len(rejected):
+            context = Context(task.sequence.tokens, draft.tokens)
+            for pool in pools:
+                pool.learn(context, _choices(rejected), task.sequence.slot(pool))
+
+
+def _choices(law: Laws) -> list[int]:
+    """The likeliest token of every row."""
+    if isinstance(law, OneHotLaws):
+        return list(law.ids)
+    return law.dense(law.width).argmax(-1).tolist()

@@ -1,0 +1,168 @@
+"""What heads are trained on and measured on: files, the shipped family's corpus, or own text.
+
+All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
+holds, to measure on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.prompts import read_prompt_file
+from hierspec.zoo.evaluate import Windows
+from hierspec.zoo.stream import Stream
+
+HELD_OUT_SHARE = 0.1
+_CHARACTERS = 4  # in a token, roughly
+OWN_LENGTH = 256  # tokens that the model adds to each beginning
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Token ids to learn from, and windows [count, width] to measure on."""
+
+    stream: Stream
+    held_out: torch.Tensor
+    source: dict[str, Any]
+
+
+def from_files(paths: Sequence[Path]) -> list[str]:
+    """The texts in files and folders (all files below them, hidden ones left out).
+
+    A ``.jsonl`` file holds a text a line, as prompts do; any other file is one text.
+
+    Raises:
+        ValueError: no such file, no text in it, or a folder without any.
+    """
+    texts = []
+    for path in paths:
+        if not path.is_dir():
+            texts += read_prompt_file(path).prompts
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        visible = [f for f in inside if not any(p[0] == "." for p in f.relative_to(path).parts)]
+        if not visible:
+            raise ValueError(f"the folder {path} holds no texts: give text or .jsonl files")
+        for file in visible:
+            texts += read_prompt_file(file).prompts
+    return texts
+
+
+def encoded(
+    texts: Iterable[str], tokenizer: Any, limit: int, width: int, seed: int
+) -> list[torch.Tensor]:
+    """``limit`` tokens of many texts: one excerpt of each, in an order of the seed's.
+
+    Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
+    training are whole ones: heads learnt from a few long files got worse on others (docs/heads.md).
+    """
+    if tokenizer is None:
+        raise ValueError(
+            "the model has no tokenizer beside it, so texts mean nothing to it: put its tokenizer "
+            "into its folder"
+        )
+    listed = list(texts)
+    length = width * max(1, math.ceil(limit / max(1, len(listed)) / width))
+    while True:
+        rows = _excerpts(listed, tokenizer, limit, length, seed)
+        held = sum(map(len, rows))
+        if held >= limit or all(len(row) < length for row in rows):
+            return rows
+        length *= 2
+
+
+def _excerpts(
+    texts: list[str], tokenizer: Any, limit: int, length: int, seed: int
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rows, left = [], limit
+    for i in torch.randperm(len(texts), generator=generator).tolist():
+        text, place = texts[i], float(torch.rand((), generator=generator))
+        start = int(place * max(0, len(text) - length * _CHARACTERS))
+        part = text[start : start + length * 2 * _CHARACTERS]
+        ids = tokenizer(part, verbose=False)["input_ids"][: min(length, left)]
+        rows.append(torch.tensor(ids, dtype=torch.int32))
+        left -= len(ids)
+        if left <= 0:
+            break
+    return rows
+
+
+def own_rows(
+    write: Callable[[int], list[list[int]]], limit: int, path: Path, report: Report
+) -> list[torch.Tensor]:
+    """Texts that the model writes itself, batch after batch, kept in ``path`` (JSON lines).
+
+    ``write(number)`` returns the token ids of batch ``number``. An interrupted call leaves whole
+    batches behind, and the next one goes on after them.
+    """
+    batches: list[list[list[int]]] = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                batches.append(json.loads(line))
+            except ValueError:  # cut short while it was written
+                break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
+    with path.open("a", encoding="utf-8") as file:
+        while (held := sum(len(row) for batch in batches for row in batch)) < limit:
+            report("the model writes texts", held / limit)
+            batches.append(write(len(batches)))
+            if not any(batches[-1]):
+                raise ValueError("the model wrote no text of its own: give some with --texts")
+            file.write(json.dumps(batches[-1]) + "\n")
+            file.flush()
+    return [torch.tensor(row, dtype=torch.int32) for batch in batches for row in batch]
+
+
+def split(
+    rows: list[torch.Tensor],
+    held_out: list[torch.Tensor] | None,
+    windows: Windows,
+    seed: int,
+    source: dict[str, Any],
+) -> Texts:
+    """What to train on and what to measure on.
+
+    Without a ``held_out`` of its own, the last tenth of the rows is kept back; at most one text is
+    cut by the border.
+
+    Raises:
+        ValueError: too little text for one window of each.
+    """
+    if held_out is None:
+        whole = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
+        border = len(whole) - max(int(HELD_OUT_SHARE * len(whole)), windows.width + 1)
+        rows, held_out = _first(rows, border), [whole[max(border, 0) :]]
+    learnt = sum(map(len, rows))
+    kept = torch.cat(held_out).long() if held_out else torch.empty(0, dtype=torch.int64)
+    if learnt <= windows.width or len(kept) <= windows.width:
+        raise ValueError(
+            f"too little text: {learnt} tokens to train on and {len(kept)} to measure on, where "
+            f"each needs more than {windows.width}; give more texts, or a smaller --width"
+        )
+    ids = torch.cat([*rows, kept])
+    digest = hashlib.sha256(ids.to(torch.int64).numpy().tobytes()).hexdigest()
+    source = {**source, "tokens": learnt, "held_out_tokens": len(kept), "sha256": digest}
+    return Texts(Stream(rows, seed), windows.cut(kept)[:, :-1], source)
+
+
+def _first(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """The first ``count`` tokens."""
+    taken = []
+    for row in rows:
+        if count <= 0:
+            break
+        taken.append(row[:count])
+        count -= len(row)
+    return taken

@@ -1,0 +1,196 @@
+"""``exit_heads.safetensors``: written once, checked before anything of it is used.
+
+Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``; one metadata entry, ``hierspec``, holds a
+JSON object: what was trained, on which model, and how well the heads did on held-out text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from hierspec.lm.backend import Backend
+from hierspec.profiling import fingerprint
+from hierspec.zoo.fit import atomic_save
+
+from .apply import ExitHead
+from .kinds import KINDS, TRANSFORM, Heads
+
+FILE = "exit_heads.safetensors"
+SCHEMA = 1
+_KEY = "hierspec"
+_NEEDED = ("kind", "exits", "model", "hidden_size", "vocab_size", "num_layers")
+
+
+class HeadsWarning(UserWarning):
+    """Heads that fit a model's sizes and were trained on other weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsFile:
+    """A file of heads whose description was read and found sound; tensors are read on demand.
+
+    Attributes:
+        info: its metadata (docs/heads.md lists the keys).
+    """
+
+    path: Path
+    info: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return self.info["kind"]
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        return tuple(self.info["exits"])
+
+    def tensors(self, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias of the head after ``layer`` layers.
+
+        Raises:
+            ValueError: there is none, or its numbers are not those of a head.
+        """
+        if layer not in self.exits:
+            raise ValueError(
+                f"{self.path} has heads for the exits after layers {_listed(self.exits)}, none "
+                f"after layer {layer}: choose one of those, or train it with hierspec heads train"
+            )
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                names = set(file.keys())
+                weight, bias = (
+                    file.get_tensor(name) if (name := f"exit.{layer}.{part}") in names else None
+                    for part in ("weight", "bias")
+                )
+        except (SafetensorError, OSError) as error:
+            raise _broken(self.path, error) from None
+        if weight is None:
+            raise _broken(self.path, f"the weight of exit {layer} is missing")
+        rows = self.info["hidden_size" if self.kind == TRANSFORM else "vocab_size"]
+        columns = self.info.get("input_size", self.info["hidden_size"])
+        if weight.shape != (rows, columns) or (bias is not None and bias.shape != (rows,)):
+            raise _broken(
+                self.path,
+                f"the weight of exit {layer} has shape {tuple(weight.shape)}, not {rows, columns}",
+            )
+        if not all(bool(t.isfinite().all()) for t in (weight, bias) if t is not None):
+            raise _broken(self.path, f"the head of exit {layer} holds NaN or infinite numbers")
+        return weight, bias
+
+
+def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
+    """All heads and what is to be known of them, in one step: the old file, or the new one."""
+    tensors = {
+        f"exit.{name}": tensor.detach().to("cpu", dtype).contiguous()
+        for name, tensor in heads.state_dict().items()
+    }
+    metadata = {_KEY: json.dumps({"schema_version": SCHEMA, **info})}
+
+    def save(target: Path) -> None:
+        save_file(tensors, target, metadata)
+        mask = os.umask(0)  # it can only be read by setting it
+        os.umask(mask)
+        target.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
+
+    atomic_save(path, save)
+
+
+def locate(ref: str | Path) -> Path:
+    """The file behind a path: itself, or ``exit_heads.safetensors`` in a folder."""
+    path = Path(ref).expanduser()
+    return path / FILE if path.is_dir() else path
+
+
+def read(ref: str | Path) -> HeadsFile:
+    """Open a file of heads, or the one in a folder.
+
+    Raises:
+        ValueError: there is none, it is damaged, or it is something else.
+    """
+    path = locate(ref)
+    if not path.is_file():
+        raise ValueError(
+            f"no exit heads at {str(path)!r}: train some with hierspec heads train, or leave "
+            '"head" out for the model\'s own final norm and head'
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY)
+        info = None if text is None else json.loads(text)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _broken(path, error) from None
+    if not isinstance(info, dict) or "exits" not in info:
+        raise ValueError(
+            f"{path} holds no exit heads: give a file that hierspec heads train has written"
+        )
+    if info.get("schema_version") != SCHEMA:
+        raise ValueError(
+            f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
+            f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
+        )
+    missing = [key for key in _NEEDED if key not in info]
+    if missing or info["kind"] not in KINDS:
+        raise _broken(path, f"its metadata lacks a valid {missing[0] if missing else 'kind'!r}")
+    return HeadsFile(path, info)
+
+
+def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHead:
+    """The head after ``layer`` layers of a loaded model, ready to score.
+
+    Args:
+        ref: a file of heads, or a folder that holds ``exit_heads.safetensors``.
+        model: what the model was loaded by; tells whether its weights are those trained on.
+
+    Raises:
+        ValueError: no such head, a damaged file, or heads of a model of other sizes.
+
+    Warns:
+        HeadsWarning: the sizes fit and the weights are others. Output stays exact all the same.
+    """
+    file = read(ref)
+    for key in ("hidden_size", "vocab_size", "num_layers"):
+        theirs, ours = file.info[key], getattr(backend, key)
+        if theirs != ours:
+            raise ValueError(
+                f"{file.path} was trained on {file.info['model']}, whose {key} is {theirs}; that "
+                f"of {backend.name} is {ours}: train heads for {backend.name}"
+            )
+    head = ExitHead(file.kind, *file.tensors(layer), backend)
+    try:
+        with torch.no_grad():
+            head(torch.zeros(1, backend.hidden_size, dtype=backend.dtype, device=backend.device))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{file.path} does not fit {backend.name} ({_first_line(error)}): train heads for it"
+        ) from None
+    trained_on = file.info.get("fingerprint")
+    if trained_on and fingerprint.found(model) and fingerprint.weights(model) != trained_on:
+        warnings.warn(
+            f"{file.path} was trained on other weights than those of {model}: output stays exact, "
+            "drafts may be kept less often; train the heads again",
+            HeadsWarning,
+            stacklevel=2,
+        )
+    return head
+
+
+def _listed(exits: tuple[int, ...]) -> str:
+    return ", ".join(map(str, exits)) or "none"
+
+
+def _broken(path: Path, why: object) -> ValueError:
+    return ValueError(f"{path} is damaged ({why}): train the heads again")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,237 @@
+"""Training exit heads on a frozen model, so that their laws come near its final law [P1 §4.1].
+
+AdamW, 5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as
+2⁻⁴, which is read here as 2·10⁻⁴. Batch size is not printed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from hierspec.build import load_tokenizer
+from hierspec.lm.load import DTYPES, load
+from hierspec.profiling import fingerprint
+from hierspec.zoo import registry
+from hierspec.zoo.fit import Objective, Phase, Progressing, Schedule, atomic_save, fit
+
+from . import data, files
+from .choosing import choose
+from .frozen import Frozen
+from .kinds import Heads
+from .settings import Settings
+
+WARMUP_SHARE = 0.05
+_CHOSEN, _BEFORE, _TRAINED = 0.2, 0.25, 0.95  # of a progress bar, roughly
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(Schedule):
+    """Linear warm-up over the first 5 % of the steps, then half a cosine down to zero."""
+
+    def factor(self, step: int) -> float:
+        warm = max(1, round(WARMUP_SHARE * self.steps))
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+
+
+def train(
+    model: str,
+    settings: Settings,
+    output: Path | None = None,
+    texts: Sequence[Path] = (),
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    overwrite: bool = False,
+    report: data.Report = lambda stage, share: None,
+    stop_after: int | None = None,
+) -> files.HeadsFile:
+    """Train heads and write them, with a JSON report of the same name beside them.
+
+    An interrupted training leaves a folder ``OUTPUT.training``; the same call goes on from there
+    and ends with the same heads.
+
+    Args:
+        model: directory, hub id or ``zoo:NAME``.
+        output: default: ``exit_heads.safetensors`` in the model's directory.
+        texts: files and folders; default: for the shipped family the text it was trained on, for
+            any other model what it writes itself.
+        report: told what is being done, and the share of it that is done.
+        stop_after: stop after so many steps, as if interrupted.
+
+    Raises:
+        ValueError: an exit out of range, too little text, a file in the way.
+        KeyboardInterrupt: stopped; nothing that was done is lost.
+    """
+    path = target_file(model, output)
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists already: give another -o, or --overwrite")
+    report("loading the model", 0.0)
+    backend, tokenizer = _load(model, dtype, device)
+    _check_exits(settings, backend)
+    folder = path.with_name(f"{path.name}.training")
+    chosen = choose(
+        model,
+        backend,
+        tokenizer,
+        settings,
+        texts,
+        folder,
+        lambda stage, share: report(stage, share * _CHOSEN),
+    )
+    mark = fingerprint.weights(model) if fingerprint.found(model) else None
+    label = "heads-" + fingerprint.key(
+        [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype)]
+    )
+    exits = tuple(sorted(set(settings.exits)))
+    frozen, heads = Frozen(backend, exits), Heads(settings.kind, exits, backend)
+
+    def measured(stage: str, start: float, end: float) -> dict[str, dict[str, float]]:
+        return frozen.measure(
+            heads, chosen.held_out, lambda share: report(stage, start + share * (end - start))
+        )
+
+    before = _kept(folder / f"{label}.before.json", lambda: measured("measuring", _CHOSEN, _BEFORE))
+    schedule = _schedule(settings, chosen)
+    found = fit(
+        heads,
+        _objective(frozen, heads, chosen, schedule, report),
+        schedule,
+        folder,
+        settings.seed,
+        label,
+        stop_after=stop_after,
+        optimisers=lambda model, schedule: [_adamw(model, schedule)],
+        console=Console(quiet=True),
+    )
+    if found["steps"] < schedule.steps:
+        raise KeyboardInterrupt
+    heads.round_to(backend.dtype)
+    info = {
+        "kind": settings.kind,
+        "exits": list(exits),
+        "model": backend.name,
+        "fingerprint": mark,
+        "hidden_size": backend.hidden_size,
+        "vocab_size": backend.vocab_size,
+        "num_layers": backend.num_layers,
+        "input_size": heads.width,
+        "dtype": str(backend.dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in heads.parameters()),
+        "settings": {**asdict(settings), "exits": list(exits)},
+        "steps": found["steps"],
+        "seconds": found["seconds"],
+        "texts": chosen.source,
+        "before": before,
+        "after": measured("measuring again", _TRAINED, 1.0),
+    }
+    files.write(path, heads, backend.dtype, info)
+    _write_report(path, info, folder / f"{label}.jsonl", backend)
+    shutil.rmtree(folder)
+    return files.read(path)
+
+
+def target_file(model: str, output: Path | None) -> Path:
+    """Where heads go: beside a model in a directory, elsewhere only where one says."""
+    if output is not None:
+        path = output / files.FILE if output.is_dir() else output
+        if path.suffix != ".safetensors":
+            raise ValueError(f"heads are written as .safetensors; -o says {output}")
+        return path
+    if model.startswith(registry.PREFIX) or not Path(model).expanduser().is_dir():
+        raise ValueError(f"{model} is no directory to write heads into: say where with -o FILE")
+    return Path(model).expanduser() / files.FILE
+
+
+def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
+    """The model through transformers' own modules, which gradients can pass, and its tokenizer."""
+    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    if dtype != "auto" and dtype not in known:
+        raise ValueError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
+    source = registry.resolve(model) if model.startswith(registry.PREFIX) else model
+    where = fingerprint.device(device)
+    return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
+
+
+def _check_exits(settings: Settings, backend: Any) -> None:
+    last = backend.num_layers - 1
+    if min(settings.exits) < 1 or max(settings.exits) > last:
+        raise ValueError(
+            f"exits must lie between 1 and {last} for {backend.name}, which has {last + 1} layers "
+            f"(the last needs no head of its own); got {', '.join(map(str, settings.exits))}"
+        )
+    if settings.width > backend.max_length:
+        raise ValueError(
+            f"windows of {settings.width} tokens exceed the longest context of {backend.name}, "
+            f"{backend.max_length}: give a smaller --width"
+        )
+
+
+def _schedule(settings: Settings, texts: data.Texts) -> Cosine:
+    """As many steps as the epochs hold batches."""
+    per_step = settings.rows * settings.width
+    steps = settings.steps or math.ceil(settings.epochs * texts.stream.tokens_per_pass / per_step)
+    return Cosine(
+        steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
+    )
+
+
+def _adamw(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+    """No weight decay: it would pull a transform back to the exit it started from."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)
+    for group in optimiser.param_groups:
+        group["full_lr"] = group["lr"]
+    return optimiser
+
+
+def _objective(
+    frozen: Frozen, heads: Heads, texts: data.Texts, schedule: Schedule, report: data.Report
+) -> Objective:
+    """The sum over exits of KL(final law ‖ exit's law): each head's gradient is its own."""
+
+    def objective(now: Progressing) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        share = _BEFORE + now.done * (_TRAINED - _BEFORE)
+        report(f"training, {schedule.steps} steps", share)
+        ids, _ = texts.stream.batch(now.step, now.phase.rows, now.phase.width)
+        kl, tv = frozen.distances(heads, frozen.states(ids))
+        parts = {}
+        for i, layer in enumerate(frozen.exits):
+            parts |= {f"kl@{layer}": kl[i].detach(), f"tv@{layer}": tv[i].detach()}
+        return kl.sum(), parts
+
+    return objective
+
+
+def _kept(path: Path, make: Callable[[], Any]) -> Any:
+    """What ``make`` returns, kept in a file for the next call."""
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    value = make()
+    _save_text(path, json.dumps(value))
+    return value
+
+
+def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    curve = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some
+    whole = {"schema_version": files.SCHEMA, **info, "curve": curve}
+    whole["environment"] = fingerprint.hardware(backend.device)
+    _save_text(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n")
+
+
+def _save_text(path: Path, text: str) -> None:
+    def write(target: Path) -> None:
+        target.write_text(text, encoding="utf-8")
+
+    atomic_save(path, write)

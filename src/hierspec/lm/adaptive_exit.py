@@ -1,0 +1,105 @@
+"""Several early exits as one language model: each row ends at the first exit that is sure.
+
+Wei et al. (2025, AdaDecode) draft a token at the first of several exits whose largest probability
+reaches a floor. Here a row's scores are those of the first exit that does so, else of the last.
+Which exit that is depends on the row's context alone, not on the token drawn from it. So the row
+is a law fixed before the draw, every rule that is exact for a model is exact for this one, and
+the levels above read the very law the token came from [MATH §2].
+
+All exits are views of the target's trunk: a deeper exit goes on from the hidden states of the
+shallower one, and whatever it computes the target need not compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hierspec.lm.base import Context, LanguageModel, Query, Slot
+
+
+class AdaptiveExit:
+    """The language model of a list of exits and a floor.
+
+    Args:
+        exits: at least one, shallowest first, with one owner of slots.
+        confidence: the floor of an exit's largest probability, above 0 and at most 1.
+    """
+
+    def __init__(self, exits: Sequence[LanguageModel], confidence: float, name: str) -> None:
+        if not exits or not 0.0 < confidence <= 1.0:
+            raise ValueError(
+                "an adaptive exit needs exits, and a confidence above 0 and at most 1; got "
+                f"{len(exits)} exits and {confidence!r}"
+            )
+        self.exits = tuple(exits)
+        self.confidence = confidence
+        self.name = name
+        last: Any = self.exits[-1]
+        self.cache_owner = getattr(last, "cache_owner", last)
+        self.vocab_size, self.max_length, self.device = (
+            last.vocab_size,
+            last.max_length,
+            last.device,
+        )
+
+    def open(self) -> Slot:
+        return self.cache_owner.open()
+
+    def close(self, slot: Slot) -> None:
+        self.cache_owner.close(slot)
+
+    def score(
+        self, queries: Sequence[Query], temperatures: Sequence[float] | None = None
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`.
+
+        Args:
+            temperatures: per query, of the law in which confidence is read; 0 (greedy), like
+                ``None``, reads the untempered one. The scores returned are untempered in any case.
+        """
+        counts = [query.num_rows for query in queries]
+        scales = [t or 1.0 for t in temperatures or [1.0] * len(queries)]
+        out = self.exits[0].score(queries)
+        at = [sum(counts[:i]) for i in range(len(counts))]  # first row of every query
+        open_rows = {i: list(range(n)) for i, n in enumerate(counts)}
+        for deeper in self.exits[1:]:
+            open_rows = self._unsure(out, open_rows, at, scales)
+            if not open_rows:
+                break
+            # From the first row in doubt to the last one: what lies beyond need not go deeper.
+            asked = [
+                Query(queries[i].slot, _upto(queries[i], rows[-1]), queries[i].start + rows[0])
+                for i, rows in open_rows.items()
+            ]
+            found = deeper.score(asked).split([query.num_rows for query in asked])
+            for (i, rows), part in zip(open_rows.items(), found, strict=True):
+                out[[at[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
+        return out
+
+    def _unsure(
+        self,
+        scores: torch.Tensor,
+        rows: dict[int, list[int]],
+        at: Sequence[int],
+        scales: Sequence[float],
+    ) -> dict[int, list[int]]:
+        """Of these rows, by query, those whose largest probability is below the floor."""
+        places = [at[i] + row for i, own in rows.items() for row in own]
+        scale = [scales[i] for i, own in rows.items() for _ in own]
+        picked = scores[places]
+        tempered = picked / torch.tensor(scale, dtype=picked.dtype, device=picked.device)[:, None]
+        sure = iter((tempered.softmax(-1).amax(-1) >= self.confidence).tolist())
+        left = {i: [row for row in own if not next(sure)] for i, own in rows.items()}
+        return {i: own for i, own in left.items() if own}
+
+
+def _upto(query: Query, row: int) -> Context:
+    """The query's context, cut after the last token that its row ``row`` sees."""
+    context, length = query.context, query.start + row
+    base = len(context.committed)
+    if length >= base:
+        return Context(context.committed, context.pending[: length - base])
+    return Context(context.committed[:length])
