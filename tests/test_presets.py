@@ -166,3 +166,15 @@ def test_the_page_and_the_help_list_them_all():
 
     option = get_type_hints(generate, include_extras=True)["hierarchy"].__metadata__[0]
     assert {*PRESETS, AUTO} <= set(re.findall(r"[\w-]+", option.help))
+
+
+def test_follow_up_calls_of_a_rule_count(tiny_family):
+    """Naive branch resampling asks the target again after a rejection; the record says so."""
+    naive = Hierarchy.from_preset(
+        "naive", target=tiny_family["target"], drafts=[tiny_family["small"]]
+    )
+    result = naive.generate([1, 2, 3], max_new_tokens=40, temperature=1.0, seed=3)
+    level = result.levels[0]
+    assert level["num_accepted_tokens"] < level["num_draft_tokens"]
+    assert result.target_calls == result.target["calls"] > level["num_drafts"]
+    assert result.mean_acceptance_length == (result.num_tokens - 1) / result.target_calls

@@ -104,7 +104,6 @@ class _Stream:
     emitted: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
-    rounds: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -198,8 +197,7 @@ class Generation:
                     stream.last_at = now
                     if prefill:
                         stream.first_at = now
-                    else:
-                        stream.rounds += 1
+                        stream.sequence.target_calls = 0
                     yield from self._commit(stream, verdict)
                     if stream.finish_reason is not None:
                         stream.sequence.close()
@@ -264,10 +262,8 @@ class Generation:
                 num_prompt_tokens=stream.sequence.num_prompt,
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
-                target_calls=stream.rounds,
-                mean_acceptance_length=(
-                    (len(stream.emitted) - 1) / stream.rounds if stream.rounds else 0.0
-                ),
+                target_calls=stream.sequence.target_calls,
+                mean_acceptance_length=_per_call(stream),
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
@@ -276,3 +272,9 @@ class Generation:
             )
             for stream in self.streams
         ]
+
+
+def _per_call(stream: _Stream) -> float:
+    """Tokens after the first per call of the target."""
+    calls = stream.sequence.target_calls
+    return (len(stream.emitted) - 1) / calls if calls else 0.0

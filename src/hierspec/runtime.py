@@ -262,6 +262,7 @@ class Runtime:
         self.metrics.target_calls += is_root
         for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
             self._count(draft, verdict)
+            task.sequence.target_calls += is_root
             emitted = verdict.emitted
             if node.window.signal is not None:
                 rows = parts[i][: len(emitted)]
@@ -275,7 +276,10 @@ class Runtime:
 
     def _rows(self, node: Node, group: list[Task]) -> list[Laws]:
         _, rows, _ = self._score(node, group, [()] * len(group), False)
-        self.metrics.target_calls += node.index == self.root.index
+        is_root = node.index == self.root.index
+        self.metrics.target_calls += is_root
+        for task in group:
+            task.sequence.target_calls += is_root
         return rows
 
     def _tokens(self, step: list[Laws], sequences: list[Sequence]) -> list[int]:

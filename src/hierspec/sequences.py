@@ -23,6 +23,7 @@ class Sequence:
         root: the hierarchy of the next round; a controller may replace it between rounds.
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
+        target_calls: forwards of the target it took part in, follow-up calls of a rule included.
     """
 
     id: int
@@ -35,6 +36,7 @@ class Sequence:
     want_logprobs: bool = False
     states: States = ()
     history: History | None = None
+    target_calls: int = 0
     slots: dict[tuple[int, int], tuple[Any, Slot]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -124,9 +124,7 @@ class Trunk:
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
 
-    def score(
-        self, queries: Sequence[Query], index: int, head: Head | None = None
-    ) -> torch.Tensor:
+    def score(self, queries: Sequence[Query], index: int, head: Head | None = None) -> torch.Tensor:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():
             work = [self._prepare(query) for query in queries]
