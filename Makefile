@@ -4,8 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# Busy-waiting OpenMP threads starve each other on small machines; hubs are never needed here.
-export OMP_WAIT_POLICY ?= PASSIVE
+# Hubs are never needed here.
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads its OpenMP runtime
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from hierspec import openmp
 from hierspec.bench.environment import environment
 from hierspec.bench.summary import ratio, spread
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+openmp.prepare()  # nothing above loads torch
 
 __all__ = [
     "RESULTS",

@@ -117,7 +117,7 @@ EMPTY = OneHotLaws(())
 
 
 def concatenate(laws: Sequence[Laws]) -> Laws:
-    """One value for the rows of several, in order; neighbours of one kind are merged."""
+    """One value for the rows of several, in order; all of one kind on one device are merged."""
     flat: list[DenseLaws | OneHotLaws] = []
     for law in laws:
         flat.extend(law.parts if isinstance(law, MixedLaws) else (law,))
@@ -127,7 +127,8 @@ def concatenate(laws: Sequence[Laws]) -> Laws:
     if len(flat) == 1:
         return flat[0]
     kind = type(flat[0])
-    if all(type(part) is kind for part in flat):
+    devices = {part.probs.device for part in flat if isinstance(part, DenseLaws)}
+    if all(type(part) is kind for part in flat) and len(devices) < 2:
         return kind.merged(flat)  # type: ignore[arg-type]
     return MixedLaws(tuple(flat))
 

@@ -88,7 +88,7 @@ class TextStream:
         Args:
             tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
             conditions: none of them ends the stream when ``None``.
-            prompt_ids: the text then continues the prompt's, see :class:`hierspec.detokenize.Detokenizer`.
+            prompt_ids: the text then continues the prompt's (:mod:`hierspec.detokenize`).
             prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
         """
         self.conditions = conditions or StopConditions()

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .. import openmp
+
 _ROOT = Path(__file__).resolve().parents[3]  # of a checkout; anything, where installed
 
 
@@ -24,7 +26,7 @@ def environment(**more: Any) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
+        **openmp.settings(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load_average": load_average(),
         **more,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-# Read once, when the OpenMP runtime is loaded: busy-waiting threads starve each other on machines
-# with few cores (two of them can collapse to seconds a forward).
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from .. import openmp
+
+openmp.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -8,6 +8,8 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from .. import openmp
+
 
 def run(*, as_json: bool) -> int:
     found = examine()
@@ -46,8 +48,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "devices": devices,
         "threads": {
             "torch": torch.get_num_threads(),
-            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")
-            or "unset: export OMP_WAIT_POLICY=PASSIVE on machines with few cores",
+            **{name: value or "unset" for name, value in openmp.settings().items()},
         },
         "fast_paths": {
             f"prepacked {name} weights": _on(prepacking_works(getattr(torch, name)))

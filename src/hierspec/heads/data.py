@@ -63,7 +63,7 @@ def encoded(
     """``limit`` tokens of many texts: one excerpt of each, in an order of the seed's.
 
     Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
-    training are whole ones: heads learnt from a few long files got worse on others (docs/heads.md).
+    training are whole ones: a few long files are less varied than as many tokens of many.
     """
     if tokenizer is None:
         raise ValueError(

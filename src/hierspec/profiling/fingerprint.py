@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .. import __version__
+from .. import __version__, openmp
 
 _EDGE = 1 << 16  # bytes read at both ends of a file: a whole checkpoint takes too long
 _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
@@ -37,6 +37,7 @@ def hardware(device: Any) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "threads_spin": openmp.spins(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,

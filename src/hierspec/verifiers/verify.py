@@ -222,7 +222,8 @@ def _side_by_side(jobs: Sequence[_Job]) -> Batch:
             draft.laws.dense(width).to(first).unsqueeze(0),
             torch.tensor([draft.tokens], dtype=torch.long, device=first.device),
             torch.tensor([n], device=first.device),
-            None if scores is None else _widened(scores, width).unsqueeze(0),
+            # One-hot laws are written out on the CPU, wherever their scores are.
+            None if scores is None else _widened(scores, width).to(first.device).unsqueeze(0),
         )
     p = first.new_zeros(len(jobs), n + 1, width)
     q = first.new_zeros(len(jobs), n, width)

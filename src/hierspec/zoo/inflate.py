@@ -1,17 +1,23 @@
 """``zoo:large``: the trunk made wide and deep at load time, at almost the same law.
 
-A model that costs what 116 million parameters cost, and predicts like the trunk: a **synthetic
-cost with a real distribution**, for measuring hierarchies on small machines. Not a better model.
+A model that costs what 116 million parameters cost, or several billions, and predicts like the
+trunk: a **synthetic cost with a real distribution**, for measuring hierarchies. Not a better model.
 
 *Wider* (Net2Net): the residual stream is duplicated, [x] → [x, x], which RMSNorm does not notice,
 and so are heads and MLP units. A matrix W becomes [[A, W − A], [A', W − A']] with random A, A':
 on duplicated inputs each half gives Wx. A is a random share of W rounded to the grid W lies on,
-so A and W − A are bfloat16 numbers whenever W is one, and nothing is lost in any dtype.
+so A and W − A are bfloat16 numbers whenever W is one, and nothing is lost in any dtype. ``widen``
+says how many copies there are; it is reached by doubling.
 
-*Deeper*: trunk layer j becomes layer 2j, and layer 2j + 1 is a random residual branch whose size,
-relative to the residual stream there, is ``eps`` times a calibrated constant. At ``eps = 0`` the
-law is the trunk's. The first 2j layers behave like the trunk's first j, so an early exit carries
-over.
+*Deeper*: with ``deepen`` = m, trunk layer j becomes layer m·j, and each of the m − 1 layers after
+it is a random residual branch whose size, relative to the residual stream there, is ``eps`` times
+a calibrated constant over √(m − 1): independent branches add up in squares, so that together they
+move the stream as far as the one of m = 2. At ``eps = 0`` the law is the trunk's. The first m·j
+layers behave like the trunk's first j, so an early exit carries over.
+
+Random branches are made two trunks wide and doubled from there like the trunk's own matrices.
+Hence ``widen`` changes the cost alone: at any ``eps`` the law is that of ``widen = 2``, up to the
+rounding of activations.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ import torch
 
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 
-WIDEN, DEEPEN = 2, 2
+WIDEN, DEEPEN = 2, 2  # by default, and at least
 DEFAULT_EPS = 0.1
 CALIBRATION_FILE = "large.json"
 FINAL_NORM = "model.norm.weight"
@@ -67,6 +73,8 @@ class Inflated:
     eps: float
     seed: int
     calibration: Calibration
+    widen: int = WIDEN
+    deepen: int = DEEPEN
 
     @property
     def tokenizer_path(self) -> Path | None:
@@ -80,29 +88,34 @@ class Inflated:
 
     def tensor(self, name: str) -> torch.Tensor:
         if name in (EMBEDDING, HEAD):
-            return self.trunk.tensor(EMBEDDING).repeat(1, WIDEN)
-        if name == FINAL_NORM:  # the tied head sees every feature twice
-            return self.trunk.tensor(name).repeat(WIDEN) / WIDEN
+            return self.trunk.tensor(EMBEDDING).repeat(1, self.widen)
+        if name == FINAL_NORM:  # the tied head sees every feature as often as it is there
+            return self.trunk.tensor(name).repeat(self.widen) / self.widen
         if name not in self.names():
             raise KeyError(f"{self.name} has no parameter {name!r}")
         _, _, layer, part = name.split(".", 3)
-        source, added = divmod(int(layer), DEEPEN)
+        source, added = divmod(int(layer), self.deepen)
         original = self.trunk.tensor(f"model.layers.{source}.{part}")
         if original.dim() == 1:
-            return torch.ones_like(original.repeat(WIDEN)) if added else original.repeat(WIDEN)
+            repeated = original.repeat(self.widen)
+            return torch.ones_like(repeated) if added else repeated
         generator = torch.Generator().manual_seed(_seed_of(self.seed, name))
+        weight, width = original, 1
         if added:
-            return self._random(original, part, source, generator)
-        return widen(original, generator)
+            weight, width = self._random(original, part, source, generator), WIDEN
+        while width < self.widen:
+            weight, width = widen(weight, generator), 2 * width
+        return weight
 
     def _random(
         self, original: torch.Tensor, part: str, source: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """A dense random matrix of the widened size; scaled by eps if it writes the residual."""
+        """A dense random matrix of ``WIDEN`` trunks' size; if it writes the residual, by eps."""
         rows, columns = (WIDEN * size for size in original.shape)
         size = columns**-0.5
         if part in WRITERS:
             size *= self.eps * self.calibration.scale * self.calibration.residual_rms[source]
+            size /= (self.deepen - 1) ** 0.5
         if part == WRITERS[1]:
             size /= GATED_RMS
         noise = torch.randn(rows, columns, generator=generator)
@@ -115,24 +128,41 @@ def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     mantissa_bits = 8 if weight.dtype == torch.bfloat16 else 24
     grid = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - mantissa_bits)
     halves = []
-    for _ in range(WIDEN):
+    for _ in range(2):
         share = torch.rand(weight.shape, generator=generator)
         part = torch.round(exact * share / grid) * grid
         halves.append(torch.cat((part, exact - part), dim=1))
     return torch.cat(halves).to(weight.dtype)
 
 
-def inflate(trunk: WeightSource, data: Path, eps: float = DEFAULT_EPS, seed: int = 0) -> Inflated:
-    """The large model of a trunk; ``data`` is the folder that may hold its calibration."""
+def inflate(
+    trunk: WeightSource,
+    data: Path,
+    eps: float = DEFAULT_EPS,
+    seed: int = 0,
+    widen: int = WIDEN,
+    deepen: int = DEEPEN,
+) -> Inflated:
+    """The large model of a trunk.
+
+    Args:
+        data: the folder that may hold the trunk's calibration.
+        widen: how many times as wide; a power of two, at least 2.
+        deepen: how many times as deep; at least 2.
+    """
+    assert widen >= WIDEN and widen & (widen - 1) == 0 and deepen >= DEEPEN, (widen, deepen)
     values = trunk.config.to_dict()
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
-        values[size] *= WIDEN
+        values[size] *= widen
     layers = values["num_hidden_layers"]
-    values["num_hidden_layers"] = layers * DEEPEN
+    values["num_hidden_layers"] = layers * deepen
     values.pop("layer_types", None)
     config = type(trunk.config)(**values)
     name = f"zoo:large?eps={eps:g}&seed={seed}"
-    return Inflated(name, config, trunk, eps, seed, Calibration.load(data, layers))
+    if (widen, deepen) != (WIDEN, DEEPEN):
+        name += f"&widen={widen}&deepen={deepen}"
+    calibration = Calibration.load(data, layers)
+    return Inflated(name, config, trunk, eps, seed, calibration, widen, deepen)
 
 
 def _seed_of(seed: int, name: str) -> int:

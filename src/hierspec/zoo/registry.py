@@ -29,13 +29,16 @@ ENTRIES = (
     Entry(
         "zoo:large",
         "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost with a "
-        "real law; zoo:large?eps=0.1&seed=1 sets how far the law moves",
+        "real law; zoo:large?eps=0.1&seed=1 sets how far the law moves, &widen=8&deepen=3 the cost",
     ),
 )
 
 
 def resolve(name: str, data: Path | None = None) -> WeightSource:
-    """The weights behind ``zoo:trunk``, ``zoo:mid``, ``zoo:small``, ``zoo:large[?eps=…&seed=…]``.
+    """The weights behind ``zoo:trunk``, ``zoo:mid``, ``zoo:small``, ``zoo:large[?eps=…&…]``.
+
+    Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
+    (:func:`hierspec.zoo.inflate.inflate`).
 
     Raises:
         ValueError: no such model, or an option that it does not have.
@@ -46,8 +49,7 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if model == "large":
         from .inflate import inflate
 
-        eps, seed = _large_options(name, options)
-        return inflate(_trained("trunk", data), data, eps, seed)
+        return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model not in TRAINED:
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
@@ -80,17 +82,27 @@ def _trained(model: str, data: Path) -> WeightSource:
     return type(source)(source.path, PREFIX + model, source.config, source.files, data)
 
 
-def _large_options(name: str, given: dict[str, str]) -> tuple[float, int]:
-    from .inflate import DEFAULT_EPS
+def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:
+    """``eps``, ``seed``, ``widen``, ``deepen``."""
+    from .inflate import DEEPEN, DEFAULT_EPS, WIDEN
 
-    if unknown := sorted(set(given) - {"eps", "seed"}):
-        raise ValueError(f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: eps, seed")
+    known = ("eps", "seed", "widen", "deepen")
+    if unknown := sorted(set(given) - set(known)):
+        raise ValueError(
+            f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: {', '.join(known)}"
+        )
     try:
         eps, seed = float(given.get("eps", DEFAULT_EPS)), int(given.get("seed", 0))
+        widen, deepen = int(given.get("widen", WIDEN)), int(given.get("deepen", DEEPEN))
     except ValueError:
         raise ValueError(
-            f"an option of {name!r} is no number; say zoo:large?eps=0.1&seed=1"
+            f"an option of {name!r} is no number (all but eps are whole ones); say "
+            "zoo:large?eps=0.1&seed=1&widen=4&deepen=2"
         ) from None
     if not 0 <= eps < float("inf"):
         raise ValueError(f"option eps of {name!r} must be finite and at least 0")
-    return eps, seed
+    if widen < WIDEN or widen & (widen - 1):
+        raise ValueError(f"option widen of {name!r} must be a power of two, at least {WIDEN}")
+    if deepen < DEEPEN:
+        raise ValueError(f"option deepen of {name!r} must be at least {DEEPEN}")
+    return eps, seed, widen, deepen
