@@ -76,7 +76,7 @@ class Pretend(TorchFunctionMode):
                 kept.append(one)
         if name == "to" and kwargs.get("device") is not None:
             far = torch.device(kwargs.pop("device")).type == "cuda"
-        kept = [one for one in kept if one is not None]
+        kept = [one for one in kept if isinstance(one, torch.dtype)]
         plain = tensor.as_subclass(torch.Tensor)
         return _placed(plain.to(*kept, **kwargs) if kept or kwargs else plain, far)
 
@@ -132,7 +132,7 @@ no_cuda = pytest.mark.skipif(
 REAL = pytest.param("cuda", marks=[pytest.mark.gpu, no_cuda])
 
 
-@pytest.fixture(params=["cpu", "pretended", REAL])
+@pytest.fixture(params=["pretended", REAL])
 def device(request):
     if request.param == "pretended":
         return request.getfixturevalue("pretended")
@@ -193,6 +193,8 @@ def stacks(family):
 
 
 NAMES = list(stacks({"draft": "", "small": ""}))
+FEW = ["three levels", "early exits", "one after another", "several drafts"]
+BACKENDS = [("lean", name) for name in NAMES] + [("hf", name) for name in FEW]
 
 
 def built(family, config, device, dtype="float32", backend="auto"):
@@ -205,15 +207,14 @@ def built(family, config, device, dtype="float32", backend="auto"):
 
 
 def tokens_of(hierarchy, prompts=PROMPTS, **options):
-    options = {"max_new_tokens": 20, "ignore_eos": True, **options}
+    options = {"max_new_tokens": 10, "ignore_eos": True, **options}
     return [result.token_ids for result in hierarchy.generate_batch(prompts, **options)]
 
 
 # --- greedy, token for token
 
 
-@pytest.mark.parametrize("backend", ["lean", "hf"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("backend", "name"), BACKENDS)
 def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, device, name, backend):
     plain = built(tiny_family, {"levels": []}, device, backend=backend)
     assert plain.root.model.device.type == device
@@ -232,7 +233,7 @@ def test_a_seed_says_everything(tiny_family, device, name):
     first = tokens_of(hierarchy, temperature=1.0, seed=4)
     assert tokens_of(hierarchy, temperature=1.0, seed=4) == first
     assert tokens_of(hierarchy, temperature=1.0, seed=5) != first
-    assert all(len(ids) == 20 for ids in first)
+    assert all(len(ids) == 10 for ids in first)
 
 
 FILTERS = SamplingParams(
@@ -357,10 +358,103 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
 # --- half precision
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FEW)
 def test_bfloat16_runs(tiny_family, device, name):
     """Greedy text may part from plain greedy text at a tie that rounding makes or breaks."""
     hierarchy = built(tiny_family, stacks(tiny_family)[name], device, dtype="bfloat16")
     for temperature in (0.0, 1.0):
         found = tokens_of(hierarchy, temperature=temperature)
-        assert all(len(ids) == 20 and max(ids) < 96 for ids in found)
+        assert all(len(ids) == 10 and max(ids) < 96 for ids in found)
+
+
+# --- the benchmark
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
+    spec = importlib.util.spec_from_file_location("benchmark_gpu", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "billions"),
+    [
+        ("100M", "widen=2&deepen=2", 0.116),
+        ("0.5B", "widen=4&deepen=2", 0.459),
+        ("1b", "widen=4&deepen=4", 0.912),
+        ("3B", "widen=8&deepen=3", 2.731),
+    ],
+)
+def test_sizes_become_targets(script, size, options, billions):
+    from hierspec.profiling.sizes import parameters
+
+    name = script.target(size, 0.2)
+    assert name == f"zoo:large?eps=0.2&{options}"
+    assert script.parameters(*script.shape(size)) == parameters(name)
+    assert parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+def test_the_benchmark_says_why_it_cannot_run(script, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert script.main(["--size", "1B"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "gpu.py: error: torch sees no CUDA device here; "
+        "--device cpu --size tiny tries the benchmark itself"
+    ]
+    for wrong in (["--size", "huge"], ["--size", "0B"], ["--size", "tiny", "--methods", "nosuch"]):
+        assert script.main(["--device", "cpu", *wrong]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()[-1:]) == 1
+
+
+def test_every_method_of_the_benchmark_is_one(script):
+    from hierspec.bench.catalogue import catalogue
+
+    known = catalogue()
+    assert all(known[name].lossless for name in script.METHODS)
+
+
+def test_a_dry_run_measures_and_writes(script, real, tmp_path, capsys):
+    file = tmp_path / "gpu.json"
+    methods = ["prompt-lookup", "transformers"]
+    sizes = ["--num-prompts", "1", "--tune-prompts", "1", "--tokens", "4", "--temperature", "0"]
+    where = ["--device", real, "--dtype", "float32", "--size", "tiny", "-o", str(file)]
+    assert script.main([*where, *sizes, "--methods", *methods]) == 0
+    assert "transformers" in capsys.readouterr().out
+    data = json.loads(file.read_text())
+    assert data["finished"]
+    assert (data["settings"]["target"], data["settings"]["device"]) == ("zoo:trunk", real)
+    (cell,) = data["cells"]
+    found = {record["name"]: record for record in cell["methods"]}
+    assert set(found) == {"plain", *methods}
+    assert all(record["skipped"] is None for record in found.values())
+    assert all(run["same_as_plain"] for run in found["prompt-lookup"]["runs"])
+
+
+@pytest.mark.gpu
+@no_cuda
+def test_a_billion_parameters_load_and_write():
+    config = {
+        "target": {
+            "model": "zoo:large?eps=0.2&widen=4&deepen=4",
+            "dtype": "bfloat16",
+            "device": "cuda",
+        },
+        "levels": [
+            model("zoo:small", 3),
+            {
+                "method": "early_exit",
+                "exit_layer": 16,
+                "num_speculative_tokens": 8,
+                "verify": "block",
+            },
+        ],
+        "verify": "block",
+    }
+    result = Hierarchy.from_config(config).generate("import os\n", max_new_tokens=32)
+    assert result.num_tokens > 0
+    assert result.mean_acceptance_length > 1.5  # drafts of its own family are kept

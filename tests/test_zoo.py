@@ -1,5 +1,6 @@
 """The zoo: text, tokenizer, training, checkpoints, and the model made large at load time."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -184,10 +185,17 @@ def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
         resolve("zoo:huge")
     with pytest.raises(ValueError, match="ngram_table"):
         resolve("zoo:ngram")
-    with pytest.raises(ValueError, match="it has: eps, seed"):
+    with pytest.raises(ValueError, match="it has: eps, seed, widen, deepen"):
         resolve("zoo:large?epsilon=1")
-    with pytest.raises(ValueError, match="no number"):
-        resolve("zoo:large?eps=much")
+    for wrong in ("eps=much", "widen=wide", "widen=2.5", "deepen="):
+        with pytest.raises(ValueError, match="no number"):
+            resolve(f"zoo:large?{wrong}")
+    for wrong in ("widen=0", "widen=1", "widen=3", "widen=-2", "widen=12"):
+        with pytest.raises(ValueError, match="widen .* power of two, at least 2"):
+            resolve(f"zoo:large?{wrong}")
+    for wrong in ("deepen=0", "deepen=1", "deepen=-3"):
+        with pytest.raises(ValueError, match="deepen .* at least 2"):
+            resolve(f"zoo:large?{wrong}")
     with pytest.raises(ValueError, match="has no options"):
         resolve("zoo:mid?eps=1")
     with pytest.raises(ValueError, match="zoo train"):
@@ -240,6 +248,65 @@ def test_large_is_decided_by_its_seed_and_made_lazily() -> None:
         assert torch.equal(one.tensor(name), again.tensor(name))
         assert not torch.equal(one.tensor(name), other.tensor(name))
         assert one.tensor(name).dtype == torch.bfloat16
+
+
+DEFAULT_BITS = {  # of zoo:large?eps=0.2&seed=3, when it could be made in this size only
+    "model.embed_tokens.weight": "7ffb07d226d4eeef",
+    "model.norm.weight": "ae136798ed306bfb",
+    "model.layers.0.self_attn.q_proj.weight": "fb7950ba28b39d31",
+    "model.layers.5.self_attn.o_proj.weight": "97c0212f66de827a",
+    "model.layers.14.mlp.gate_proj.weight": "53476f5a3e94101d",
+    "model.layers.15.mlp.down_proj.weight": "5a35a8c8ef96c9e9",
+}
+
+
+@pytest.mark.parametrize("options", ["", "&widen=2&deepen=2"])
+def test_twice_as_wide_and_deep_is_bit_for_bit_what_it_was(options: str) -> None:
+    large = resolve(f"zoo:large?eps=0.2&seed=3{options}")
+    assert large.name == "zoo:large?eps=0.2&seed=3"
+    for name, expected in DEFAULT_BITS.items():
+        bits = large.tensor(name).contiguous().view(torch.int16).numpy().tobytes()
+        assert hashlib.sha256(bits).hexdigest()[:16] == expected, name
+
+
+@pytest.mark.parametrize(("widen", "deepen"), [(4, 2), (2, 3), (8, 3)])
+def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int) -> None:
+    trunk = resolve("zoo:trunk", quick)
+    name = f"zoo:large?eps=0&seed=7&widen={widen}&deepen={deepen}"
+    source = resolve(name, quick)
+    assert source.name == name
+    assert source.config.hidden_size == widen * trunk.config.hidden_size
+    assert source.config.num_hidden_layers == deepen * trunk.config.num_hidden_layers
+    small, large = hf_model(trunk), hf_model(source)
+    tokens = ids(vocab=384)
+    with torch.no_grad():
+        a = small(tokens, output_hidden_states=True)
+        b = large(tokens, output_hidden_states=True)
+    torch.testing.assert_close(a.logits, b.logits, atol=1e-4, rtol=1e-4)
+    for exit_layer in (1, 2, 4):
+        before, after = a.hidden_states[exit_layer], b.hidden_states[deepen * exit_layer]
+        torch.testing.assert_close(before.repeat(1, 1, widen), after, atol=1e-4, rtol=1e-4)
+
+
+def test_width_changes_the_cost_and_not_the_law(quick: Path) -> None:
+    two, eight, trunk = (
+        hf_model(resolve(name, quick))(ids(vocab=384)).logits.detach()
+        for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
+    )
+    torch.testing.assert_close(two, eight, atol=1e-3, rtol=1e-3)
+    assert (two - trunk).abs().max() > 0.1  # random branches matter at this eps
+
+
+def test_branches_after_one_layer_share_the_deviation() -> None:
+    one, four = (resolve(f"zoo:large?eps=0.2&deepen={1 + n}") for n in (1, 4))
+    for part in ("self_attn.o_proj", "mlp.down_proj"):
+        alone = one.tensor(f"model.layers.7.{part}.weight").float().square().mean()
+        shared = [
+            four.tensor(f"model.layers.{layer}.{part}.weight").float().square().mean()
+            for layer in range(16, 19)  # of trunk layer 3, as layer 7 above
+        ]
+        for each in shared:
+            assert 4 * each.item() == pytest.approx(alone.item(), rel=0.02)
 
 
 # -- command line -------------------------------------------------------------------------------

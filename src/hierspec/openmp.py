@@ -5,7 +5,7 @@ waiting) must be woken for each, which takes longer than many a region; threads 
 starve each other as soon as anything else runs on a machine with few cores: a forward can take a
 second. Between the two: spin for about 10 µs, then sleep. On two Zen 5 cores a check of 12 tokens
 by a model of 116 M parameters takes 19.1 ms asleep, 13.4 ms so, 12.6 ms spinning without end; with
-two such processes at once 21, 26 and hundreds of ms. GNU OpenMP (torch's on Linux) reads these
+two such processes at once 21, 26 and up to hundreds of ms. GNU OpenMP (torch's on Linux) reads these
 variables once; others ignore ``GOMP_SPINCOUNT``.
 """
 
@@ -23,14 +23,6 @@ def prepare() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
 
 
-def spins() -> bool:
-    """Whether threads spin before they sleep, so that handing work over is cheap."""
-    count = os.environ.get("GOMP_SPINCOUNT")
-    if count is not None:
-        return count.strip() != "0"
-    return os.environ.get("OMP_WAIT_POLICY", "").strip().upper() != "PASSIVE"
-
-
 def settings() -> dict[str, str | None]:
-    """The variables as they stand, for records of measurements."""
+    """The variables as they stand, for records of what was measured."""
     return {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
