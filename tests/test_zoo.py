@@ -191,10 +191,10 @@ def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no number"):
             resolve(f"zoo:large?{wrong}")
     for wrong in ("widen=0", "widen=1", "widen=3", "widen=-2", "widen=12"):
-        with pytest.raises(ValueError, match="widen .* power of two, at least 2"):
+        with pytest.raises(ValueError, match=r"widen .* power of two, at least 2"):
             resolve(f"zoo:large?{wrong}")
     for wrong in ("deepen=0", "deepen=1", "deepen=-3"):
-        with pytest.raises(ValueError, match="deepen .* at least 2"):
+        with pytest.raises(ValueError, match=r"deepen .* at least 2"):
             resolve(f"zoo:large?{wrong}")
     with pytest.raises(ValueError, match="has no options"):
         resolve("zoo:mid?eps=1")

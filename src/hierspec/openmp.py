@@ -5,8 +5,9 @@ waiting) must be woken for each, which takes longer than many a region; threads 
 starve each other as soon as anything else runs on a machine with few cores: a forward can take a
 second. Between the two: spin for about 10 µs, then sleep. On two Zen 5 cores a check of 12 tokens
 by a model of 116 M parameters takes 19.1 ms asleep, 13.4 ms so, 12.6 ms spinning without end; with
-two such processes at once 21, 26 and up to hundreds of ms. GNU OpenMP (torch's on Linux) reads these
-variables once; others ignore ``GOMP_SPINCOUNT``.
+two such processes at once 21, 26 and up to hundreds of ms.
+
+GNU OpenMP (torch's on Linux) reads these variables once; others ignore ``GOMP_SPINCOUNT``.
 """
 
 from __future__ import annotations

@@ -150,7 +150,9 @@ def inflate(
         widen: how many times as wide; a power of two, at least 2.
         deepen: how many times as deep; at least 2.
     """
-    assert widen >= WIDEN and widen & (widen - 1) == 0 and deepen >= DEEPEN, (widen, deepen)
+    assert widen >= WIDEN, widen
+    assert widen & (widen - 1) == 0, widen
+    assert deepen >= DEEPEN, deepen
     values = trunk.config.to_dict()
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
         values[size] *= widen
