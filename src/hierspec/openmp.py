@@ -24,6 +24,14 @@ def prepare() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
 
 
+def spins() -> bool:
+    """Whether threads spin before they sleep, so that handing work over is cheap."""
+    count = os.environ.get("GOMP_SPINCOUNT")
+    if count is not None:
+        return count.strip() != "0"
+    return os.environ.get("OMP_WAIT_POLICY", "").strip().upper() != "PASSIVE"
+
+
 def settings() -> dict[str, str | None]:
     """The variables as they stand, for records of what was measured."""
     return {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
