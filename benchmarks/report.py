@@ -9,6 +9,8 @@ import json
 from typing import Any
 
 import common
+import report_bench
+import report_papers
 import report_planning
 
 PAGE = common.ROOT / "docs" / "results.md"
@@ -173,8 +175,37 @@ def lean(data: dict[str, Any]) -> str:
     )
 
 
+def benches() -> list[dict[str, Any]]:
+    """The results of ``hierspec bench``, the largest eps first."""
+    paths = sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)
+    return [{**json.loads(path.read_text()), "file": path.name} for path in paths]
+
+
+def pictures(found: list[dict[str, Any]]) -> None:
+    """Of the first bench, and one page that stands alone for all."""
+    from hierspec.bench import page
+    from hierspec.bench.pictures import draw
+
+    if found:
+        draw(found[0], PAGE.parent / report_bench.PICTURES)
+        titled = {one["settings"]["target"]: one for one in found}
+        page.write_many(titled, PAGE.parent / "report.html")
+
+
 def main() -> None:
     parts = [INTRO.strip()]
+    found = benches()
+    pictures(found)
+    parts += [report_bench.bench(data, table, where) for data in found]
+    for name, section in (
+        ("batch", report_bench.batch),
+        ("verification", report_bench.verification),
+        ("waiting", report_bench.waiting),
+        ("heads", report_bench.heads),
+    ):
+        data = load(name)
+        if data is not None:
+            parts.append(section(data, table, where))
     for name, section in (
         ("speed", speed),
         ("speed_temperature_1", speed_again),
@@ -199,6 +230,7 @@ def main() -> None:
         parts.append(notes.read_text().strip())
     PAGE.write_text("\n\n".join(parts) + "\n")
     print(f"wrote {PAGE.relative_to(common.ROOT)}")
+    report_papers.write(table, where)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,9 @@ def test_orders_tails_temperatures_and_windows_are_named():
     assert 2 not in out["levels"]
     windowed = [NGRAM, LOOKUP, {**DRAFT, "window": {"kind": "entropy"}}, EXIT, TARGET]
     assert "the entropy window" in export(plan, "vllm", windowed)["note"]
+    headed = [NGRAM, LOOKUP, DRAFT, {**EXIT, "head": "heads"}, TARGET]
+    plan = planned(levels=(3, 4), budgets=(4,))
+    assert "a trained head of the exit's own" in export(plan, "transformers", headed)["note"]
 
 
 def test_zoo_names_are_explained():

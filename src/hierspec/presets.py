@@ -17,6 +17,7 @@ from .systems import Models
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 DEFAULT_TARGET = "zoo:large"
 DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
+_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
 
 PAPERS = {
     "P1": "Hierarchical speculative decoding with a K-level model hierarchy and optimal planning",
@@ -173,6 +174,13 @@ def preset(
 
     models = Models(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
     return PRESETS[name].make(models)
+
+
+def shipped_drafts(target: str) -> tuple[str, ...]:
+    """The default drafts that are smaller than a target of the shipped family; none for others."""
+    name = target.partition("?")[0]
+    smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
+    return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)
 
 
 def target_config(model: str) -> Any:

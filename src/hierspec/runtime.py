@@ -119,11 +119,12 @@ class Runtime:
         """
         model: Any = node.model  # type: ignore[union-attr]
         temperature = node.temperature  # type: ignore[union-attr]
-        queries, jobs = [], []
+        queries, jobs, counts = [], [], []
         for task, draft, number in zip(group, drafts, numbers or [0] * len(group), strict=True):
             sequence, request = task.sequence, task.request
             context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
-            start = len(context) - len(draft) if back else len(context)
+            counts.append(len(draft) + 1 if back else 1)
+            start = len(context) + 1 - counts[-1]
             queries.append(Query(sequence.slot(model, number), context, start))
             jobs.append(
                 Job(
@@ -131,7 +132,7 @@ class Runtime:
                     temperature=None if sequence.params.greedy else temperature,
                     context=context,
                     start=start,
-                    num_rows=queries[-1].num_rows,
+                    num_rows=counts[-1],
                     prompt_length=sequence.num_prompt,
                     vocab_size=self.vocab_size,
                     history=sequence.history,
@@ -147,7 +148,7 @@ class Runtime:
             scores = model.score(queries)
         stats.forward_seconds += time.perf_counter() - began
         stats.calls += 1
-        return scores, laws(jobs, scores), [query.num_rows for query in queries]
+        return scores, laws(jobs, scores), counts
 
     def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
         """Token by token, all sequences side by side, each until its own window stops it."""

@@ -23,12 +23,11 @@ from ..bench.run import Bench, Settings
 from ..bench.table import pictures
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
+from ..presets import shipped_drafts
 from ..profiling import texts
 from ..prompts import read_prompt_file
 from .profile import progress
 
-_SIZES = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")
-_DRAFTS = ("zoo:small", "zoo:trunk")
 _NUM_PROMPTS = 16
 _WIDTH = 140  # where nobody says how wide the output is
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
@@ -102,7 +101,7 @@ def run(options: Options) -> int:
         torch.set_num_threads(options.threads)
     prompts = _prompts(options)
     entries = select(options.methods, known)
-    drafts = _drafts(options.target) if options.drafts is None else options.drafts
+    drafts = shipped_drafts(options.target) if options.drafts is None else options.drafts
     settings = Settings(
         target=options.target,
         dtype=options.dtype,
@@ -228,15 +227,6 @@ def _mixed(built_in: Sequence[str]) -> list[str]:
     half = len(built_in) // 2
     pairs = zip(built_in[:half], built_in[half:], strict=True)
     return [text for pair in pairs for text in pair]
-
-
-def _drafts(target: str) -> tuple[str, ...]:
-    """The shipped drafts that are smaller than a target of the same family."""
-    name = target.partition("?")[0]
-    if name not in _SIZES:
-        return ()
-    smaller = _SIZES[: _SIZES.index(name)]
-    return tuple(draft for draft in _DRAFTS if draft in smaller)
 
 
 def _notes(options: Options, prompts: Prompts) -> list[str]:

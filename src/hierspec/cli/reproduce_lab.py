@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
+from ..presets import shipped_drafts
 
 if TYPE_CHECKING:
     from ..bench.ours import Models
     from ..reproduce.lab import Lab, Report
 
 TARGET = "zoo:large?eps=0.2"
-DRAFTS = {  # of the shipped family, by target
-    "zoo:large": ("zoo:small", "zoo:trunk"),
-    "zoo:trunk": ("zoo:small",),
-    "zoo:mid": ("zoo:small",),
-}
 NUM_PROMPTS, MAX_NEW_TOKENS, TEMPERATURES = 8, 64, (0.0, 1.0)
 LONGEST = 512  # tokens of a prompt: its end counts, and reading it should not be what is measured
 
@@ -74,7 +70,7 @@ def make_lab(options: LabOptions, report: Report) -> Lab:
     )
     drafts = options.drafts
     if drafts is None:
-        drafts = DRAFTS.get(target.model.partition("?")[0], ())
+        drafts = shipped_drafts(target.model)
     models = Models(target, drafts)
     report(f"loading {target.model}", 0.0)
     tokens = options.max_new_tokens or MAX_NEW_TOKENS

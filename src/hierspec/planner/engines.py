@@ -48,6 +48,8 @@ def inexpressible(engine: Engine, model: Model | None) -> str | None:
         return WORDS[method]
     if model.get("temperature") is not None:
         return "a temperature of the drafter's own"
+    if model.get("head") is not None:
+        return "a trained head of the exit's own"
     window = model.get("window", "fixed")
     kind = window.get("kind") if isinstance(window, Mapping) else window
     return None if kind == "fixed" else f"the {kind} window"

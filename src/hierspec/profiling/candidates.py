@@ -20,7 +20,7 @@ from ..config import (
 from ..drafters.prompt_lookup import PromptLookup
 from ..windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 
-_OPTIONS = ("temperature", "window", "dtype", "backend")
+_OPTIONS = ("temperature", "window", "dtype", "backend", "head")
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # no prices of theirs are measured
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # the planner's to choose
 

@@ -1,0 +1,209 @@
+"""The sections of ``docs/results.md`` on methods side by side, batches, verification and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hierspec.bench.pages.details import command
+from hierspec.bench.summary import ratio
+from hierspec.bench.table import equality, ran, short
+
+Table = Callable[[list[str], list[list[str]]], str]
+Where = Callable[[dict[str, Any]], str]
+PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
+
+
+def bench(data: dict[str, Any], table: Table, where: Where) -> str:
+    """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
+    settings = data["settings"]
+    again = command(data).replace("results.json", f"benchmarks/results/{data['file']}")
+    parts = [
+        f"## Methods side by side: {settings['target']}",
+        *data["notes"],
+        f"`{again}`",
+        where(data) + f" Floor of plain decoding: {data['floor']['ms_per_token']:.1f} ms a token.",
+    ]
+    for cell in data["cells"]:
+        parts.append(f"### Temperature {cell['temperature']:g}, {settings['num_prompts']} prompts")
+        records = sorted(ran(cell), key=lambda r: -r["summary"]["speedup"]["median"])
+        rows = [_row(cell, record) for record in records]
+        parts.append(table(list(_HEAD), rows))
+        left = [f"{r['name']} ({r['skipped']})" for r in cell["methods"] if r["skipped"]]
+        if left:
+            parts.append("Not run: " + "; ".join(left) + ".")
+        parts.append("; ".join(_comparisons(records)) + ".")
+    if settings["target"].endswith("eps=0.2"):
+        parts += [
+            f"![{name}]({PICTURES}/{stem}.svg)"
+            for name, stem in (
+                ("Speed-ups, greedy", "speedup-t0"),
+                ("Speed-ups, temperature 1", "speedup-t1"),
+                ("Where the time goes, temperature 1", "time-t1"),
+                ("Tokens per target call, temperature 1", "tokens-per-call-t1"),
+            )
+        ]
+    return "\n\n".join(parts)
+
+
+_HEAD = (
+    "method",
+    "configuration",
+    "ms a token",
+    "tokens/s",
+    "over plain",
+    "over transformers' best",
+    "tokens a target call",
+    "ms outside forwards",
+    "predicted ms",
+    "text",
+)
+
+
+def _row(cell: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    found = record["summary"]
+    ms, over = found["ms_per_token"], found["speedup"]
+    best, overhead = found["speedup_over_best_transformers"], found["overhead_ms_per_token"]
+    if cell["temperature"] == 0:
+        text = equality(cell, record).plain
+    else:
+        likelihood = found["logprob"]
+        ok = "same law" if likelihood["within_noise"] else "OTHER LAW"
+        text = f"{ok} ({likelihood['difference_from_plain']:+.2f} nats)"
+    return [
+        record["name"],
+        short(record["configuration"]),
+        f"{ms['median']:.2f} ± {ms['standard_error']:.2f}",
+        f"{found['tokens_per_second']:.0f}",
+        f"{over['median']:.2f}× [{over['low95']:.2f}, {over['high95']:.2f}]",
+        f"{best['median']:.2f}×" if best else "",
+        _number(found["mean_acceptance_length"]),
+        _number(overhead and overhead["median"]),
+        _number(record["predicted_ms_per_token"]),
+        text,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _comparisons(records: list[Any]) -> list[str]:
+    """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
+    named = {record["name"]: record for record in records}
+    out = []
+    singles = [named[name] for name in ("branch", "speculative") if name in named]
+    if singles:
+        single = min(singles, key=lambda r: r["summary"]["ms_per_token"]["median"])
+        for name in ("hierarchy", "planned"):
+            if name in named:
+                found = ratio(_times(single), _times(named[name]))
+                out.append(
+                    f"{name} over the best single draft ({single['name']}) "
+                    f"{found['median']:.2f}× [{found['low95']:.2f}, {found['high95']:.2f}]"
+                )
+    return out
+
+
+def _times(record: Mapping[str, Any]) -> list[float]:
+    runs = sorted(record["runs"], key=lambda run: run["prompt"])
+    return [run["ms_per_token"] for run in runs]
+
+
+def batch(data: dict[str, Any], table: Table, where: Where) -> str:
+    size = str(data["batch_size"])
+    rows = []
+    for temperature, cell in data["temperatures"].items():
+        for name, found in cell.items():
+            gain, speed = found["throughput_gain"], found["tokens_per_second"]
+            one, many = (short({"levels": found["levels"][b]}) for b in ("1", size))
+            rows.append(
+                [
+                    temperature,
+                    name,
+                    f"{speed['1']:.0f}",
+                    f"{speed[size]:.0f}",
+                    f"{gain['median']:.2f}×",
+                    f"{one} / {many}" if one else "",
+                ]
+            )
+    head = ["temperature", "method", "tokens/s alone", f"tokens/s, {size} together", "gain", "best"]
+    return "\n\n".join(
+        [
+            "## Eight sequences together",
+            f"`python benchmarks/batch.py --prompts humaneval.jsonl`: {data['target']}, prompts of "
+            "different lengths, wall time with the reading of the prompts; each batch size with "
+            "the best budgets of the same grid, found on other prompts.",
+            where(data),
+            table(head, rows),
+        ]
+    )
+
+
+def heads(data: dict[str, Any], table: Table, where: Where) -> str:
+    rows = [
+        [
+            model["model"],
+            model["kind"],
+            layer,
+            f"{before['acceptance']:.3f}",
+            f"{model['held_out']['after'][layer]['acceptance']:.3f}",
+        ]
+        for model in data["results"]
+        for layer, before in model["held_out"]["before"].items()
+    ]
+    return "\n\n".join(
+        [
+            "## Exit heads",
+            "`python benchmarks/heads.py --prompts humaneval.jsonl`: acceptance of an early exit's "
+            "tokens on held-out text at temperature 1, before and after its head was trained.",
+            where(data),
+            table(["model", "kind", "exit", "before", "after"], rows),
+        ]
+    )
+
+
+def verification(data: dict[str, Any], table: Table, where: Where) -> str:
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    for row in data["rows"]:
+        for rule, shares in row["shares"].items():
+            pair = (100 * shares["verification"], 100 * shares["sampling"])
+            found.setdefault((row["batch"], rule, row["dtype"]), []).append(pair)
+    rows = []
+    for (size, rule, dtype), shares in found.items():
+        verifying, sampling = zip(*shares, strict=True)
+        rows.append(
+            [
+                str(size),
+                rule,
+                dtype,
+                f"{min(verifying):.2f}–{max(verifying):.2f} %",
+                f"{min(sampling):.1f}–{max(sampling):.1f} %",
+            ]
+        )
+    return "\n\n".join(
+        [
+            "## Verification at a vocabulary of 151,936",
+            "`python benchmarks/verification.py`: share of a round's time, where forwards cost "
+            "what reading their weights once costs (a draft of 0.5 B and a target of 7 B "
+            "parameters), for drafts of 4 to 15 tokens.",
+            where(data),
+            table(["sequences", "rule", "scores", "verification", "laws and draws"], rows),
+        ]
+    )
+
+
+def waiting(data: dict[str, Any], table: Table, where: Where) -> str:
+    rows = [
+        [name, kind, *(f"{ms:.1f}" for ms in found.values())]
+        for name, kinds in data["ms"].items()
+        for kind, found in kinds.items()
+    ]
+    return "\n\n".join(
+        [
+            "## How threads wait",
+            f"`python benchmarks/waiting.py`: milliseconds of a forward of {data['target']} on two "
+            "threads, by what OpenMP's threads do between pieces of work.",
+            table(["waiting", "processes", "one row", "twelve rows"], rows),
+        ]
+    )

@@ -1,0 +1,106 @@
+"""Write ``docs/papers/results.md`` from what ``hierspec reproduce`` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import common
+
+from hierspec.reproduce import MEASURED
+from hierspec.reproduce.drawing import draw
+from hierspec.reproduce.figures import Curve, Figure, Grid
+
+FOLDER = common.ROOT / "docs" / "papers"
+INTRO = """# The papers' experiments, measured here
+
+Written by `python benchmarks/report.py` from `benchmarks/results/reproduce-*.json`. Printed values
+come from the papers' models and machines: compare the shape, not the digits. `zoo:large` is a
+synthetic cost with a real distribution. These are short runs (a few prompts each, see each
+section): they show directions, and intervals say how little more."""
+
+
+def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> None:
+    """The page, and its figures beside it; nothing without results."""
+    parts = [INTRO]
+    for name, (_, shows) in MEASURED.items():
+        path = common.RESULTS / f"reproduce-{name}.json"
+        if path.exists():
+            parts.append(_section(name, shows, json.loads(path.read_text()), table, where))
+    if len(parts) > 1:
+        page = FOLDER / "results.md"
+        page.write_text("\n\n".join(parts) + "\n")
+        print(f"wrote {page.relative_to(common.ROOT)}")
+
+
+def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any) -> str:
+    measured = data["measured_on"]
+    prompts = measured["prompts"]
+    parts = [
+        f"## {shows}",
+        f"`hierspec reproduce {name} --target {measured['target']} --prompts "
+        f"{prompts.get('file', 'FILE')} --num-prompts {prompts['count']} --max-new-tokens "
+        f"{measured['max_new_tokens']}`",
+    ]
+    if "environment" in measured:
+        parts.append(where(measured))
+    for one in data["tables"]:
+        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table)]
+        parts += [f"- {note}" for note in one["notes"]]
+    for number, one in enumerate(data["figures"], 1):
+        picture = FOLDER / "pictures" / f"{name}-{number}.svg"
+        picture.parent.mkdir(exist_ok=True)
+        draw(_figure(one), picture)
+        parts += [f"![{one['name']}: {one['caption']}](pictures/{picture.name})"]
+        parts += [f"- {note}" for note in one["notes"]]
+    return "\n\n".join(parts)
+
+
+def _rows(one: dict[str, Any], table: Any) -> str:
+    """Printed and measured side by side, then what is only measured."""
+    rows = one["rows"]
+    if not rows:
+        return ""
+    head: list[str] = []
+    for key, value in rows[0].items():
+        is_cell = isinstance(value, dict) and "printed" in value
+        head += [f"{key}, printed", f"{key}, here"] if is_cell else [key.replace("_", " ")]
+    shown = []
+    for row in rows:
+        cells: list[str] = []
+        for value in row.values():
+            if isinstance(value, dict) and "printed" in value:
+                cells += [f"{value['printed']:g}", _plainly(value["computed"])]
+            else:
+                cells.append(_plainly(value))
+        shown.append(cells)
+    return table(head, shown)
+
+
+def _plainly(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _figure(data: dict[str, Any]) -> Figure:
+    """A figure as :meth:`hierspec.reproduce.figures.Figure.to_dict` wrote it."""
+    grid = data.get("grid")
+    return Figure(
+        data["name"],
+        data["caption"],
+        data["x"],
+        data["y"],
+        tuple(
+            Curve(c["label"], tuple(c["x"]), tuple(c["y"]), c["kind"], tuple(c.get("spread", ())))
+            for c in data.get("curves", ())
+        ),
+        grid
+        and Grid(
+            tuple(grid["rows"]), tuple(grid["columns"]), tuple(tuple(r) for r in grid["values"])
+        ),
+        tuple(data["notes"]),
+    )

@@ -1,0 +1,98 @@
+"""What it costs how OpenMP's threads wait: a target's forward, alone and beside a second one.
+
+Each setting runs in processes of its own, since the variables are read once; settings take turns.
+
+    python benchmarks/waiting.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import common
+
+TARGET, CONTEXT, ROWS = "zoo:large?eps=0.2", 300, (1, 12)
+SETTINGS = {
+    "sleep": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
+    "spin 1000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"},
+    "spin 4000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "4000"},
+    "spin 300000 (the library's own)": {"GOMP_SPINCOUNT": "300000"},
+}
+
+
+def forwards(repeats: int) -> dict[str, float]:
+    """Median milliseconds of a forward, by number of rows."""
+    import torch
+
+    from hierspec.bench.ours import Models
+    from hierspec.config import TargetConfig
+    from hierspec.lm.base import Context, Query
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+    text = torch.randint(5, 4000, (CONTEXT,), generator=torch.Generator().manual_seed(0)).tolist()
+    out = {}
+    for rows in ROWS:
+        slot = model.open()
+        model.score([Query(slot, Context(text), CONTEXT)])
+        times = []
+        for i in range(repeats):
+            more = tuple(5 + (i + j) % 3000 for j in range(rows))  # never what is held already
+            began = time.perf_counter()
+            model.score([Query(slot, Context(text, more), CONTEXT + 1)])
+            times.append(1e3 * (time.perf_counter() - began))
+        out[str(rows)] = common.spread(times)["median"]
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=25, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(forwards(args.repeats)))
+        return
+    found: dict[str, Any] = {name: {"alone": [], "two at once": []} for name in SETTINGS}
+    for _ in range(args.rounds):
+        for name, variables in SETTINGS.items():
+            for kind, count in (("alone", 1), ("two at once", 2)):
+                if kind == "two at once" and name.startswith("spin 300000"):
+                    continue  # minutes a forward
+                environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+                children = [
+                    subprocess.Popen(
+                        [sys.executable, __file__, "--child", "--repeats", str(args.repeats)],
+                        env={**environment, **variables},
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                    for _ in range(count)
+                ]
+                for child in children:
+                    found[name][kind].append(json.loads(child.communicate(timeout=300)[0]))
+            print(name, found[name], flush=True)
+    medians = {
+        name: {
+            kind: {rows: common.spread([run[rows] for run in runs])["median"] for rows in runs[0]}
+            for kind, runs in kinds.items()
+            if runs
+        }
+        for name, kinds in found.items()
+    }
+    environment = {k: v for k, v in common.environment().items() if "_" not in k}
+    common.write(
+        "waiting",
+        {"environment": environment, "target": TARGET, "context": CONTEXT, "ms": medians},
+    )
+
+
+if __name__ == "__main__":
+    main()
