@@ -208,6 +208,27 @@ def test_other_settings_are_refused_by_name(written, command, capsys, tmp_path):
     path.write_text(json.dumps(other))
     assert cli.run([*command, "-o", str(path)]) == 2
     assert "threads was 999" in capsys.readouterr().err
+    other["environment"] = {**data["environment"], "GOMP_SPINCOUNT": "7"}
+    path.write_text(json.dumps(other))
+    assert cli.run([*command, "-o", str(path)]) == 2
+    assert "GOMP_SPINCOUNT was '7'" in capsys.readouterr().err
+
+
+def test_a_file_without_a_measurement_binds_nobody(tmp_path):
+    path = tmp_path / "r.json"
+    results.begin(path, results.make({"target": "mistyped"}, {}))
+    fresh = results.make({"target": "right"}, {})
+    assert results.begin(path, fresh) is fresh
+    assert json.loads(path.read_text())["settings"] == {"target": "right"}
+
+
+def test_answers_need_the_prompts_that_were_measured(written, tmp_path, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(json.dumps({"prompt": f"text {i}"}) for i in range(3)))
+    argv = ["bench", "--from", str(written), "--spec-bench", str(tmp_path / "answers.jsonl")]
+    assert cli.run([*argv, "--prompts", str(other)]) == 2
+    assert "leave --prompts out" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [other]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +261,8 @@ def test_other_files_are_refused_with_the_reason(change, says, tmp_path, capsys)
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--temperature", "-1"], "--temperature"),
         (["--from", "nowhere.json"], "nowhere.json"),
+        (["--report", "/"], "it is a folder"),
+        (["--target", "zoo:large?eps=x"], "zoo:large?eps=0.1"),
         (["--target", "zoo:small", "--max-new-tokens", "4000"], "--max-new-tokens"),
     ],
 )
@@ -248,6 +271,20 @@ def test_mistakes_are_one_line(argv, says, capsys):
     err = capsys.readouterr().err
     assert says in err
     assert "Traceback" not in err
+
+
+def test_overwriting_measures_the_profile_anew_too(monkeypatch, tmp_path, capsys):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "run", interrupt)
+    path, profile = tmp_path / "r.json", tmp_path / "r.profile.json"
+    argv = ["bench", "--target", "zoo:small", "--methods", "plain", "-o", str(path)]
+    for more, stays in (([], True), (["--overwrite"], False)):
+        profile.write_text("{}")
+        assert cli.run([*argv, *more]) == 130
+        assert profile.exists() == stays
+    assert "without --overwrite goes on" in capsys.readouterr().err
 
 
 def test_an_interruption_says_how_to_go_on(monkeypatch, tmp_path, capsys):
@@ -519,6 +556,47 @@ def test_likelihood_against_the_law_by_hand():
     assert checks.likelihood(Coin(), [0], [1], 0.5).logprob == pytest.approx(math.log(squared[1]))
 
 
+def test_a_wrong_token_is_seen_where_the_law_leaves_nothing_to_chance():
+    sure, wrong = checks.Likelihood(2, 0.0, 0.0, 0.0), checks.Likelihood(2, -900.0, -900.0, 0.0)
+    assert checks.law([sure], [sure])["within_noise"]
+    assert not checks.law([wrong], [sure])["within_noise"]
+
+
+def test_scores_of_masked_ids_leave_the_tolerance_finite():
+    class Masked:
+        """The last of three ids cannot be."""
+
+        def open(self):
+            return None
+
+        def close(self, slot):
+            pass
+
+        def score(self, queries):
+            return torch.tensor([0.0, -5.0, -math.inf]).expand(queries[0].num_rows, 3)
+
+    expected = checks._FINE_STEPS * torch.finfo(torch.float32).eps * 5
+    assert checks.tolerance(Masked(), [0]) == pytest.approx(expected)
+    assert checks.gap(Masked(), [0], [0], [1]) == 5.0
+    assert checks.gap(Masked(), [0], [0], [2]) is None
+
+
+def test_an_impossible_token_is_a_row_and_the_file_stays_json(models, monkeypatch, tmp_path):
+    honest = checks.likelihood
+
+    def masked(model, prompt, ids, temperature):
+        if list(ids) == list(range(TOKENS)):
+            return checks.Likelihood(TOKENS, -math.inf, -math.inf, 1.0)
+        return honest(model, prompt, ids, temperature)
+
+    monkeypatch.setattr(checks, "likelihood", masked)
+    path = tmp_path / "r.json"
+    bench(models, [fake_entry("fake", fixed)], path, temperatures=(1.0,)).run()
+    found = methods_of(json.loads(path.read_text()))
+    assert "probability 0" in found["fake"]["skipped"]
+    assert found["plain"]["summary"]["logprob"] is not None
+
+
 # Numbers by hand.
 
 
@@ -707,6 +785,13 @@ def test_batches_leave_out_who_has_none(models):
     assert "--batch-size 1" in found["fake"]["skipped"]
     assert found["ours"]["summary"]["same_as_plain"] == 3
     assert [run["prompt"] for run in found["ours"]["runs"]] == [0, 1, 2]
+    # Sequences share calls and weights: neither prices nor the floor are those of one alone.
+    assert found["ours"]["parameters"]
+    assert found["ours"]["summary"]["standardized_walltime_improvement"] is None
+    below = data["floor"]
+    assert below["ms_per_token"] == pytest.approx(
+        500 * below["weight_bytes"] / below["bytes_per_second"]
+    )
     with pytest.raises(Unavailable, match="--batch-size 1"):
         Guarded(Fake("x", fixed)).run(PROMPTS, Request(2))
 

@@ -364,6 +364,9 @@ def test_the_fastest_method_is_lossless():
     data = results((0.0,))
     method(data, "lossy")["summary"]["speedup"] = {"median": 9.0, "low95": 8.0, "high95": 10.0}
     assert "planned here" in fastest(data["cells"][0])
+    planned = method(data, "planned")  # it says so; one text says otherwise
+    planned["runs"][0]["same_as_plain"], planned["summary"]["same_as_plain"] = False, PROMPTS - 1
+    assert "three levels" in fastest(data["cells"][0])
     data["cells"][0]["methods"] = data["cells"][0]["methods"][:1]
     assert fastest(data["cells"][0]) == ""
 
@@ -423,6 +426,7 @@ def test_timelines_stand_at_the_end(tmp_path):
         "<style>.a{fill:url('x.png')}</style>",
         '<image width="1"/>',
         '<rect style="fill:url(x.png)"/>',
+        "<desc><p><![CDATA[><script>alert(1)</script>]]></p></desc>",
         "<rect>",
     ],
 )

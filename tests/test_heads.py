@@ -391,6 +391,8 @@ def test_excerpts_come_from_as_many_texts_as_there_are() -> None:
     assert sum(map(len, rows)) == 1000  # the long one makes up for the short one
     assert sum(map(len, encoded(["a" * 40, "b" * 80], letters, 1000, 8, 0))) == 30
     assert torch.equal(*(torch.cat(encoded(texts, letters, 200, 8, 3)) for _ in range(2)))
+    for limit in (0, -5):  # all that may be used is kept back
+        assert sum(map(len, encoded(texts, letters, limit, 8, 0))) == 0
 
 
 def test_what_is_measured_is_not_trained_on() -> None:

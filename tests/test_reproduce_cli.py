@@ -181,6 +181,16 @@ def test_defaults(hierspec, toy, monkeypatch):
     assert toy.lab.source == {"file": "built in"}
 
 
+def test_what_is_no_number_is_null(hierspec, toy, tmp_path):
+    table = Table("T", "", "x", (), (Row("one", (), (float("nan"), 1.5)),), ("error", "n"))
+    toy.answer = Reproduction("toy", (table,))
+    status, out, _ = hierspec("toy", *SMALL, "--json", "--output", tmp_path / "x.json")
+    assert status == 0
+    for text in (out, (tmp_path / "x.json").read_text()):
+        (row,) = json.loads(text, parse_constant=pytest.fail)["tables"][0]["rows"]
+        assert (row["error"], row["n"]) == (None, 1.5)
+
+
 def test_what_a_module_says_of_its_machine_stays(hierspec, toy):
     toy.answer = Reproduction("toy", (TABLE,), measured_on={"target": "another"})
     _, out, _ = hierspec("toy", *SMALL, "--json")
@@ -263,6 +273,10 @@ def test_all_goes_on_where_a_kind_cannot_run(hierspec, toy, quick, tmp_path, mon
     assert status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.json", "p1-tables.json"]
     assert "toy: left out: needs two drafts" in err.splitlines()
+    toy.answer = RuntimeError("out of\nsorts")
+    status, _, err = hierspec("all", *SMALL, "--output", tmp_path)
+    assert status == 0
+    assert "toy: left out: RuntimeError: out of sorts" in err.splitlines()
     toy.answer = KeyboardInterrupt()
     status, _, err = hierspec("all", *SMALL, "--output", tmp_path)
     assert status == 130

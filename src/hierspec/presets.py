@@ -20,11 +20,12 @@ DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
 _FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
 
 PAPERS = {
-    "P1": "Hierarchical speculative decoding with a K-level model hierarchy and optimal planning",
-    "P2": "Interleaved speculative decoding with three models",
-    "P3": "HiSpec: early-exit hierarchies sharing keys, values and hidden states",
-    "P4": "Hierarchical (branch-resampling) joint verification",
-    "P5": "Hierarchical speculative decoding with dynamic windows",
+    "P1": "Fast inference via hierarchical speculative decoding",
+    "P2": "An exploration of hierarchical speculative decoding (Chen)",
+    "P3": "HiSpec: hierarchical speculative decoding for LLMs",
+    "P4": "Overcoming joint intractability with lossless hierarchical speculative decoding",
+    "P5": "Hierarchical speculative decoding with dynamic windows for efficient language model "
+    "inference (Syu and Lee)",
     "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
     "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",

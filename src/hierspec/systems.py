@@ -170,7 +170,11 @@ def interleaved(models: Models) -> HierarchyConfig:
 
 
 def horizontal(models: Models) -> HierarchyConfig:
-    """All tokens of the larger model first: never worse than interleaving [MATH §2]."""
+    """All tokens of the larger model first.
+
+    No fewer tokens a call than interleaving wherever the larger model's are kept at least as often
+    as the small one's [MATH §2].
+    """
     small, mid = models.pair("horizontal")
     return models.under(ConcatenateConfig(parts=((draft(mid, 4),), (draft(small, 4),))))
 
@@ -195,7 +199,10 @@ def hispec(models: Models) -> HierarchyConfig:
 
 
 def layerskip(models: Models) -> HierarchyConfig:
-    """One exit drafts. P1's best single exits lie near a quarter of the depth (Table 3)."""
+    """One exit drafts (Elhoushi et al., 2024), after a quarter of the layers.
+
+    P1's best single exits of such models are 8 of 32, 15 of 40 and 19 of 80 layers (Table 3).
+    """
     (layer,) = models.exits("layerskip", 1 / 4)
     return models.under(EarlyExitConfig(exit_layer=layer, num_speculative_tokens=4))
 

@@ -23,6 +23,7 @@ MOST_LAW_DEVIATION = 4.0  # of all tokens against the law itself: 0.006 %
 # coarse type rounds the score itself, a fine one shows what many layers add up.
 _STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
 _FINE_STEPS = 32.0
+_LEAST = 1e-9  # nats: the deviation of a law that leaves nothing to chance, above rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +91,23 @@ def gap(
     """How far the less likely of two outputs' first differing tokens lies below the best score.
 
     In logits of one teacher-forced pass: near 0 where the two best scores tie, and rounding
-    decides. ``None``: the outputs are equal, or one merely ends sooner.
+    decides. ``None``: the outputs are equal, or one merely ends sooner, or the target's scores say
+    that one of the tokens cannot be.
     """
     at = first_difference(plain, ids)
     if at is None or at >= min(len(plain), len(ids)):
         return None
     row = scores(model, prompt, plain[: at + 1])[at].double()
-    return float(row.max() - min(row[plain[at]], row[ids[at]]))
+    found = float(row.max() - min(row[plain[at]], row[ids[at]]))
+    return found if math.isfinite(found) else None  # a results file holds finite numbers alone
 
 
 def tolerance(model: LanguageModel, prompt: Sequence[int]) -> float:
     """The largest :func:`gap` that rounding in the model's data type explains, in logits."""
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
     dtype = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
-    size = float(scores(model, prompt[:-1] or prompt, prompt[-1:]).abs().max())
+    found = scores(model, prompt[:-1] or prompt, prompt[-1:])
+    size = float(found.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
     return _STEPS.get(dtype, _FINE_STEPS) * torch.finfo(dtype).eps * max(1.0, size)
 
 
@@ -121,7 +125,7 @@ def law(
     count = len(differences)
     error = statistics.stdev(differences) / math.sqrt(count) if count > 1 else None
     spent = math.sqrt(sum(one.variance for one in found))
-    law_z = sum(one.surplus for one in found) / spent if spent > 0 else 0.0
+    law_z = sum(one.surplus for one in found) / max(spent, _LEAST)
     paired_ok = is_plain or count < 2 or abs(deviation(differences)) <= MOST_DEVIATION
     return {
         "mean": statistics.fmean(one.per_token for one in found),

@@ -22,20 +22,21 @@ _SECONDS = 0.4
 parameters = functools.cache(count)
 
 
-def floor(models: Models) -> dict[str, float] | None:
-    """``weight_bytes`` a token reads, ``bytes_per_second`` of memory, ``ms_per_token``.
+def floor(models: Models, batch_size: int = 1) -> dict[str, float] | None:
+    """``weight_bytes`` a forward reads, ``bytes_per_second`` of memory, ``ms_per_token``.
 
-    ``None`` where the target's weights cannot be counted.
+    A forward writes a token of each sequence of a batch. ``None`` where the target's weights cannot
+    be counted.
     """
     try:
         weight_bytes = read_per_token(models)
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, OSError):
         return None
     speed = bandwidth(models.plain.root.model.device)
     return {
         "weight_bytes": weight_bytes,
         "bytes_per_second": speed,
-        "ms_per_token": 1e3 * weight_bytes / speed,
+        "ms_per_token": 1e3 * weight_bytes / speed / batch_size,
     }
 
 

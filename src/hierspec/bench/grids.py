@@ -1,7 +1,8 @@
 """Our methods as small grids of configurations, as many for each as for what it is compared with.
 
-A method with a budget to choose gets ``TRIALS`` configurations, whatever it is made of, so that
-none wins by having been tuned harder.
+A method with one budget to choose, or a chain of draft models, gets ``TRIALS`` configurations, so
+that none of them wins by having been tuned harder. Presets with several budgets get fewer: theirs,
+scaled together.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,14 +68,19 @@ class _Judge:
     def _likelihood(self, run: dict[str, Any]) -> checks.Likelihood:
         prompt = self.bench.measured[run["prompt"]]
         found = checks.likelihood(self.target, prompt, run["token_ids"], self.cell.temperature)
+        if not math.isfinite(found.logprob):
+            raise Unavailable(
+                f"prompt {run['prompt'] + 1}: the target gives a token of the output probability "
+                "0, or scores that are no numbers"
+            )
         run["logprob_per_token"] = found.per_token
         return found
 
     def _summed(self, record: dict[str, Any], method: Method) -> dict[str, Any]:
         record["parameters"] = floor.level_parameters(method)
-        out = summary.summary(
-            record["runs"], self.plain, None, record["parameters"], self.cell.temperature == 0
-        )
+        # Sequences of a batch share calls, and the prices are those of a call for one.
+        prices = record["parameters"] if self.bench.settings.batch_size == 1 else None
+        out = summary.summary(record["runs"], self.plain, None, prices, self.cell.temperature == 0)
         out["peak_memory_bytes"] = self._memory(method)
         if self.bench.categories:
             out["by_category"] = self._by_category(record["runs"])
@@ -91,6 +97,8 @@ class _Judge:
 
     def _predicted(self, configuration: dict[str, Any]) -> float | None:
         bench = self.bench
+        if bench.settings.batch_size > 1:  # the profile is of one sequence at a time
+            return None
         prompt = sum(map(len, bench.measured)) / len(bench.measured)
         context = prompt + bench.settings.max_new_tokens / 2
         return planned.predicted_ms(bench.models, configuration, self.cell.temperature, context)

@@ -16,7 +16,9 @@ from typing import Any
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 # What two parts of one measurement must share; a commit may change, and is noted.
-SAME_MACHINE = ("versions", "cpu", "cores", "threads", "accelerator")
+SAME_MACHINE = (
+    "versions", "cpu", "cores", "threads", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "accelerator",
+)  # fmt: skip
 
 
 def make(
@@ -86,6 +88,8 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 def begin(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> dict[str, Any]:
     """``fresh`` (of :func:`make`), or what an interrupted run with the same settings left there.
 
+    A file without a cell holds no measurement, and its settings bind nobody.
+
     Raises:
         ValueError: the file holds something else, is finished, or was begun with other settings
             or on another machine; says what differs.
@@ -100,8 +104,9 @@ def begin(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> 
             raise ValueError(
                 f"{path} holds a finished bench: --from {path} shows it, --overwrite measures anew"
             )
-        _check_same(path, data, fresh)
-        return data
+        if data["cells"]:
+            _check_same(path, data, fresh)
+            return data
     write(path, fresh)  # before minutes of work
     return fresh
 

@@ -81,7 +81,7 @@ class Bench:
         """
         if self.data["floor"] is None:
             self.report("reading memory for the floor of plain decoding", 0.0)
-            self.data["floor"] = floor.floor(self.models)
+            self.data["floor"] = floor.floor(self.models, self.settings.batch_size)
         for number, temperature in enumerate(self.settings.temperatures):
             Cell(self, temperature, number / len(self.settings.temperatures)).run()
         self.data["finished"] = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,12 +88,13 @@ def run(options: Options) -> int:
     known = catalogue()
     if options.show_list:
         return _list(known, options.as_json)
+    _check_outputs(options)
     if options.from_file is not None:
         data = files.read(options.from_file)
         tokenizer, asked = None, ()
         if options.spec_bench is not None:
+            asked = _asked(options, data["settings"])
             tokenizer = _tokenizer(data["settings"]["target"])
-            asked = _prompts(options, data["settings"]["num_prompts"]).asked
         return _show(data, options, tokenizer, asked)
     for value in options.temperatures:
         check_temperature(value, "--temperature")
@@ -119,11 +122,15 @@ def run(options: Options) -> int:
     )
     fresh = files.make(settings.to_dict(), environment(), _notes(options, prompts))
     data = files.begin(options.output, fresh, options.overwrite)
+    if options.overwrite and (profile := _profile(options)) is not None:
+        profile.unlink(missing_ok=True)  # planned methods are measured anew as well
     notes = Console(stderr=True)
     try:
         tokenizer = _measure(options, settings, entries, prompts, data, notes)
     except KeyboardInterrupt:
         how = "the same command goes on where it was" if options.output else "-o FILE keeps it"
+        if options.output and options.overwrite:
+            how = "the same command without --overwrite goes on where it was"
         _say(notes, f"interrupted: {how}")
         return 130
     if options.output is not None:
@@ -155,7 +162,7 @@ def _measure(
             models,
             prompts.tuning,
             profiling(len(tuning), max(8, min(128, 2 * settings.tune_tokens))),
-            path=options.output and options.output.with_suffix(".profile.json"),
+            path=_profile(options),
         )
         Bench(
             models=models,
@@ -169,6 +176,23 @@ def _measure(
             report=report,
         ).run()
     return models.tokenizer
+
+
+def _check_outputs(options: Options) -> None:
+    """Refuse what would fail after minutes of measuring."""
+    if options.report is not None and options.report.is_dir():
+        raise ValueError(f"cannot write a page to {options.report}: it is a folder; name a file")
+    if options.plots is not None:
+        if options.plots.exists() and not options.plots.is_dir():
+            raise ValueError(f"cannot draw into {options.plots}: it is a file; name a folder")
+        from ..planner.figures import plotting
+
+        plotting()
+
+
+def _profile(options: Options) -> Path | None:
+    """Beside the results file."""
+    return options.output and options.output.with_suffix(".profile.json")
 
 
 def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list[int]]:
@@ -222,6 +246,24 @@ def _prompts(options: Options, count: int | None = None) -> Prompts:
     )
 
 
+def _asked(options: Options, settings: Mapping[str, Any]) -> tuple[questions.Question, ...]:
+    """The questions behind the prompts of a results file; none where ``--prompts`` is not given.
+
+    Raises:
+        ValueError: other prompts were measured.
+    """
+    if options.prompts is None:
+        return ()
+    same = dataclasses.replace(options, tune_prompts=settings["tune_prompts"])
+    prompts = _prompts(same, settings["num_prompts"])
+    if prompts.identity["sha256"] != settings["prompts"]["sha256"]:
+        raise ValueError(
+            f"{options.prompts} is not what was measured on ({settings['prompts']['file']}): "
+            "give that file, or leave --prompts out"
+        )
+    return prompts.asked
+
+
 def _mixed(built_in: Sequence[str]) -> list[str]:
     """Both halves in turn: the first may be code and the second prose."""
     half = len(built_in) // 2
@@ -235,12 +277,13 @@ def _notes(options: Options, prompts: Prompts) -> list[str]:
         from ..zoo.inflate import DEFAULT_EPS
 
         eps = options.target.partition("eps=")[2].partition("&")[0]
-        value = float(eps) if eps else DEFAULT_EPS
-        known = _AGREEMENT.get(value)
-        alpha = f", α(trunk, large) = {known}" if known else ""
-        notes.append(
-            f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"
-        )
+        with contextlib.suppress(ValueError):  # told when the target is loaded, with the fix
+            value = float(eps) if eps else DEFAULT_EPS
+            known = _AGREEMENT.get(value)
+            alpha = f", α(trunk, large) = {known}" if known else ""
+            notes.append(
+                f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"
+            )
     if options.prompts is None:
         notes.append("prompts are those built in; --prompts takes others")
     if prompts.asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,7 @@ def run(options: Options) -> int:
         _say(notes, f"written to {options.output}")
     _draw(found, options, notes)
     if options.as_json:
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(_finite(found.to_dict())))
         return 0
     console = Console()
     if not console.is_terminal:
@@ -146,12 +147,19 @@ def _told(
     what: str, lab: Lab | None, path: Path, options: Options, notes: Console
 ) -> str | None:  # fmt: skip
     """Write one; ``None``, or the line that says why it is left out."""
+    from ..bench.turns import reason
+
     try:
         found = reproduce(what) if lab is None or what in COMPUTED else _measured(what, lab)
     except ValueError as error:  # models too few, or of another kind
         return f"{what}: left out: {' '.join(str(error).split())}"
+    except Exception as error:  # hours of others must not be lost to one
+        return f"{what}: left out: {reason(error)}"
     _write(found, path)
-    _draw(found, options, notes)
+    try:
+        _draw(found, options, notes)
+    except ValueError as error:  # a figure without numbers
+        _say(notes, f"{what}: not drawn: {' '.join(str(error).split())}")
     return None
 
 
@@ -163,7 +171,18 @@ def _part(
 
 
 def _write(found: Reproduction, path: Path) -> None:
-    path.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(_finite(found.to_dict()), indent=2)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """The value with ``None`` where a number is none (the error of a single value): JSON has no
+    NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _draw(found: Reproduction, options: Options, notes: Console) -> None:

@@ -75,7 +75,9 @@ class NgramPool:
         ngram_min: fewest last tokens that must be known for a proposal.
         ngram_max: most last tokens looked for; longer ones are tried first.
         shared: one pool for all sequences, earlier ones included. Then what a sequence drafts
-            depends on the others (the law of its output does not).
+            depends on the others. The law of its output does not, as long as their dice are
+            independent of its own: a seed used again drafts what the very same dice wrote before,
+            and sampling from such drafts is not exact.
     """
 
     ngram_min: int

@@ -60,7 +60,7 @@ def from_files(paths: Sequence[Path]) -> list[str]:
 def encoded(
     texts: Iterable[str], tokenizer: Any, limit: int, width: int, seed: int
 ) -> list[torch.Tensor]:
-    """``limit`` tokens of many texts: one excerpt of each, in an order of the seed's.
+    """``limit`` tokens of many texts, none below 1: one excerpt of each, in the seed's order.
 
     Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
     training are whole ones: a few long files are less varied than as many tokens of many.
@@ -70,7 +70,7 @@ def encoded(
             "the model has no tokenizer beside it, so texts mean nothing to it: put its tokenizer "
             "into its folder"
         )
-    listed = list(texts)
+    listed, limit = list(texts), max(limit, 0)
     length = width * max(1, math.ceil(limit / max(1, len(listed)) / width))
     while True:
         rows = _excerpts(listed, tokenizer, limit, length, seed)

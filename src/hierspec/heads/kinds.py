@@ -6,7 +6,7 @@ unembedding: an affine map from one layer's features to the last one's. W and b 
 *full*: the model's own final norm, then a matrix [V, d] in place of its unembedding, as in P1 §4.1.
 It starts as a copy of the model's own (and of its bias, if that has one).
 
-So both start as the exit without a head. A transform has V / d times fewer parameters: 33 times
+So both start as the exit without a head. A transform has V / d times fewer parameters: 31 times
 for a vocabulary of 128 k and d = 4096.
 """
 

@@ -1,7 +1,7 @@
 """Training exit heads on a frozen model, so that their laws come near its final law [P1 §4.1].
 
-AdamW, 5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as
-2⁻⁴, which is read here as 2·10⁻⁴. Batch size is not printed.
+5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as 2⁻⁴, which
+is read here as 2·10⁻⁴. Optimiser and batch size are not printed: AdamW, and the settings' defaults.
 """
 
 from __future__ import annotations

@@ -210,8 +210,9 @@ def _heuristic(
         ),
         compared=False,
         notes=(
-            "P1 Table 4 finds half a per cent to 2.5 per cent in it; budgets are not planned again "
-            "for it here, so that only h differs.",
+            "P1 Table 4 finds half a per cent to 2.5 per cent in it, with h = 10 and a bigram "
+            "table as the smallest model (Appendix D); budgets are not planned again for it here, "
+            "so that only h differs.",
         ),
     )
 

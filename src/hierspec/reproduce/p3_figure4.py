@@ -84,7 +84,7 @@ def _table(
         {"quarter": quarter, "num_layers": depth},
         compared=False,
         notes=(
-            "Printed is the largest of P3's bars (other models, other data, greedy); the others "
+            "Printed is the largest of P3's bars (other models, other data); the others "
             "stand in a picture only. Errors are over prompts.",
             "Counted along the target's own text at every position, so this is the acceptance "
             "rate α; drafts of several tokens begin where the target has just corrected, and are "

@@ -29,7 +29,8 @@ _HATCHED = (
     "reading apart either, that is included."
 )
 _FLOOR = (
-    "The floor: what reading the target's weights once per token takes, at the memory's bandwidth."
+    "The floor: what reading the target's weights takes, once per token (of a batch: once for a "
+    "token of each), at the memory's bandwidth."
 )
 
 

@@ -54,6 +54,8 @@ def foreign(svg: str) -> str:
         root = ElementTree.fromstring(svg)
     except ElementTree.ParseError as error:
         raise ValueError(f"a timeline must be an SVG: {error}") from None
+    if "<![CDATA[" in svg:  # which HTML may read as markup
+        raise ValueError("a timeline may not hold CDATA")
     if root.tag.rpartition("}")[2] != "svg":
         raise ValueError("a timeline must be an SVG")
     for node in root.iter():

@@ -40,11 +40,15 @@ def table(cell: Mapping[str, Any]) -> str:
 
 
 def fastest(cell: Mapping[str, Any]) -> str:
-    """The fastest lossless method in a sentence; empty where there is none."""
+    """The fastest lossless method in a sentence; empty where there is none.
+
+    One whose text the check has found to be another's is not called lossless, whatever it claims.
+    """
     found = [
         (ratio["median"], ratio, method)
         for method in ran(cell)
         if method.get("lossless") and (ratio := speedup(method)) and method["group"] != "plain"
+        if (judged := verdict(cell, method)) is None or judged[2] != "bad"
     ]
     if not found:
         return ""

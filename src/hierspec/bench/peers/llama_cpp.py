@@ -89,7 +89,9 @@ class _Engines:
             raise Unavailable(f"prompt and text are {room} tokens; {held.target} reads {longest}")
         file = held.scratch() / "target.gguf"
         if not file.exists():
-            write_gguf(model, file)
+            unfinished = file.with_name("unfinished.gguf")
+            write_gguf(model, unfinished)
+            unfinished.replace(file)
         exact = package.GGML_TYPE_F32 if held.dtype == torch.float32 else None
         threads = torch.get_num_threads()
         llama = package.Llama(
