@@ -188,7 +188,7 @@ def pictures(found: list[dict[str, Any]]) -> None:
 
     if found:
         draw(found[0], PAGE.parent / report_bench.PICTURES)
-        titled = {one["settings"]["target"]: one for one in found}
+        titled = {report_bench.title(one): one for one in found}
         page.write_many(titled, PAGE.parent / "report.html")
 
 

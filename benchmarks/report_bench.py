@@ -14,18 +14,24 @@ Where = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
 
 
+def title(data: Mapping[str, Any]) -> str:
+    settings = data["settings"]
+    count, tokens = settings["num_prompts"], settings["max_new_tokens"]
+    return f"{settings['target']}, {count} prompts × {tokens} tokens"
+
+
 def bench(data: dict[str, Any], table: Table, where: Where) -> str:
     """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
     settings = data["settings"]
     again = command(data).replace("results.json", f"benchmarks/results/{data['file']}")
     parts = [
-        f"## Methods side by side: {settings['target']}",
+        f"## Methods side by side: {title(data)}",
         *data["notes"],
         f"`{again}`",
         where(data) + f" Floor of plain decoding: {data['floor']['ms_per_token']:.1f} ms a token.",
     ]
     for cell in data["cells"]:
-        parts.append(f"### Temperature {cell['temperature']:g}, {settings['num_prompts']} prompts")
+        parts.append(f"### Temperature {cell['temperature']:g}")
         records = sorted(ran(cell), key=lambda r: -r["summary"]["speedup"]["median"])
         rows = [_row(cell, record) for record in records]
         parts.append(table(list(_HEAD), rows))
@@ -33,7 +39,7 @@ def bench(data: dict[str, Any], table: Table, where: Where) -> str:
         if left:
             parts.append("Not run: " + "; ".join(left) + ".")
         parts.append("; ".join(_comparisons(records)) + ".")
-    if settings["target"].endswith("eps=0.2"):
+    if data["file"] == "bench-eps-0.2.json":
         parts += [
             f"![{name}]({PICTURES}/{stem}.svg)"
             for name, stem in (
