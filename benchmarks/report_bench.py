@@ -22,7 +22,6 @@ def title(data: Mapping[str, Any]) -> str:
 
 def bench(data: dict[str, Any], table: Table, where: Where) -> str:
     """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
-    settings = data["settings"]
     again = command(data).replace("results.json", f"benchmarks/results/{data['file']}")
     parts = [
         f"## Methods side by side: {title(data)}",
