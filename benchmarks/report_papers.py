@@ -39,8 +39,8 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     prompts = measured["prompts"]
     parts = [
         f"## {shows}",
-        f"`hierspec reproduce {name} --target {measured['target']} --prompts "
-        f"{prompts.get('file', 'FILE')} --num-prompts {prompts['count']} --max-new-tokens "
+        f"`hierspec reproduce {name} --target '{measured['target']}' --dtype "
+        f"{measured['dtype']} --prompts {prompts.get('file', 'FILE')} --num-prompts {prompts['count']} --max-new-tokens "
         f"{measured['max_new_tokens']}`",
     ]
     if "environment" in measured:

@@ -4,8 +4,8 @@ A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep 
 waiting) must be woken for each, which takes longer than many a region; threads that never sleep
 starve each other as soon as anything else runs on a machine with few cores: a forward can take a
 second. Between the two: spin for about 10 µs, then sleep. On two Zen 5 cores a check of 12 tokens
-by a model of 116 M parameters takes 19.1 ms asleep, 13.4 ms so, 12.6 ms spinning without end; with
-two such processes at once 21, 26 and up to hundreds of ms.
+by a model of 116 M parameters takes 17.0 ms asleep and 12.8 ms so; with two such processes at once
+20.9 and 26.8 ms, and 37.8 ms with four times the spinning (``benchmarks/waiting.py``).
 
 GNU OpenMP (torch's on Linux) reads these variables once; others ignore ``GOMP_SPINCOUNT``.
 """
