@@ -40,8 +40,8 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     parts = [
         f"## {shows}",
         f"`hierspec reproduce {name} --target '{measured['target']}' --dtype "
-        f"{measured['dtype']} --prompts {prompts.get('file', 'FILE')} --num-prompts {prompts['count']} --max-new-tokens "
-        f"{measured['max_new_tokens']}`",
+        f"{measured['dtype']} --prompts {prompts.get('file', 'FILE')} --num-prompts "
+        f"{prompts['count']} --max-new-tokens {measured['max_new_tokens']}`",
     ]
     if "environment" in measured:
         parts.append(where(measured))
