@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from pathlib import Path
 
 import pytest
+import tape
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +31,8 @@ CUDA = torch.device("cuda")
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, 2, 2, 61, 17], [60]]  # ragged
 _ELSEWHERE = {"to", "cpu", "cuda"}  # moves between devices
 _HERE = {"numpy", "__array__"}  # only where the processor can read
+# What a real device is waited for.
+_WAITS = {"tolist", "item", "__float__", "__int__", "__bool__", "cpu", "nonzero", "__contains__"}
 
 
 class Far(torch.Tensor):
@@ -38,7 +42,14 @@ class Far(torch.Tensor):
 
 
 class Pretend(TorchFunctionMode):
-    """Within it, ``cuda`` is a device like any other, whose tensors do not mix with the CPU's."""
+    """Within it, ``cuda`` is a device like any other, whose tensors do not mix with the CPU's.
+
+    ``waits``: the calls for which the processor would have waited, by name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -49,6 +60,8 @@ class Pretend(TorchFunctionMode):
             return isinstance(args[0], Far)
         tensors = [t for t in _flat((args, kwargs)) if isinstance(t, torch.Tensor)]
         far = any(isinstance(t, Far) for t in tensors)
+        if far and name in _WAITS:
+            self.waits.append(name)
         if name in _ELSEWHERE:
             return self._moved(name, args, kwargs)
         if far and name in _HERE:
@@ -119,12 +132,19 @@ def _placed(result, far):
 
 
 @pytest.fixture
-def pretended(monkeypatch):
+def pretend(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    tape.install(monkeypatch)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
-    with Pretend():
-        yield "cuda"
+    with Pretend() as mode, warnings.catch_warnings():
+        warnings.filterwarnings("error", message="running without a CUDA graph")
+        yield mode
     torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+@pytest.fixture
+def pretended(pretend):
+    return "cuda"
 
 
 no_cuda = pytest.mark.skipif(

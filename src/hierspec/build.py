@@ -32,6 +32,7 @@ from .drafters.prompt_lookup import PromptLookup
 from .hierarchy import Concatenate, Draft, Node, Verify, walk
 from .lm.adaptive_exit import AdaptiveExit
 from .lm.backend import Backend
+from .lm.fixed_trunk import trunk_for
 from .lm.layer_skip import SkippingBackend, evenly
 from .lm.load import DTYPES, load
 from .lm.trunk import Trunk
@@ -225,7 +226,7 @@ class _Builder:
     def trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
         key = _key(model)
         if key not in self.trunks:
-            self.trunks[key] = Trunk(self._backend(key, model), exits)
+            self.trunks[key] = trunk_for(self._backend(key, model), exits)
         return self.trunks[key]
 
     def _backend(self, key: tuple[str, str, str], model: TargetConfig) -> Backend:

@@ -155,14 +155,23 @@ def draw(
     for row, (i, mass) in enumerate(_found(probs, uniforms)):
         if mass == 0.0 and otherwise is not None:
             picked += draw(otherwise(row).unsqueeze(0), uniforms[row : row + 1])
-        elif not 0.0 < mass < float("inf"):
-            raise ValueError(
-                "a next-token law is not finite (NaN scores?): try --dtype float32, "
-                "or check the model's weights"
-            )
         else:
-            picked.append(int(i))
+            picked.append(checked(i, mass))
     return picked
+
+
+def checked(token: float, mass: float) -> int:
+    """A token drawn from a row of that mass.
+
+    Raises:
+        ValueError: the row was no law.
+    """
+    if not 0.0 < mass < math.inf:
+        raise ValueError(
+            "a next-token law is not finite (NaN scores?): try --dtype float32, "
+            "or check the model's weights"
+        )
+    return int(token)
 
 
 def _found(probs: torch.Tensor, uniforms: np.ndarray | Sequence[float]) -> list[tuple[int, float]]:
@@ -172,9 +181,17 @@ def _found(probs: torch.Tensor, uniforms: np.ndarray | Sequence[float]) -> list[
         cdf = probs.cumsum(-1, dtype=torch.float64).numpy()
         return [_search_row(row, float(u)) for row, u in zip(cdf, uniforms, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
-    search = _search_blocks if on_cpu and width >= _LARGE else _search
-    ids, total = search(probs, u)
-    return torch.cat([ids.double(), total], 1).tolist()
+    return torch.cat(locate(probs, u), 1).tolist()
+
+
+def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per row [n, V] the first token whose cumulated mass exceeds u·total, and that total.
+
+    Where the device can do it, without waiting for it: u [n, 1] and both results [n, 1] float64.
+    """
+    blocks = probs.device.type == "cpu" and probs.shape[1] >= _LARGE
+    ids, total = _search_blocks(probs, u) if blocks else _search(probs, u)
+    return ids.double(), total
 
 
 _FEW = 4  # rows that NumPy, with a third of torch's overhead a call, searches sooner

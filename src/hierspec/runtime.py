@@ -17,6 +17,7 @@ import torch
 
 from .drafters.ngram_pool import NgramPool, teach
 from .drafters.prompt_lookup import PromptLookup
+from .drafting import draft_ahead, shared_reading
 from .hierarchy import (
     Concatenate,
     Draft,
@@ -27,7 +28,7 @@ from .hierarchy import (
 )
 from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
 from .lm.adaptive_exit import AdaptiveExit
-from .lm.base import Context, Query
+from .lm.base import Context, Drafter, Query
 from .metrics import LevelStats, Metrics
 from .sampling import Job, laws, logprobs, signals
 from .sequences import Sequence, Task
@@ -56,6 +57,7 @@ class Runtime:
         nodes = sorted(walk(root), key=lambda node: node.index)
         models = [node.model for node in nodes if not isinstance(node, Concatenate)]
         self._pools = [model for model in models if isinstance(model, NgramPool)]
+        self._graphs = getattr(root.model, "graphs", None)  # they outlive a generation
         self._longest: dict[Verify, dict[int, int]] = {}
         self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
 
@@ -118,27 +120,14 @@ class Runtime:
         ``numbers``: which of a task's several drafts each one is.
         """
         model: Any = node.model  # type: ignore[union-attr]
-        temperature = node.temperature  # type: ignore[union-attr]
-        queries, jobs, counts = [], [], []
-        for task, draft, number in zip(group, drafts, numbers or [0] * len(group), strict=True):
-            sequence, request = task.sequence, task.request
-            context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
-            counts.append(len(draft) + 1 if back else 1)
-            start = len(context) + 1 - counts[-1]
-            queries.append(Query(sequence.slot(model, number), context, start))
-            jobs.append(
-                Job(
-                    params=sequence.params,
-                    temperature=None if sequence.params.greedy else temperature,
-                    context=context,
-                    start=start,
-                    num_rows=counts[-1],
-                    prompt_length=sequence.num_prompt,
-                    vocab_size=self.vocab_size,
-                    history=sequence.history,
-                    model=node.name,
-                )
-            )
+        jobs = [
+            self._job(node, task, draft, len(draft) + 1 if back else 1)
+            for task, draft in zip(group, drafts, strict=True)
+        ]
+        queries = [
+            Query(task.sequence.slot(model, number), job.context, job.start)
+            for task, job, number in zip(group, jobs, numbers or [0] * len(group), strict=True)
+        ]
         stats = self.metrics.levels[node.index]
         began = time.perf_counter()
         if isinstance(model, AdaptiveExit):
@@ -148,7 +137,24 @@ class Runtime:
             scores = model.score(queries)
         stats.forward_seconds += time.perf_counter() - began
         stats.calls += 1
-        return scores, laws(jobs, scores), counts
+        return scores, laws(jobs, scores), [job.num_rows for job in jobs]
+
+    def _job(self, node: Node, task: Task, draft: tuple[int, ...], num_rows: int) -> Job:
+        """How to read the last ``num_rows`` rows after a task's ``pending`` and ``draft``."""
+        sequence, request = task.sequence, task.request
+        context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
+        params = sequence.params
+        return Job(
+            params=params,
+            temperature=None if params.greedy else node.temperature,  # type: ignore[union-attr]
+            context=context,
+            start=len(context) + 1 - num_rows,
+            num_rows=num_rows,
+            prompt_length=sequence.num_prompt,
+            vocab_size=self.vocab_size,
+            history=sequence.history,
+            model=node.name,
+        )
 
     def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
         """Token by token, all sequences side by side, each until its own window stops it."""
@@ -161,6 +167,10 @@ class Runtime:
 
             states = [task.request.states for task in group]  # type: ignore[union-attr]
             return list(zip(draft_several(node, group, score), states, strict=True))
+        if isinstance(node.model, Drafter) and node.window.signal is None:
+            jobs = [self._job(node, task, (), 1) for task in group]
+            if (reading := shared_reading(jobs)) is not None:
+                return draft_ahead(node, group, jobs, reading, self.metrics.levels[node.index])
         tokens: list[list[int]] = [[] for _ in group]
         rows: list[list[Laws]] = [[] for _ in group]
         seen: list[list[float]] = [[] for _ in group]
@@ -214,6 +224,7 @@ class Runtime:
             p,
             [task.sequence.dice for task in group],
             list(parts) if node.rule.reads_scores else None,
+            self._graphs,
         )
         self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
         if self._pools and node.index == self.root.index:

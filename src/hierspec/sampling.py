@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from .laws import DenseLaws, Laws, OneHotLaws
+from .laws import Laws
 from .lm.base import Context
 from .params import SamplingParams
 from .penalties import History, penalise
+from .readings import NoLawError, Reading
 
 __all__ = ["History", "Job", "SamplingParams", "laws", "logprobs", "signals"]
 
@@ -78,17 +79,17 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
     out: list[Laws] = []
     first = row = 0
     while first < len(jobs):
-        key, last, stop = _key(jobs[first]), first, row
-        while last < len(jobs) and _key(jobs[last]) == key:
+        reading, last, stop = reading_of(jobs[first]), first, row
+        while last < len(jobs) and reading_of(jobs[last]) == reading:
             stop += jobs[last].num_rows
             last += 1
         scores = logits if stop - row == logits.shape[0] else logits[row:stop]
-        if scores.shape[1] > jobs[first].vocab_size:
-            scores = scores[:, : jobs[first].vocab_size]
+        if scores.shape[1] > reading.vocab_size:
+            scores = scores[:, : reading.vocab_size]
         try:
-            batch = _greedy(scores) if len(key) == 1 else _sampled(scores, *key[1:])
-        except _NoLawError:
-            raise _unusable(jobs[first:last], scores, raw[row:stop]) from None
+            batch = reading.laws(scores)
+        except NoLawError:
+            raise unusable(jobs[first:last], scores, raw[row:stop]) from None
         if last - first == 1:
             out.append(batch)
         else:
@@ -132,97 +133,15 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
 
 
-def _key(job: Job) -> tuple[Any, ...]:
-    """Equal for jobs whose (edited) rows may become laws in one batch; greedy has one entry."""
+def reading_of(job: Job) -> Reading:
+    """Equal for jobs whose (edited) rows may become laws in one batch."""
     params = job.params
     temperature = params.temperature
     if temperature != 0.0 and job.temperature is not None:
         temperature = job.temperature
     if temperature == 0.0:
-        return (job.vocab_size,)
-    return (job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
-
-
-class _NoLawError(Exception):
-    """Some row has NaN, or no token left."""
-
-
-def _greedy(scores: torch.Tensor) -> OneHotLaws:
-    best, ids = scores.max(-1)  # the first of equals; NaN counts as the largest, so it shows here
-    values = best.tolist()
-    if not all(value > -math.inf for value in values):
-        raise _NoLawError
-    return OneHotLaws(tuple(ids.tolist()))
-
-
-def _sampled(
-    scores: torch.Tensor,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-) -> DenseLaws:
-    scaled = scores if temperature == 1.0 else scores / temperature
-    probs = scaled.softmax(-1)
-    # A row with NaN or without a finite score is NaN in every column.
-    if not float(probs[:, 0].sum()) >= 0.0:
-        raise _NoLawError
-    if top_k is not None and top_k < scores.shape[1]:
-        probs = _masked(probs, _mask(scaled, scaled.topk(top_k)[0][:, -1:]))
-    if top_p is not None and top_p < 1.0:
-        probs = _masked(probs, _nucleus(probs, top_p))
-    if min_p is not None and min_p > 0.0:
-        probs = _masked(probs, _mask(probs, probs.amax(-1, keepdim=True) * min_p))
-    return DenseLaws(probs)
-
-
-def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """1.0 where ``values`` [R, V] reach ``floor`` [R, 1], else 0.0.
-
-    Numbers rather than booleans: on CPU the comparison and the product are both several times
-    faster.
-    """
-    return values.clone().ge_(floor)
-
-
-def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """``probs`` where ``mask`` (overwritten) is 1, normalised again."""
-    kept = mask.mul_(probs)
-    return kept.div_(kept.sum(-1, keepdim=True))
-
-
-def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Mask [R, V] of the smallest sets of best tokens whose mass reaches ``top_p``.
-
-    Of equally likely tokens at the edge the highest ids stay, as in transformers.
-    """
-    floor, size = _nucleus_edge(probs, top_p, 32)
-    mask = _mask(probs, floor)
-    excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
-    for row, extra in enumerate(excess):
-        if extra:
-            tied = (probs[row] == floor[row]).nonzero().flatten()
-            mask[row, tied[: int(extra)]] = 0.0
-    return mask
-
-
-def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probability of the least likely token kept, and how many are kept: both [R, 1].
-
-    Looks at the best ``k`` tokens, which nearly always hold the mass, and at more only in the
-    rows where they do not: no sort of the whole vocabulary.
-    """
-    k = min(k, probs.shape[1])
-    best = probs.topk(k)[0]
-    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
-    stays = before < top_p
-    size = stays.sum(-1, keepdim=True)
-    floor = best.gather(1, size - 1)
-    if k < probs.shape[1]:
-        short = stays[:, -1].nonzero().flatten()
-        if len(short):
-            floor[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
-    return floor, size
+        return Reading(job.vocab_size, 0.0)
+    return Reading(job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
 
 
 def _edited(jobs: Sequence[Job], logits: torch.Tensor) -> torch.Tensor:
@@ -258,8 +177,11 @@ def _process(job: Job, scores: torch.Tensor) -> None:
         scores[row] = one[0]
 
 
-def _unusable(jobs: Sequence[Job], scores: torch.Tensor, raw: torch.Tensor) -> ValueError:
-    """Why some row is no law, and whose it is; ``raw``: before biases, penalties, processors."""
+def unusable(jobs: Sequence[Job], scores: torch.Tensor, raw: torch.Tensor) -> ValueError:
+    """Why some row is no law, and whose it is; ``raw``: before biases, penalties, processors.
+
+    Jobs and rows side by side, as :func:`laws` takes them.
+    """
     at = 0
     for job in jobs:
         rows, own = scores[at : at + job.num_rows], raw[at : at + job.num_rows]

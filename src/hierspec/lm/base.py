@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+
+if TYPE_CHECKING:
+    from hierspec.laws import Laws
+    from hierspec.readings import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,23 @@ class Query:
         return len(self.context) - self.start + 1
 
 
+class Drafted(NamedTuple):
+    """What a model drafted on its own, sequence by sequence.
+
+    Attributes:
+        tokens: each draft's token ids.
+        laws: the laws they were drawn from, as many rows each.
+        calls: forwards made.
+        pick_seconds: of the time taken, what went to reading laws and picking tokens; 0 where the
+            device does both.
+    """
+
+    tokens: list[list[int]]
+    laws: list[Laws]
+    calls: int
+    pick_seconds: float
+
+
 @runtime_checkable
 class LanguageModel(Protocol):
     """Anything that can score positions: a transformer, an early exit of one, a table.
@@ -121,5 +142,37 @@ class LanguageModel(Protocol):
         Returns a tensor [Σ num_rows, V], float32 (float64 for float64 models). Slots are brought
         up to date on the way: rewound to what they share with the context, then fed what is
         missing. Queries of one call may differ in length; a slot appears at most once.
+        """
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """A language model that can draft several tokens without being asked for each.
+
+    For drafts whose lengths are known beforehand, of requests that share one reading of the scores.
+    """
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        reading: Reading,
+        uniforms: Sequence[Sequence[float]],
+    ) -> Drafted:
+        """Draft ``counts[b]`` ≥ 1 tokens after the context of query b, all side by side.
+
+        The same as asking :meth:`LanguageModel.score` for a row, picking a token and asking again
+        with that token in the context.
+
+        Args:
+            queries: B queries for one row each (``start == len(context)``).
+            steps: how many the level drafts as a rule, at least ``max(counts)``; a device may run
+                that many and cut.
+            uniforms: for each query as many as its count, spent in order; none where greedy.
+
+        Raises:
+            NoLawError: some row of scores has NaN or forbids every token.
         """
         ...

@@ -166,13 +166,17 @@ class LeanBackend:
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""
-        end = max(start + n for _, start, n in spans)
+        table = self.rotations_to(max(start + n for _, start, n in spans))
+        parts = [table.narrow(0, start, n) for _, start, n in spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def rotations_to(self, end: int) -> torch.Tensor:
+        """[at least ``end``, 1, D / 2] complex, by position."""
         if end > len(self._rotations):
             length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             self._rotations = rotations(self.config, length).to(self.device, kind)[:, None]
-        parts = [self._rotations.narrow(0, start, n) for _, start, n in spans]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self._rotations
 
 
 class _Loader:

@@ -88,9 +88,12 @@ class Layer(nn.Module):
         masks: list[Tensor | None],
     ) -> Tensor:
         """h [N, d] is changed in place. ``caches`` are this layer's, [1, 2 K, C, D] each."""
-        attended = self.attention(
-            self.qkv(self.norm(h)), rotation, caches, starts, counts, firsts, masks
-        )
+        qkv = self.qkv(self.norm(h))
+        attended = self.attention(qkv, rotation, caches, starts, counts, firsts, masks)
+        return self.mixed(h, attended)
+
+    def mixed(self, h: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer after attention; h is changed in place."""
         h.add_(self.out(attended))
         gate_up = self.gate_up(self.mlp_norm(h)).chunk(2, 1)
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
@@ -109,14 +112,8 @@ class Layer(nn.Module):
 
         There are N rotations; rows beyond them are padding, which attends to nothing.
         """
-        total, rotated = rotation.size(0), self.heads + self.kv_heads
-        x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
-        if self.head_norm is not None:
-            heads = x.narrow(1, 0, rotated)
-            heads.copy_(self.head_norm(heads))
-        pairs = torch.view_as_complex(x.view(total, rotated + self.kv_heads, -1, 2))
-        pairs.narrow(1, 0, rotated).mul_(rotation)
-        x = x.to(self.attention_dtype).transpose(0, 1).unsqueeze(0)
+        total = rotation.size(0)
+        x = self.rotated(qkv, rotation)
         q = x.narrow(1, 0, self.heads)
         kv = x.narrow(1, self.heads, 2 * self.kv_heads)
         if len(caches) == 1:
@@ -139,6 +136,17 @@ class Layer(nn.Module):
             out = torch.cat(parts, 1)
         out = out.reshape(total, -1).to(self.dtype)
         return out if qkv.size(0) == total else F.pad(out, [0, 0, 0, qkv.size(0) - total])
+
+    def rotated(self, qkv: Tensor, rotation: Tensor) -> Tensor:
+        """Queries, keys and values of the first N rows, [1, H + 2 K, N, D]."""
+        total, rotated = rotation.size(0), self.heads + self.kv_heads
+        x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
+        if self.head_norm is not None:
+            heads = x.narrow(1, 0, rotated)
+            heads.copy_(self.head_norm(heads))
+        pairs = torch.view_as_complex(x.view(total, rotated + self.kv_heads, -1, 2))
+        pairs.narrow(1, 0, rotated).mul_(rotation)
+        return x.to(self.attention_dtype).transpose(0, 1).unsqueeze(0)
 
     def attend(
         self,

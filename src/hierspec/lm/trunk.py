@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hierspec.graphs import Graphs
+from hierspec.lm import ahead
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Query, Slot
+from hierspec.lm.base import Drafted, Query, Slot
+from hierspec.readings import Reading
 
 _FIRST_CAPACITY = 256
 Head = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
@@ -50,20 +53,24 @@ class Counters:
         return [t for t, size in zip(self.tokens, self.sizes, strict=True) for _ in range(size)]
 
 
-@dataclass(slots=True)
-class _State:
-    """A slot's cache. ``edges[s]`` [capacity, d] is the output of segment s, by position."""
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class State:
+    """A slot's cache. ``edges[s]`` [capacity, d] is the output of segment s, by position.
+
+    ``row``: which row of the memory it is, where sequences share one (:mod:`hierspec.lm.arena`).
+    """
 
     cache: Any
     capacity: int
     lengths: list[int]
     edges: list[torch.Tensor]
+    row: int = 0
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``."""
 
-    state: _State
+    state: State
     held: list[int]
     first: int
     end: int
@@ -90,6 +97,7 @@ class Trunk:
         if chunk < 1:
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         self.backend = backend
+        self.graphs: Graphs | None = None
         self.chunk = chunk
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
         self.counters = Counters(tuple(hi - lo for lo, hi in self.bounds))
@@ -138,12 +146,25 @@ class Trunk:
         with torch.no_grad():
             return (head or self.backend.head)(h)
 
-    def _prepare(self, query: Query) -> _Work:
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        reading: Reading,
+        uniforms: Sequence[Sequence[float]],
+        index: int,
+        head: Head | None = None,
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`, at exit ``self.exits[index]``."""
+        return ahead.draft(self, queries, counts, reading, uniforms, index, head)
+
+    def _prepare(self, query: Query) -> Work:
         """Forget what the context contradicts, note the tokens to come, make room for them."""
         slot, context = query.slot, query.context
         end = len(context)
         self._check(query, end)
-        state = self._with_room(slot, end)
+        state = self.make_room(slot, end)
         agreed = slot.overlap(context, end)
         if agreed < end:
             # Lengths first: held tokens that no segment has seen do no harm, the reverse would.
@@ -152,7 +173,7 @@ class Trunk:
                 if length > agreed:
                     lengths[segment] = agreed
             slot.held[agreed:] = context.tokens(agreed)
-        return _Work(state, slot.held, query.start - 1, end)
+        return Work(state, slot.held, query.start - 1, end)
 
     def _check(self, query: Query, end: int) -> None:
         if end > self.backend.max_length:
@@ -166,7 +187,7 @@ class Trunk:
                 f"between 1 and {end}, got {query.start}"
             )
 
-    def _with_room(self, slot: Slot, end: int) -> _State:
+    def make_room(self, slot: Slot, end: int) -> State:
         """The slot's state, with room for ``end`` tokens. Doubling keeps the copies linear."""
         state, backend = slot.state, self.backend
         if state is not None and end <= state.capacity:
@@ -177,16 +198,16 @@ class Trunk:
         edges = [torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits]
         if state is None:
             slot.held, slot.agreed = [], 0
-            state = _State(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)
+            state = State(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)
         else:
             cache = backend.grow(state.cache, capacity)
             for old, new in zip(state.edges, edges, strict=True):
                 new[: state.capacity] = old
-            state = _State(cache, capacity, state.lengths, edges)
+            state = State(cache, capacity, state.lengths, edges)
         slot.state = state
         return state
 
-    def _goals(self, work: list[_Work], index: int) -> list[int]:
+    def _goals(self, work: list[Work], index: int) -> list[int]:
         """How far each query gets in the next pass of at most ``chunk`` tokens; [] when done."""
         budget = self.chunk
         goals, missing = [], False
@@ -199,7 +220,7 @@ class Trunk:
             missing = missing or step > 0
         return goals if missing else []
 
-    def _advance(self, work: list[_Work], goals: list[int], segment: int) -> None:
+    def _advance(self, work: list[Work], goals: list[int], segment: int) -> None:
         """Take every query's tokens up to its goal through one segment."""
         busy = [
             (w, Span(w.state.cache, w.state.lengths[segment], goal - w.state.lengths[segment]))
@@ -211,23 +232,40 @@ class Trunk:
         spans = [span for _, span in busy]
         if segment == 0:
             ids = [token for w, s in busy for token in w.held[s.start : s.start + s.n]]
-            # A draft model whose embedding is padded less has no row for the last ids. Any row
-            # will do: it can only cost acceptance, and the target's own ids always have theirs.
-            size = self.backend.vocab_size
-            known = torch.tensor([i if i < size else 0 for i in ids], device=self.backend.device)
-            h = self.backend.embed(known, spans)
+            h = self.embed(ids, spans)
         else:
             parts = [w.state.edges[segment - 1][s.start : s.start + s.n] for w, s in busy]
             h = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.pass_through(h, segment, [w.state for w, _ in busy], spans)
+
+    def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+        """Token ids at the positions of ``spans`` → input of the first segment, [N, d]."""
+        known = torch.tensor(self.known(ids), device=self.backend.device)
+        return self.backend.embed(known, spans)
+
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """The ids as the backend can embed them.
+
+        A draft model whose embedding is padded less has no row for the last ids. Any row will do:
+        it can only cost acceptance, and the target's own ids always have theirs.
+        """
+        size = self.backend.vocab_size
+        return [i if i < size else 0 for i in ids]
+
+    def pass_through(
+        self, h: torch.Tensor, segment: int, states: Sequence[State], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """Run a segment on h [N, d] of ``spans`` → [N, d], noted in their states."""
         h = self.backend.layers(h, *self.bounds[segment], spans)
         row = 0
-        for w, (_, start, n) in busy:
-            w.state.edges[segment][start : start + n] = h[row : row + n]
+        for state, (_, start, n) in zip(states, spans, strict=True):
+            state.edges[segment][start : start + n] = h[row : row + n]
             row += n
-        for w, (_, start, n) in busy:
-            w.state.lengths[segment] = start + n
+        for state, (_, start, n) in zip(states, spans, strict=True):
+            state.lengths[segment] = start + n
         self.counters.calls[segment] += 1
         self.counters.tokens[segment] += row
+        return h
 
 
 class ExitModel:
@@ -257,6 +295,11 @@ class ExitModel:
     def cache_owner(self) -> Trunk:
         return self.trunk
 
+    @property
+    def graphs(self) -> Graphs | None:
+        """Where decisions about its rows may be recorded, on a device that records."""
+        return self.trunk.graphs
+
     def open(self) -> Slot:
         """A fresh slot; any view of the same trunk may use it."""
         return self.trunk.open()
@@ -267,6 +310,17 @@ class ExitModel:
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self.trunk.score(queries, self.index, self.head)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        reading: Reading,
+        uniforms: Sequence[Sequence[float]],
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`."""
+        return self.trunk.draft(queries, counts, steps, reading, uniforms, self.index, self.head)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"

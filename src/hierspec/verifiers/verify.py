@@ -6,7 +6,7 @@ the batch nor on the road taken through it. Greedy decoding spends none.
 
 Three roads lead to the same verdict: one-hot laws are compared as integers; rules with a
 shortcut (:meth:`Verifier.decide`) read the drafted tokens' probabilities and only the rows that
-matter; every other rule gets a padded :class:`Batch`.
+matter; every other rule, and every rule on an accelerator, gets a padded :class:`Batch`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..dice import Dice
-from ..laws import DenseLaws, Laws, OneHotLaws, draw
+from ..graphs import Graphs, upload
+from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws, checked, draw, locate
 from ..types import Proposal, Verdict
 from .base import Batch, Verifier, scan
+from .padding import Case, Form, fill, side_by_side
 from .reading import chosen_probabilities, residual, row_at, stacked
 
 if TYPE_CHECKING:
     from ..hierarchy import Verify
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    """One draft to verify: n tokens, n + 1 laws of the verifier, and the dice of its sequence."""
-
-    node: Verify
-    draft: Proposal
-    p: Laws
-    dice: Dice
-    scores: torch.Tensor | None
 
 
 def verify(
@@ -63,7 +53,7 @@ def verify(
     from ..hierarchy import Verify
 
     node = Verify(index, rule.name, None, 1, rule, None, bonus=bonus)
-    return _padded([_Job(node, draft, p, dice, scores)])[0]
+    return _padded([Case(node, draft, p, dice, scores)])[0]
 
 
 def verify_batch(
@@ -72,6 +62,7 @@ def verify_batch(
     p: Sequence[Laws],
     dice: Sequence[Dice],
     scores: Sequence[torch.Tensor] | None = None,
+    graphs: Graphs | None = None,
 ) -> list[Verdict]:
     """Verdicts of many drafts at one node, in order.
 
@@ -81,6 +72,7 @@ def verify_batch(
         p: n_b + 1 laws of the verifier for each; the last one follows the whole draft.
         dice: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
         scores: [n_b+1, V] untempered scores for each; for rules that read them.
+        graphs: of the device the laws are on: decisions of a shape are recorded there.
 
     Returns:
         B verdicts. Signals are left NaN: they are read off scores that a rule need not see.
@@ -88,17 +80,19 @@ def verify_batch(
     verdicts: list[Verdict | None] = [None] * len(drafts)
     rest: list[int] = []
     jobs = [
-        _Job(node, draft, law, die, scores[i] if scores is not None else None)
+        Case(node, draft, law, die, scores[i] if scores is not None else None)
         for i, (draft, law, die) in enumerate(zip(drafts, p, dice, strict=True))
     ]
-    road = _short if _has_shortcut(type(node.rule)) else _padded
     for i, job in enumerate(jobs):
         if isinstance(job.p, OneHotLaws) and _comparable(node.rule, job.draft):
             verdicts[i] = _greedy(job)
         else:
             rest.append(i)
     if rest:
-        for i, verdict in zip(rest, road([jobs[i] for i in rest]), strict=True):
+        cases = [jobs[i] for i in rest]
+        short = _has_shortcut(type(node.rule)) and not _is_elsewhere(cases)
+        found = _short(cases) if short else _padded(cases, graphs)
+        for i, verdict in zip(rest, found, strict=True):
             verdicts[i] = verdict
     return verdicts  # type: ignore[return-value]
 
@@ -114,12 +108,19 @@ def _has_shortcut(rule: type[Verifier]) -> bool:
     return False
 
 
+def _is_elsewhere(cases: Sequence[Case]) -> bool:
+    """Whether laws lie on an accelerator: the shortcut would wait for it again and again."""
+    parts = [part for case in cases for part in (case.p, case.draft.laws)]
+    flat = [one for p in parts for one in (p.parts if isinstance(p, MixedLaws) else (p,))]
+    return any(isinstance(one, DenseLaws) and one.probs.device.type != "cpu" for one in flat)
+
+
 def _comparable(rule: Verifier, draft: Proposal) -> bool:
     """Whether integers decide, given a one-hot p: q matters only to laws that a mixture reports."""
     return not rule.reads_scores or isinstance(draft.laws, OneHotLaws)
 
 
-def _emit(job: _Job, tau: int, token: int | None, laws: Laws) -> Verdict:
+def _emit(job: Case, tau: int, token: int | None, laws: Laws) -> Verdict:
     """The verdict: τ kept tokens, then ``token``; ``laws`` has at least as many rows."""
     return emission(job.node.index, job.draft, tau, token, laws)
 
@@ -134,12 +135,12 @@ def emission(index: int, draft: Proposal, tau: int, token: int | None, laws: Law
     return Verdict(tau, Proposal(tokens, rows, (index,) * n, origins, (math.nan,) * n))
 
 
-def _drops_bonus(job: _Job, tau: int) -> bool:
+def _drops_bonus(job: Case, tau: int) -> bool:
     """Decided by count alone: the whole draft was kept, and there was one."""
     return not job.node.bonus and tau == len(job.draft) > 0
 
 
-def _greedy(job: _Job) -> Verdict:
+def _greedy(job: Case) -> Verdict:
     assert isinstance(job.p, OneHotLaws)
     choices = job.p.ids
     tau = job.node.rule.greedy(job.draft.tokens, choices, job.scores)
@@ -172,7 +173,7 @@ class _Residuals:
         return float(self.row(k, w).sum(dtype=torch.float64))
 
 
-def _short(jobs: list[_Job]) -> list[Verdict]:
+def _short(jobs: list[Case]) -> list[Verdict]:
     taus: list[int] = []
     rows: list[torch.Tensor] = []
     uniforms: list[float] = []
@@ -209,61 +210,76 @@ def _short(jobs: list[_Job]) -> list[Verdict]:
 # --- the general road: a padded batch through acceptance, scan and correction
 
 
-def _side_by_side(jobs: Sequence[_Job]) -> Batch:
-    """Drafts of one rule side by side; what the padding holds never reaches a result."""
-    lengths = [len(job.draft) for job in jobs]
-    n = max(lengths)
-    width = max(max(job.p.width, job.draft.laws.width) for job in jobs)
-    first = jobs[0].p.dense(width)
-    if len(jobs) == 1:  # nothing to pad, so nothing to copy
-        draft, scores = jobs[0].draft, jobs[0].scores
-        return Batch(
-            first.unsqueeze(0),
-            draft.laws.dense(width).to(first).unsqueeze(0),
-            torch.tensor([draft.tokens], dtype=torch.long, device=first.device),
-            torch.tensor([n], device=first.device),
-            # One-hot laws are written out on the CPU, wherever their scores are.
-            None if scores is None else _widened(scores, width).to(first.device).unsqueeze(0),
-        )
-    p = first.new_zeros(len(jobs), n + 1, width)
-    q = first.new_zeros(len(jobs), n, width)
-    tokens = torch.zeros(len(jobs), n, dtype=torch.long, device=p.device)
-    scores = None
-    if jobs[0].node.rule.reads_scores and jobs[0].scores is not None:
-        scores = p.new_zeros(len(jobs), n + 1, width)
-    for b, (job, length) in enumerate(zip(jobs, lengths, strict=True)):
-        p[b, : length + 1] = job.p.dense(width)
-        if length:
-            q[b, :length] = job.draft.laws.dense(width).to(q)
-            tokens[b, :length] = torch.tensor(job.draft.tokens)
-        if scores is not None:
-            assert job.scores is not None, "scores for all drafts of a batch, or for none"
-            scores[b, : length + 1] = _widened(job.scores, width)
-    return Batch(p, q, tokens, torch.tensor(lengths, device=p.device), scores)
+class _Decided(NamedTuple):
+    """Tensors of a decision.
+
+    Attributes:
+        found: [B, 3] float64: τ, the token that follows, the mass of the law it was drawn from;
+            one tensor, so that an accelerator is waited for once.
+        reported: [B, n + 1, V] where the rule hands up laws other than the verifier's.
+    """
+
+    found: torch.Tensor
+    reported: torch.Tensor | None
 
 
-def _widened(scores: torch.Tensor, width: int) -> torch.Tensor:
-    """Scores of a wider vocabulary: what the model cannot say scores −inf."""
-    missing = width - scores.shape[-1]
-    return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
-
-
-def _padded(jobs: list[_Job]) -> list[Verdict]:
-    rule = jobs[0].node.rule
-    batch = _side_by_side(jobs)
-    accepted = rule.acceptance(batch)
-    n = accepted.h.shape[1]
-    dice = [job.dice.take(len(job.draft) + 1).tolist() for job in jobs]
-    scans = [row[:-1] + [0.0] * (n + 1 - len(row)) for row in dice]
-    uniforms = torch.tensor(scans, dtype=torch.float64, device=batch.p.device)
-    tau = scan(rule.order, accepted.h, uniforms.reshape(len(jobs), n))
-    taus = tau.tolist()
-    drawn = draw(rule.correction(batch, accepted, tau), [row[-1] for row in dice])
-    own = type(rule).reported is Verifier.reported
-    reported = None if own else rule.reported(batch)
+def _padded(cases: list[Case], graphs: Graphs | None = None) -> list[Verdict]:
+    rule, form = cases[0].node.rule, Form.of(cases)
+    dice = [case.dice.take(len(case.draft) + 1).tolist() for case in cases]
+    if graphs is not None and graphs.device.type == form.device.type and form.bucket().small:
+        decided = _recorded(graphs, rule, form.bucket(), cases, dice)
+    else:
+        uniforms = torch.tensor(_in_rows(dice, form), dtype=torch.float64, device=form.device)
+        decided = _decide(rule, side_by_side(cases, form), uniforms)
     verdicts = []
-    for b, (job, t) in enumerate(zip(jobs, taus, strict=True)):
-        token = None if _drops_bonus(job, t) else drawn[b]
-        laws = job.p if reported is None else DenseLaws(reported[b])
-        verdicts.append(_emit(job, t, token, laws))
+    for b, (case, (tau, token, mass)) in enumerate(
+        zip(cases, decided.found.tolist(), strict=False)
+    ):
+        chosen = None if _drops_bonus(case, int(tau)) else checked(token, mass)
+        laws = case.p if decided.reported is None else DenseLaws(decided.reported[b])
+        verdicts.append(_emit(case, int(tau), chosen, laws))
     return verdicts
+
+
+def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
+    """uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
+    accepted = rule.acceptance(batch)
+    tau = scan(rule.order, accepted.h, uniforms[:, :-1])
+    ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
+    found = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
+    own = type(rule).reported is Verifier.reported
+    return _Decided(found, None if own else rule.reported(batch))
+
+
+def _recorded(
+    graphs: Graphs, rule: Verifier, form: Form, cases: list[Case], dice: list[list[float]]
+) -> _Decided:
+    """The same on static tensors of shape ``form``, as a graph where there are such."""
+
+    def new() -> tuple[Any, Any]:
+        batch = form.empty()
+        size = (form.rows, form.tokens + 1)
+        uniforms = torch.zeros(size, dtype=torch.float64, device=form.device)
+        out = _decide(rule, batch, uniforms)
+
+        def body() -> None:
+            fresh = _decide(rule, batch, uniforms)
+            out.found.copy_(fresh.found)
+            if out.reported is not None and fresh.reported is not None:
+                out.reported.copy_(fresh.reported)
+
+        return (batch, uniforms, out), body
+
+    call = graphs.get((rule, form), new)
+    batch, uniforms, out = call.tensors
+    fill(batch, cases)
+    upload(uniforms, _in_rows(dice, form))
+    call.run()
+    # A copy, because the next decision of this shape writes there.
+    return _Decided(out.found, None if out.reported is None else out.reported.clone())
+
+
+def _in_rows(dice: list[list[float]], form: Form) -> list[list[float]]:
+    """[B, n + 1]: each draft's scan, filled up, then the number its last token is drawn with."""
+    rows = [own[:-1] + [0.0] * (form.tokens + 1 - len(own)) + own[-1:] for own in dice]
+    return rows + [[0.0] * (form.tokens + 1)] * (form.rows - len(rows))

@@ -1,0 +1,119 @@
+"""Drafts of one rule side by side, padded to one shape. No padding reaches a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..dice import Dice
+from ..graphs import upload
+from ..laws import DenseLaws, Laws, MixedLaws
+from ..types import Proposal
+from .base import Batch
+
+if TYPE_CHECKING:
+    from ..hierarchy import Verify
+
+_LARGEST = 1 << 28  # bytes of a shape's tensors; larger ones are not kept from call to call
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One draft to verify: n tokens, n + 1 laws of the verifier, and the dice of its sequence."""
+
+    node: Verify
+    draft: Proposal
+    p: Laws
+    dice: Dice
+    scores: torch.Tensor | None
+
+
+class Form(NamedTuple):
+    """The shape of a batch: B rows of n tokens over V ids; hashable."""
+
+    rows: int
+    tokens: int
+    width: int
+    scores: bool
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> Form:
+        width = max(max(case.p.width, case.draft.laws.width) for case in cases)
+        scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
+        tokens = max(len(case.draft) for case in cases)
+        return cls(len(cases), tokens, width, scores, *_kept_as(cases[0].p))
+
+    def bucket(self) -> Form:
+        """The shape of static tensors that hold this one: counts rounded up to powers of two."""
+        rows, tokens = (1 << (n - 1).bit_length() for n in (self.rows, max(1, self.tokens)))
+        return self._replace(rows=rows, tokens=tokens)
+
+    @property
+    def small(self) -> bool:
+        """Whether tensors of this shape may be kept."""
+        rows = self.rows * ((3 if self.scores else 2) * self.tokens + 2)
+        return rows * self.width * self.dtype.itemsize <= _LARGEST
+
+    def empty(self) -> Batch:
+        """Zeros; every row is a draft of no tokens."""
+        rows, n, width, scores, dtype, device = self
+        p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
+        tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
+        lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        return Batch(p, p.new_zeros(rows, n, width), tokens, lengths, p.clone() if scores else None)
+
+
+def side_by_side(cases: Sequence[Case], form: Form) -> Batch:
+    """The cases as one batch."""
+    if len(cases) > 1:
+        batch = form.empty()
+        fill(batch, cases)
+        return batch
+    (case,) = cases  # nothing to pad, so nothing to copy
+    p = case.p.dense(form.width)
+    return Batch(
+        p.unsqueeze(0),
+        case.draft.laws.dense(form.width).to(p).unsqueeze(0),
+        torch.tensor([case.draft.tokens], dtype=torch.long, device=form.device),
+        torch.tensor([form.tokens], device=form.device),
+        # One-hot laws are written out on the CPU, wherever their scores are.
+        widened(case.scores, form.width).to(p.device).unsqueeze(0)
+        if form.scores and case.scores is not None
+        else None,
+    )
+
+
+def fill(batch: Batch, cases: Sequence[Case]) -> None:
+    """Write the cases into the first rows of a batch that is large enough."""
+    (rows, n), width = batch.tokens.shape, batch.p.shape[-1]
+    drafts = [case.draft for case in cases]
+    spare = rows - len(cases)
+    upload(batch.lengths, [len(draft) for draft in drafts] + [0] * spare)
+    upload(batch.tokens, [[*d.tokens] + [0] * (n - len(d)) for d in drafts] + [[0] * n] * spare)
+    for b, (case, draft) in enumerate(zip(cases, drafts, strict=True)):
+        batch.p[b, : len(draft) + 1] = case.p.dense(width)
+        if len(draft):
+            batch.q[b, : len(draft)] = draft.laws.dense(width).to(batch.q)
+        if batch.scores is not None:
+            assert case.scores is not None, "scores for all drafts of a batch, or for none"
+            batch.scores[b, : len(draft) + 1] = widened(case.scores, width)
+
+
+def widened(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """Scores of a wider vocabulary: what the model cannot say scores −inf."""
+    missing = width - scores.shape[-1]
+    return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
+
+
+def _kept_as(laws: Laws) -> tuple[torch.dtype, torch.device]:
+    """What rows written out will be."""
+    parts = laws.parts if isinstance(laws, MixedLaws) else (laws,)
+    for part in parts:
+        if isinstance(part, DenseLaws):
+            return part.probs.dtype, part.probs.device
+    return torch.float64, torch.device("cpu")
