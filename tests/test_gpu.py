@@ -21,6 +21,7 @@ from hierspec import Hierarchy, SamplingParams
 from hierspec.dice import PhiloxDice
 from hierspec.laws import DenseLaws, MixedLaws, OneHotLaws, concatenate, draw
 from hierspec.lm.base import Context, Query
+from hierspec.runtime import Runtime
 from hierspec.sampling import Job, laws
 from hierspec.statistics import chi_square, joint_law, sample
 from hierspec.types import Proposal
@@ -370,6 +371,33 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
         far.numpy()
     assert (far + near.to(far)).tolist() == [[2.0] * 3] * 2
     assert far.cpu().numpy().sum() == 6
+
+
+# --- what the processor waits for
+
+FIXED = ["two levels", "three levels", "early exits", "leading"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", FIXED)
+def test_a_draft_and_a_check_are_one_wait_each(
+    tiny_family, pretend, monkeypatch, name, temperature
+):
+    waits: dict[str, set[int]] = {"Propose": set(), "Check": set()}
+    answer = Runtime._answer
+
+    def counted(self, first, group):
+        before = len(pretend.waits)
+        out = answer(self, first, group)
+        waits[type(first).__name__].add(len(pretend.waits) - before)
+        return out
+
+    monkeypatch.setattr(Runtime, "_answer", counted)
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cuda")
+    options = {"top_p": 0.9, "top_k": 50} if temperature else {}
+    tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)
+    assert waits == {"Propose": {1}, "Check": {1}}
+    assert hierarchy.root.model.graphs.num_recorded > 0
 
 
 # --- half precision

@@ -26,12 +26,16 @@ class Graphs:
     Args:
         device: where they run; only on CUDA is anything recorded.
         most: how many are kept.
+
+    Attributes:
+        num_recorded: how many there have been.
     """
 
     def __init__(self, device: torch.device, most: int = _MOST) -> None:
         self.device = device
         self.most = most
         self.pool: Any = None
+        self.num_recorded = 0
         self._kept: OrderedDict[Hashable, Call] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> Call:
@@ -47,10 +51,6 @@ class Graphs:
     def clear(self) -> None:
         """Forget all: the addresses they were recorded with are about to change."""
         self._kept.clear()
-
-    @property
-    def num_recorded(self) -> int:
-        return sum(call.recorded for call in self._kept.values())
 
 
 class Call:
@@ -76,6 +76,7 @@ class Call:
         try:
             self._run = record(self._run, graphs.device, graphs.pool)
             self.recorded = True
+            graphs.num_recorded += 1
         except RuntimeError as error:  # a kernel that cannot be recorded: slower, never different
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"running without a CUDA graph: {why}", stacklevel=3)

@@ -1,0 +1,251 @@
+"""Calls of fixed shape give what ordinary calls give, recorded or not, and wait once at most."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+import tape
+import torch
+
+from hierspec import readings
+from hierspec.graphs import Graphs
+from hierspec.lm.base import Context, Query
+from hierspec.lm.fixed_trunk import FixedTrunk, trunk_for
+from hierspec.lm.lean import LeanBackend
+from hierspec.lm.trunk import Trunk
+from hierspec.lm.weights import from_directory
+from hierspec.readings import NoLawError, Reading
+from hierspec.testing import save_tiny
+
+SHAPES = {
+    "llama": {},
+    "qwen3": {},  # norms of heads, grouped keys
+    "mistral": {"sliding_window": 6},
+}
+READINGS = [
+    Reading(96, 0.0),
+    Reading(96, 0.8),
+    Reading(90, 1.0, top_k=20, top_p=0.8, min_p=0.01),
+]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def backend(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    save_tiny(request.param, folder, seed=3, layers=3, **SHAPES[request.param])
+    return LeanBackend(from_directory(folder), torch.float64)
+
+
+@pytest.fixture(params=["as it stands", "recorded"])
+def fixed(request, backend, monkeypatch):
+    """A maker of fixed trunks; recorded ones believe that they are on a GPU."""
+
+    def make(exits=()):
+        trunk = FixedTrunk(backend, exits)
+        if request.param == "recorded":
+            tape.install(monkeypatch)
+            # At the second use, so that many shapes are; and nuclei as a GPU finds them.
+            monkeypatch.setattr("hierspec.graphs._TRIALS", 1)
+            monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_sorting)
+            trunk.graphs.device = torch.device("cuda")
+        return trunk
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="running without a CUDA graph")
+        yield make
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-9)
+
+
+def poison(trunk: FixedTrunk, row: int) -> None:
+    with torch.inference_mode():
+        trunk.arena.cache[:, row] = float("nan")
+        trunk.arena.edges[0][row] = float("nan")
+
+
+class Pair:
+    """The same questions to an ordinary trunk and to one of fixed shapes."""
+
+    def __init__(self, backend, fixed, exits, seed):
+        self.trunks = Trunk(backend, exits), fixed(exits)
+        self.dice = random.Random(seed)
+        self.texts = [self.ids(n) for n in (5, 37, 2)]
+        self.slots = [[trunk.open() for _ in self.texts] for trunk in self.trunks]
+
+    def ids(self, n):
+        return [self.dice.randrange(96) for _ in range(n)]
+
+    def some(self):
+        return [i for i in range(3) if self.dice.random() < 0.6] or [self.dice.randrange(3)]
+
+    def score(self):
+        index, which = self.dice.randrange(len(self.trunks[0].exits)), self.some()
+        drafts = [tuple(self.ids(self.dice.randrange(5))) for _ in which]
+        found = [
+            trunk.score(
+                [
+                    Query(slots[i], Context(self.texts[i], draft), len(self.texts[i]))
+                    for i, draft in zip(which, drafts, strict=True)
+                ],
+                index,
+            )
+            for trunk, slots in zip(self.trunks, self.slots, strict=True)
+        ]
+        assert close(*found)
+
+    def draft(self, reading):
+        index, which = self.dice.randrange(len(self.trunks[0].exits)), self.some()
+        counts = [self.dice.randrange(1, 5) for _ in which]
+        uniforms = [[self.dice.random() for _ in range(n)] for n in counts]
+        a, b = (
+            trunk.draft(
+                [Query(slots[i], Context(self.texts[i]), len(self.texts[i])) for i in which],
+                counts,
+                4,
+                reading,
+                uniforms,
+                index,
+            )
+            for trunk, slots in zip(self.trunks, self.slots, strict=True)
+        )
+        assert [len(one) for one in a.tokens] == counts
+        assert a.tokens == b.tokens
+        for mine, other in zip(a.laws, b.laws, strict=True):
+            assert type(mine) is type(other)
+            assert close(mine.dense(96), other.dense(96))
+
+    def grow(self):
+        for text in self.texts:
+            text += self.ids(self.dice.randrange(3))
+
+
+@pytest.mark.parametrize("exits", [(), (1, 2)])
+def test_what_an_ordinary_trunk_says(backend, fixed, exits):
+    pair = Pair(backend, fixed, exits, seed=1)
+    for turn in range(40):
+        pair.score()
+        pair.draft(READINGS[turn % 3])
+        pair.grow()
+        if turn == 30:
+            pair.texts[0] += pair.ids(300)  # a prompt's length at once, past the first columns
+    trunk = pair.trunks[1]
+    assert (trunk.graphs.num_recorded > 3) == (trunk.graphs.device.type == "cuda")
+    assert trunk.arena.capacity == 512
+
+
+def test_a_draft_is_what_asking_token_by_token_gives(backend):
+    """The ordinary trunk's own draft, against rows asked one by one."""
+    trunk, reading = Trunk(backend, (2,)), READINGS[2]
+    model = trunk.view(2)
+    text, uniforms = [4, 8, 15, 16], [0.3, 0.9, 0.05, 0.6]
+    slot = model.open()
+    drafted = model.draft([Query(slot, Context(text), 4)], [4], 4, reading, [uniforms])
+    tokens: tuple[int, ...] = ()
+    for step, u in enumerate(uniforms):
+        query = Query(fresh := model.open(), Context(text, tokens), 4 + step)
+        picked, law = reading.pick(model.score([query]), [u])
+        assert close(law.dense(90)[0], drafted.laws[0].dense(90)[step])
+        model.close(fresh)
+        tokens += (picked[0],)
+    assert drafted.tokens == [list(tokens)]
+    assert slot.held == [*text, *tokens[:-1]]  # the last one is computed when it is needed
+
+
+def test_rows_come_back_and_are_cleaned(backend, fixed):
+    trunk = fixed()
+    slots = [trunk.open() for _ in range(3)]
+    for slot in slots:
+        trunk.score([Query(slot, Context([1, 2, 3]), 3)], 0)
+    assert [slot.state.row for slot in slots] == [0, 1, 2]
+    poison(trunk, 1)
+    trunk.close(slots[1])
+    again = trunk.open()
+    scores = trunk.score([Query(again, Context([1, 2, 3]), 3)], 0)
+    assert again.state.row == 1
+    assert close(scores, trunk.score([Query(slots[0], Context([1, 2, 3]), 3)], 0))
+    del slots, slot  # a caller that forgets to close
+    assert trunk.open() is not None
+    assert sorted(trunk.arena._free) == [0, 2, 3]
+
+
+def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
+    trunk = fixed()
+    good, bad = trunk.open(), trunk.open()
+    ask = lambda slot: Query(slot, Context([7, 7, 7]), 3)  # noqa: E731
+    expected = trunk.score([ask(good)], 0)
+    trunk.score([ask(bad)], 0)
+    poison(trunk, bad.state.row)
+    for _ in range(4):
+        both = trunk.score([ask(good), ask(bad)], 0)
+        assert close(both[:1], expected)
+        assert both[1].isnan().all()
+        for reading in READINGS[:2]:
+            with pytest.raises(NoLawError):
+                trunk.draft([ask(good), ask(bad)], [2, 2], 2, reading, [[0.5] * 2] * 2, 0)
+            alone = trunk.draft([ask(good)], [2], 2, reading, [[0.5] * 2], 0)
+            assert len(alone.tokens[0]) == 2
+
+
+def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
+    trunk, plain = fixed((1,)), Trunk(backend, (1,))
+    slot, other = trunk.open(), plain.open()
+    text = [9, 9, 3, 40]
+    trunk.score([Query(slot, Context(text), 4)], 1)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hierspec.graphs.Call.run", stop)
+        for call in (
+            lambda: trunk.draft([Query(slot, Context(text), 4)], [3], 3, READINGS[0], [()], 0),
+            lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),
+        ):
+            with pytest.raises(KeyboardInterrupt):
+                call()
+    again = [*text, 5, 8]
+    assert close(
+        trunk.score([Query(slot, Context(again), 2)], 1),
+        plain.score([Query(other, Context(again), 2)], 1),
+    )
+
+
+def test_end_of_text_needs_no_shape_of_its_own(backend, fixed):
+    trunk = fixed()
+    slot = trunk.open()
+    for count in (4, 4, 3, 2, 1):
+        query = Query(slot, Context([1, 2]), 2)
+        trunk.draft([query], [count], 4, READINGS[0], [()], 0)
+    assert len([key for key in trunk.graphs._kept if key[0] == "draft"]) <= 2  # prompt, then none
+
+
+def test_what_cannot_be_recorded_runs_as_it_stands(monkeypatch):
+    tape.install(monkeypatch)
+    graphs, out = Graphs(torch.device("cuda")), torch.zeros(1)
+
+    def body():
+        out.add_(float(out.sum()) * 0.0 + 1.0)  # looks at a value
+
+    call = graphs.get("looks", lambda: (out, body))
+    for _ in range(2):
+        call.run()
+    with pytest.warns(UserWarning, match="running without a CUDA graph: operation not permitted"):
+        call.run()
+    call.run()
+    assert (out.item(), call.recorded) == (4.0, False)
+
+
+def test_the_least_used_shapes_are_forgotten():
+    graphs = Graphs(torch.device("cpu"), most=2)
+    made = []
+    for key in "abacab":
+        graphs.get(key, lambda key=key: (made.append(key), lambda: None))
+    assert made == ["a", "b", "c", "b"]
+
+
+def test_only_lean_models_on_gpus_get_fixed_shapes(backend):
+    assert type(trunk_for(backend)) is Trunk
