@@ -1,7 +1,7 @@
 """A result of ``hierspec bench`` made up from one number per method, in the shape of schema 1.
 
 Every derived number follows from the made-up ones by simple arithmetic, so that tests can ask for
-it; nothing here comes from a measurement.
+it; nothing here comes from a measurement. And a method that is made up as well.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import statistics
 from typing import Any
+
+from hierspec.bench.runs import Run
 
 PLAIN_MS = 20.0
 PROMPTS = 5
@@ -176,3 +178,22 @@ def ratio(value: float) -> dict[str, float]:
     """R of the schema, around ``value``."""
     return {"median": value, "q1": 0.97 * value, "q3": 1.04 * value, "low95": 0.95 * value,
             "high95": 1.06 * value, "n": PROMPTS}  # fmt: skip
+
+
+class Fake:
+    """A method from a function prompt, request → token ids; it remembers what it was asked."""
+
+    def __init__(self, name, write, log=None, ms=1.0):
+        self.name, self.write, self.ms = name, write, ms
+        self.log = [] if log is None else log
+        self.configuration = {"fake": name}
+
+    def run(self, prompt, request):
+        self.log.append((self.name, tuple(prompt), request.seed))
+        ids = self.write(prompt, request)
+        return Run(token_ids=tuple(ids), seconds=self.ms * len(ids) / 1e3)
+
+
+def fixed(prompt, request):
+    """Writes 0, 1, 2, …"""
+    return range(request.max_new_tokens)

@@ -2,36 +2,42 @@
 
 import json
 import math
+import shlex
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import profiling_cases
 import pytest
 import torch
+from bench_cases import Fake, fixed
 
 from hierspec import TargetConfig, cli
 from hierspec.bench import checks, floor, grids, memory, results, spec_bench, summary
 from hierspec.bench.catalogue import Entry, catalogue, select
 from hierspec.bench.ours import HierarchyMethod, Models
+from hierspec.bench.pages.details import configurations
+from hierspec.bench.pages.methods import table
 from hierspec.bench.planned import chain_of
 from hierspec.bench.run import Bench, Settings
-from hierspec.bench.runs import Request, Run, Unavailable
+from hierspec.bench.runs import Request, Unavailable
 from hierspec.bench.table import equality, pictures
-from hierspec.bench.tuning import tune
-from hierspec.bench.turns import Guarded, grouped, turns
+from hierspec.bench.turns import Guarded
 from hierspec.presets import PRESETS
 from hierspec.profiling.profile import from_dict
 
 PROMPTS = [[5, 9, 33, 7], [11, 2, 60], [70, 8, 8, 41, 3]]
 TUNING = [[4, 44, 17]]
 TOKENS = 10
+COMMITTED = Path(__file__).parents[1] / "benchmarks" / "results"
 RECORD = {
     "name", "title", "group", "source", "lossless", "configuration", "skipped", "tuning",
     "predicted_ms_per_token", "parameters", "runs", "summary",
 }  # fmt: skip
 RUN = {
-    "prompt", "num_tokens", "seconds", "decode_seconds", "ms_per_token", "decode_ms_per_token",
-    "overhead_ms_per_token", "target_calls", "mean_acceptance_length", "same_as_plain",
-    "logprob_per_token", "token_ids", "levels", "target",
+    "prompt", "turn", "num_tokens", "seconds", "decode_seconds", "ms_per_token",
+    "decode_ms_per_token", "overhead_ms_per_token", "target_calls", "mean_acceptance_length",
+    "same_as_plain", "logprob_per_token", "token_ids", "levels", "target",
 }  # fmt: skip
 SUMMARY = {
     "ms_per_token", "decode_ms_per_token", "tokens_per_second", "overhead_ms_per_token",
@@ -41,30 +47,12 @@ SUMMARY = {
 }  # fmt: skip
 
 
-class Fake:
-    """A method from a function prompt, request → token ids; it remembers what it was asked."""
-
-    def __init__(self, name, write, log=None, ms=1.0):
-        self.name, self.write, self.ms = name, write, ms
-        self.log = [] if log is None else log
-        self.configuration = {"fake": name}
-
-    def run(self, prompt, request):
-        self.log.append((self.name, tuple(prompt), request.seed))
-        ids = self.write(prompt, request)
-        return Run(token_ids=tuple(ids), seconds=self.ms * len(ids) / 1e3)
-
-
 def entry(name, candidates, group="baseline"):
     return Entry(name, name, group, "", "for a test", True, candidates)
 
 
 def fake_entry(name, write, **more):
     return entry(name, lambda models, temperature: [Fake(name, write, **more)])
-
-
-def fixed(prompt, request):
-    return range(request.max_new_tokens)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -258,6 +246,8 @@ def test_other_files_are_refused_with_the_reason(change, says, tmp_path, capsys)
     [
         (["--methods", "hispeck"], "did you mean 'hispec'"),
         (["--num-prompts", "16"], "lower --num-prompts"),
+        (["--num-prompts", "6", "--batch-size", "4"], "--num-prompts 4 or 8"),
+        (["--num-prompts", "3", "--batch-size", "4"], "--num-prompts 4,"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--temperature", "-1"], "--temperature"),
         (["--from", "nowhere.json"], "nowhere.json"),
@@ -271,6 +261,18 @@ def test_mistakes_are_one_line(argv, says, capsys):
     err = capsys.readouterr().err
     assert says in err
     assert "Traceback" not in err
+
+
+def test_prompts_to_warm_up_on_need_room_for_the_text_too(tmp_path, capsys):
+    small = Models(TargetConfig(model="zoo:small"))
+    longest = small.plain.root.model.max_length
+    words = longest * 1000 // len(small.tokenizer("def " * 1000, verbose=False)["input_ids"])
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps(text) for text in ("def", "def " * (words - 40))))
+    argv = ["bench", "--target", "zoo:small", "--methods", "plain", "--prompts", str(path)]
+    argv += ["--num-prompts", "1", "--tune-prompts", "1", "--tune-tokens", "4"]
+    assert cli.run([*argv, "--max-new-tokens", "90"]) == 2
+    assert "with 90 more" in capsys.readouterr().err
 
 
 def test_overwriting_measures_the_profile_anew_too(monkeypatch, tmp_path, capsys):
@@ -296,6 +298,27 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, tmp_path, capsys):
     assert cli.run([*argv, "-o", str(tmp_path / "r.json")]) == 130
     assert "same command goes on" in capsys.readouterr().err
     assert json.loads((tmp_path / "r.json").read_text())["finished"] is False
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interruption_while_drawing_loses_nothing(kept, written, monkeypatch, tmp_path, capsys):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    report = tmp_path / "a page.html"
+    shown = ["--report", str(report)]
+    monkeypatch.setattr("hierspec.bench.page.write", interrupt)
+    if kept:
+        assert cli.run(["bench", "--from", str(written), *shown]) == 130
+        again = shlex.join(["hierspec", "bench", "--from", str(written), *shown])
+        assert f"the results are in {written}; {again} shows them" in capsys.readouterr().err
+    else:
+        monkeypatch.setattr(Bench, "run", lambda self: None)
+        argv = ["bench", "--target", "zoo:small", "--methods", "plain", *shown]
+        assert cli.run(argv) == 130
+        err = capsys.readouterr().err
+        assert "-o FILE keeps them" in err
+        assert "bug" not in err
 
 
 def test_the_list_names_every_preset(capsys):
@@ -325,19 +348,29 @@ def test_groups_and_names_select():
 
 
 def outline(data):
-    """A file without times, and without what follows from which candidate was fastest."""
+    """A file without what times decide."""
     timed = {"seconds", "decode_seconds", "ms_per_token", "decode_ms_per_token",
-             "overhead_ms_per_token", "forward_seconds", "created", "load_average", "floor",
-             "summary", "trials", "configuration", "levels", "target_calls",
-             "mean_acceptance_length", "target", "parameters"}  # fmt: skip
+             "overhead_ms_per_token", "forward_seconds", "verify_seconds", "created",
+             "load_average", "floor", "summary", "trials"}  # fmt: skip
     if isinstance(data, dict):
         return {k: outline(v) for k, v in data.items() if k not in timed}
     return [outline(one) for one in data] if isinstance(data, list) else data
 
 
+class Steady(HierarchyMethod):
+    """Takes as many seconds as it has tokens to draft, so that tuning always finds the same."""
+
+    def run(self, prompt, request, tracer=None):
+        run = super().run(prompt, request, tracer)
+        return replace(run, seconds=self.configuration["levels"][0]["num_speculative_tokens"])
+
+
 def test_an_interrupted_bench_goes_on_where_it_was(models, tmp_path):
     def speculative(given, temperature):
-        return grids.single("speculative", given, "tokenwise")[:2]
+        return [
+            Steady(method.name, given, **method.configuration)
+            for method in grids.single("speculative", given, "tokenwise")[:2]
+        ]
 
     def entries(stop_at):
         calls = iter(range(1000))
@@ -372,31 +405,6 @@ def test_an_interrupted_bench_goes_on_where_it_was(models, tmp_path):
         for a, b in zip(one["methods"], other["methods"], strict=True):
             assert [r["prompt"] for r in a["runs"]] == [r["prompt"] for r in b["runs"]]
             assert set(a["summary"]) == set(b["summary"])
-
-
-def test_turns_are_as_documented_also_from_a_later_start():
-    log = []
-    names = ["a", "b", "c"]
-    groups = grouped([[i] for i in range(5)], 1)
-
-    def order(start):
-        log.clear()
-        methods = [Fake(name, fixed, log) for name in names]
-        out = [
-            (group, names[which])
-            for group, which, _ in turns(methods, groups, Request(2, seed=10), start)
-        ]
-        return out, list(log)
-
-    whole, asked = order(0)
-    assert [name for group, name in whole if group == 1] == ["b", "c", "a"]
-    assert [name for group, name in whole if group == 4] == ["b", "c", "a"]
-    assert asked[:3] == [("a", (0,), 10), ("b", (0,), 10), ("c", (0,), 10)]  # the warm-up
-    assert all(seed == 10 + prompt[0] for _, prompt, seed in asked)
-    for start in (1, 2, 4):
-        later, asked_later = order(start)
-        assert later == whole[3 * start :]
-        assert asked_later[3:] == asked[3 + 3 * start :]
 
 
 # What goes wrong is a row.
@@ -452,16 +460,6 @@ def test_plain_decoding_must_run(models, monkeypatch):
     monkeypatch.setattr(HierarchyMethod, "run", fails)
     with pytest.raises(ValueError, match="plain decoding cannot run: RuntimeError: broken"):
         bench(models, []).run()
-
-
-def test_tuning_takes_the_fastest_candidate():
-    slow, fast = Fake("slow", fixed, ms=3.0), Fake("fast", fixed, ms=2.0)
-    shares = []
-    best, found = tune([slow, fast], grouped(PROMPTS, 1), Request(4), shares.append)
-    assert best is fast
-    assert [trial["ms_per_token"] for trial in found["trials"]] == pytest.approx([3.0, 2.0])
-    assert found["prompts"] == 3
-    assert shares[-1] == 1.0
 
 
 # Are outputs right?
@@ -701,36 +699,6 @@ def test_memory_sees_what_a_run_takes():
 # What is tuned, predicted, and run together.
 
 
-def test_comparable_methods_get_as_many_trials(models):
-    three = Models(models.target, ("a", "b", "c"))
-    one = Models(models.target, ("a",))
-    for given in (one, models, three):
-        sizes = {
-            len(grids.single("x", given, "tokenwise")),
-            len(grids.single("x", given, "block")),
-            len(grids.chains("x", given)),
-            len(grids.of_preset(PRESETS["prompt-lookup"], given)),
-        }
-        assert sizes == {grids.TRIALS}
-    for method in [*grids.chains("x", three), *grids.single("x", three, "block")]:
-        assert {level["method"] for level in method.configuration["levels"]} == {"draft_model"}
-    stacked = {len(method.configuration["levels"]) for method in grids.chains("x", three)}
-    assert stacked == {2, 3}
-    with pytest.raises(Unavailable, match="--draft"):
-        grids.single("x", Models(models.target), "block")
-
-
-def test_presets_are_scaled_inside_concatenations_too(models):
-    found = grids.of_preset(PRESETS["horizontal"], models)
-    budgets = [
-        [level["num_speculative_tokens"] for part in method.configuration["levels"][0]["parts"]
-         for level in part]
-        for method in found
-    ]  # fmt: skip
-    assert budgets == [[2, 2], [4, 4], [6, 6], [8, 8]]
-    assert found[0].configuration["verify"] == "tokenwise"
-
-
 def test_a_chain_that_the_profile_knows():
     levels = [{"method": "draft_model", "model": name} for name in ("s", "m")]
     names = ["s", "m", "target"]
@@ -780,7 +748,7 @@ def test_batches_leave_out_who_has_none(models):
     def ours(given, temperature):
         return [HierarchyMethod("ours", given, [level], verify="block")]
 
-    data = bench(models, [entry("ours", ours), fake_entry("fake", fixed)], batch_size=2).run()
+    data = bench(models, [entry("ours", ours), fake_entry("fake", fixed)], batch_size=3).run()
     found = methods_of(data)
     assert "--batch-size 1" in found["fake"]["skipped"]
     assert found["ours"]["summary"]["same_as_plain"] == 3
@@ -790,10 +758,53 @@ def test_batches_leave_out_who_has_none(models):
     assert found["ours"]["summary"]["standardized_walltime_improvement"] is None
     below = data["floor"]
     assert below["ms_per_token"] == pytest.approx(
-        500 * below["weight_bytes"] / below["bytes_per_second"]
+        1000 / 3 * below["weight_bytes"] / below["bytes_per_second"]
     )
     with pytest.raises(Unavailable, match="--batch-size 1"):
         Guarded(Fake("x", fixed)).run(PROMPTS, Request(2))
+    assert data["notes"] == [
+        "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on such as are "
+        "measured"
+    ]
+
+
+def test_batches_are_all_of_one_size(models):
+    made = bench(models, [], batch_size=2)
+    with pytest.raises(ValueError, match=r"3 prompts.*batches of 2.*--num-prompts 2 or 4"):
+        made.run()
+    assert made.data["cells"] == []  # nothing was tuned for it
+
+
+def test_tuning_runs_on_batches_like_the_measured_ones(models):
+    def ours(given, temperature):
+        return grids.single("ours", given, "block")[:2]
+
+    made = bench(models, [entry("ours", ours)], batch_size=3)
+    made.tuning = [*TUNING * 3, *PROMPTS[:1]]
+    data = made.run()
+    found = methods_of(data)["ours"]["tuning"]
+    assert (found["prompts"], found["batch_size"]) == (3, 3)
+    assert data["notes"] == ["1 of 4 prompts to tune on are in no whole batch of 3"]
+
+
+def test_methods_warm_up_on_what_is_not_measured(models):
+    log = []
+    made = bench(models, [fake_entry("fake", fixed, log=log)])
+    data = made.run()
+    measured = [(tuple(prompt), i) for i, prompt in enumerate(PROMPTS)]
+    assert [entry[1:] for entry in log[:4]] == [(tuple(TUNING[0]), len(PROMPTS)), *measured]
+    for i in range(len(PROMPTS)):  # every method has a turn of its own
+        assert {record["runs"][i]["turn"] for record in methods_of(data).values()} == {0, 1}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in COMMITTED.glob("bench-*.json")))
+def test_committed_results_are_read(name):
+    data = results.read(COMMITTED / name)
+    assert data["cells"]
+    assert list(pictures(data))
+    for cell in data["cells"]:
+        assert table(cell).count("<tr") > len(cell["methods"])
+        assert "tried on" in configurations(cell)
 
 
 # Spec-Bench.

@@ -15,11 +15,11 @@ from bench_cases import METHODS, PROMPTS, SKIPPED, results
 from hierspec.bench.charts.acceptance import by_position
 from hierspec.bench.charts.bars import speedups, time_spent, tokens_per_call
 from hierspec.bench.charts.predicted import against_measured
-from hierspec.bench.charts.reading import interval
 from hierspec.bench.charts.sheet import GROUP_COLOURS, drawing
 from hierspec.bench.page import html, write, write_many
 from hierspec.bench.pages.methods import fastest, verdict
 from hierspec.bench.pictures import draw, pictures
+from hierspec.bench.reading import interval
 from hierspec.planner import figures
 
 TITLES = {name: entry[0] for name, entry in METHODS.items()}
@@ -380,6 +380,14 @@ def test_categories_have_a_table_where_there_are_some(page_text):
     assert ["method", "writing", "maths & logic"] in page.rows
     row = next(row for row in page.rows if row[1:] == ["1.25×", "3.50×"])
     assert row[0].startswith(TITLES["hierarchy"])
+
+
+def test_tuning_on_batches_says_so(page_text):
+    assert "tried on 2 other prompts<" in page_text
+    data = results((0.0,))
+    data["cells"][0]["methods"] = [method(data, "plain"), method(data, "hierarchy")]
+    data["cells"][0]["methods"][1]["tuning"]["batch_size"] = 4
+    assert "tried on 2 other prompts, 4 at once<" in html({"x": data})
 
 
 def test_an_unfinished_bench_says_so():

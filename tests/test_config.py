@@ -104,6 +104,7 @@ def test_confidence_window():
 
 
 LOOK = {"method": "prompt_lookup", "num_speculative_tokens": 2}
+POOL = {"method": "ngram_pool", "num_speculative_tokens": 2}
 DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
 
 
@@ -148,12 +149,29 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "levels": [{**DRAFT, "temperature": float("inf")}]}, "temperature"),
         ({"target": "t", "levels": [{**DRAFT, "temperature": 1e-300}]}, "at least 1e-05"),
         ({"target": "t", "levels": [{"method": "concatenate", "parts": [[]]}]}, "none empty"),
+        ({"target": "t", "levels": [{**LOOK, "temperature": 0.7}]},
+         r"levels\[0\].temperature: prompt_lookup copies tokens .* remove it"),
+        ({"target": "t", "levels": [{**LOOK, "window": "entropy"}]},
+         r"levels\[0\].window: prompt_lookup copies tokens .* remove it"),
+        ({"target": "t", "levels": [{**POOL, "temperature": 0}]}, "temperature: ngram_pool copies"),
+        ({"target": "t", "levels": [{**POOL, "window": {"kind": "confidence"}}]},
+         "window: ngram_pool copies"),
+        ({"target": "t", "levels": [{"method": "concatenate",
+          "parts": [DRAFT, {**LOOK, "window": "entropy"}]}]},
+         r"levels\[0\].parts\[1\]\[0\].window: prompt_lookup"),
     ],
 )  # fmt: skip
 def test_mistakes_name_the_place_and_the_fix(data, says):
     with pytest.raises(ValueError, match=says) as caught:
         HierarchyConfig.from_dict(data)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("level", [LOOK, POOL])
+def test_a_look_up_may_say_what_it_does_anyway(level):
+    said = {**level, "window": {"kind": "fixed"}, "temperature": None}
+    read = [HierarchyConfig.from_dict({"target": "t", "levels": [one]}) for one in (level, said)]
+    assert read[0] == read[1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from test_lm_trunk import V as TOY_V
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
 from hierspec.certificate import certify_tree
 from hierspec.drafters import ngram_pool
-from hierspec.drafters.ngram_pool import NgramPool, teach
+from hierspec.drafters.ngram_pool import MAX_NGRAMS, NgramPool, Pool, teach
 from hierspec.laws import DenseLaws, OneHotLaws
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Context, Query
@@ -396,14 +396,12 @@ def test_what_the_target_would_have_chosen_joins_the_pool():
         teach([pool], [task], [draft], [laws], [SimpleNamespace(num_accepted=kept)])
         # Kept 1: rows 0 and 1 became text; after 3 4 it would say 8, after 3 4 5 it would say 7.
         want = {(3, 4): 8, (2, 3, 4): 8, (4,): 8, (5,): 7, (4, 5): 7, (3, 4, 5): 7}
-        got = {key: next(iter(f)) for g in slot.pool.grams.values() for key, f in g.items()}
+        got = {key: next(iter(f)) for key, f in slot.pool.grams.items()}
         assert got == (want if kept == 1 else {})
     dense = DenseLaws(torch.eye(10)[[3, 9, 8, 7]])
     teach([pool], [task], [draft], [dense], [SimpleNamespace(num_accepted=1)])
-    assert {key: next(iter(f)) for key, f in slot.pool.grams[3].items()} == {
-        (2, 3, 4): 8,
-        (3, 4, 5): 7,
-    }
+    got = {key: next(iter(f)) for key, f in slot.pool.grams.items() if len(key) == 3}
+    assert got == {(2, 3, 4): 8, (3, 4, 5): 7}
 
 
 def test_what_is_learnt_is_the_targets_choice_at_that_very_place(tiny_family, monkeypatch):
@@ -436,18 +434,43 @@ def test_a_shared_pool_outlives_its_sequences_and_own_ones_do_not():
 
 
 def test_a_pool_stays_small(monkeypatch):
-    monkeypatch.setattr(ngram_pool, "_MAX_KEYS", 5)
     monkeypatch.setattr(ngram_pool, "_MAX_FOLLOWERS", 3)
-    pool = NgramPool(1, 1)
+    pool = NgramPool(1, 1, max_ngrams=5)
     slot = pool.open()
     text = [0, 1, 0, 2, 0, 2, 0, 3, 0, 4, 0, 5, 5, 6, 7, 8, 9, 0]
     pool.propose(Context(text), 1, slot)
-    (grams,) = slot.pool.grams.values()
-    assert list(grams) == [(5,), (6,), (7,), (8,), (9,)]
-    slot.pool.grams.clear()
+    assert set(slot.pool.grams) == {(5,), (6,), (7,), (8,), (9,)}
     pool.propose(Context([*text[:12], 0, 0]), 1, slot := pool.open())
-    assert len(slot.pool.grams[1][0,]) == 3
+    assert len(slot.pool.grams[0,]) == 3
     assert slot.pool.best((0,)) == 2, "the most frequent stays"
+    with pytest.raises(ValueError, match="at least one n-gram"):
+        NgramPool(1, 1, max_ngrams=0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_n_grams_of_all_lengths_share_one_bound(shared):
+    pool = NgramPool(1, 4, shared, max_ngrams=50)
+    for start in range(0, 400, 100):  # another sequence each time
+        slot = pool.open()
+        pool.propose(Context(list(range(start, start + 100))), 1, slot)
+        assert len(slot.pool.grams) == 50
+        assert {len(key) for key in slot.pool.grams} == {1, 2, 3, 4}
+        pool.close(slot)
+    assert len(pool.common.grams) == (50 if shared else 0)
+
+
+def test_what_is_asked_for_stays():
+    pool = Pool(max_ngrams=3)
+    for token in (1, 2, 3):
+        pool.add((token,), token + 1)
+    assert pool.best((1,)) == 2
+    pool.add((9,), 9)
+    assert set(pool.grams) == {(1,), (3,), (9,)}, "2 was used longest ago"
+    pool.add((3,), 4)
+    pool.add((8,), 8)
+    assert set(pool.grams) == {(3,), (9,), (8,)}
+    assert pool.best((1,)) is None
+    assert MAX_NGRAMS == NgramPool(1, 4).max_ngrams == NgramPool(1, 4).open().pool.max_ngrams
 
 
 def test_naive_is_refused_over_a_pool():

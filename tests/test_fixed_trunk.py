@@ -8,6 +8,7 @@ import warnings
 import pytest
 import tape
 import torch
+from test_gpu import PROMPTS, built, stacks
 
 from hierspec import readings
 from hierspec.graphs import Graphs
@@ -17,6 +18,8 @@ from hierspec.lm.lean import LeanBackend
 from hierspec.lm.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.readings import NoLawError, Reading
+from hierspec.sampling import SamplingParams, signals
+from hierspec.statistics import chi_square, joint_law, sample
 from hierspec.testing import save_tiny
 
 SHAPES = {
@@ -249,3 +252,33 @@ def test_the_least_used_shapes_are_forgotten():
 
 def test_only_lean_models_on_gpus_get_fixed_shapes(backend):
     assert type(trunk_for(backend)) is Trunk
+
+
+@pytest.mark.parametrize("name", ["windows", "three levels", "early exits"])
+def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
+    """Windows asked about a chunk at a time, uniforms thrown away: the law stays the target's.
+
+    χ² over two tokens; a sound hierarchy fails one seed in ten thousand, and the seed is fixed.
+    """
+    monkeypatch.setattr("hierspec.build.trunk_for", FixedTrunk)
+    params = SamplingParams(temperature=1.0, top_k=4)
+    plain = built(tiny_family, {"levels": []}, "cpu")
+    law = joint_law(plain, PROMPTS[0], params, 2)
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu")
+    assert isinstance(hierarchy.root.model.trunk, FixedTrunk)
+    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
+    assert result.degrees > 5
+    assert 10**result.log10_p > 1e-4, result
+
+
+def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
+    """Signals and laws of a chunk, against the scores asked one by one."""
+    text = [4, 8, 15]
+    for kind in ("entropy", "confidence"):
+        reading = Reading(96, 0.7, signal=kind)
+        trunk = FixedTrunk(backend)
+        query = Query(trunk.open(), Context(text), 3)
+        found = trunk.draft([query], [3], 4, reading, [[0.2, 0.7, 0.4]], 0)
+        (tokens,), (values,) = found.tokens, found.signals
+        rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
+        assert values == pytest.approx(signals(rows, tokens, kind), abs=1e-9)

@@ -396,7 +396,11 @@ def test_a_draft_and_a_check_are_one_wait_each(
     hierarchy = built(tiny_family, stacks(tiny_family)[name], "cuda")
     options = {"top_p": 0.9, "top_k": 50} if temperature else {}
     tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)
-    assert waits == {"Propose": {1}, "Check": {1}}
+    # A greedy check by more than one leading token looks at each sequence's scores once more.
+    more = len(PROMPTS) if name == "leading" and not temperature else 0
+    assert waits["Propose"] == {1}
+    assert 1 in waits["Check"]
+    assert max(waits["Check"]) <= 1 + more
     assert hierarchy.root.model.graphs.num_recorded > 0
 
 

@@ -316,7 +316,7 @@ def _gone(info, tensors):
         (_gone, "weight of exit 2 is missing"),
         (lambda info, tensors: info.update(schema_version=9), "schema version 9"),
         (lambda info, tensors: info.update(kind="mlp"), "valid 'kind'"),
-        (lambda info, tensors: info.pop("hidden_size"), "valid 'hidden_size'"),
+        (lambda info, tensors: info.pop("hidden_size"), "lacks 'hidden_size'"),
         (lambda info, tensors: info.update(exits=[1]), "after layers 1, none after layer 2"),
         (lambda info, tensors: info.update(vocab_size=97), "vocab_size is 97"),
         (lambda info, tensors: info.update(num_layers=4), "num_layers is 4"),
@@ -327,6 +327,66 @@ def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, 
     path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
     with pytest.raises(ValueError, match=message):
         hierarchy(models["llama"], level(2, path))
+
+
+WRONG = {
+    "kind": ([], None, "mlp"),
+    "exits": ("12", 2, [], ["1", "2"], [1.0, 2.0], [0, 1], [True, 2], [2, 1], [1, 1, 2], [1, 9]),
+    "model": (None, 5, ""),
+    "hidden_size": ("32", 32.0, True, 0, None, [32]),
+    "vocab_size": ("96", -1),
+    "num_layers": ("3", None, 2),
+    "input_size": ("32", 0, None),
+    "fingerprint": (5, ["x"], ""),
+    "parameters": ("many", 0),
+    "before": ([1], {"1": 0.5}, {"1": {"kl": "low"}}, None),
+    "after": ("good",),
+    "texts": ("a book", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
+)
+def test_a_description_of_wrong_types_is_refused(trained, tmp_path, key, value) -> None:
+    def change(info: dict[str, Any], tensors: Any) -> None:
+        info[key] = value
+
+    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
+    about = "exits" if (key, value) == ("num_layers", 2) else key
+    with pytest.raises(ValueError, match=f"damaged .*no valid '{about}'") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def _whole_numbers(info, tensors):
+    tensors["exit.2.weight"] = tensors["exit.2.weight"].int()
+
+
+def _long_bias(info, tensors):
+    tensors["exit.2.bias"] = torch.zeros(len(tensors["exit.2.bias"]) + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_whole_numbers, r"weight of exit 2 is of torch\.int32"),
+        (_long_bias, r"bias of exit 2 has shape \(33,\), not \(32,\)"),
+    ],
+)
+def test_tensors_that_are_no_heads_are_refused(trained, tmp_path, change, message) -> None:
+    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
+    with pytest.raises(ValueError, match=message):
+        read(path).tensors(2)
+
+
+@pytest.mark.parametrize("left", [0, 4, 8, 60, -4000, -1])
+def test_a_file_cut_short_is_refused_in_a_line(trained, tmp_path, left) -> None:
+    path = tmp_path / "short.safetensors"
+    path.write_bytes(trained["llama"].read_bytes()[:left])
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_none_are_refused(models, trained, tmp_path) -> None:
@@ -419,11 +479,53 @@ def test_own_texts_go_on_after_an_interruption(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         own_rows(write, 40, path, lambda *_: None)
     path.write_text(path.read_text() + "[[2, 2,")  # cut short
-    rows = own_rows(write, 40, path, lambda *_: None)
+    rows, _ = own_rows(write, 40, path, lambda *_: None)
     assert [row[0].item() for row in rows] == [0, 1, 2, 3]
     assert calls == [0, 1, 2, 2, 3]
     with pytest.raises(ValueError, match="wrote no text"):
         own_rows(lambda _: [[]], 40, tmp_path / "none.jsonl", lambda *_: None)
+
+
+def test_own_texts_are_measured_on_after_beginnings_of_their_own(tmp_path) -> None:
+    def write(number: int) -> list[list[int]]:
+        """The third text is the same every time, the last one another's."""
+        return [[1, number], [2, number], [3, 9], [1, number]]
+
+    learnt, kept = own_rows(write, 16, tmp_path / "a.jsonl", lambda *_: None, held_out=(1, 3))
+    assert [row.tolist() for row in learnt] == [[3, 9]]
+    assert [row.tolist() for row in kept] == [[2, 0], [1, 0], [2, 1], [1, 1], [2, 2], [1, 2],
+                                              [2, 3], [1, 3]][: len(kept)]  # fmt: skip
+    assert len(kept) * 2 + 2 >= 16
+    # Few tokens in all, but enough of those to measure on.
+    *_, kept = own_rows(write, 1, tmp_path / "b.jsonl", lambda *_: None, (1,), least=6)
+    assert [row.tolist() for row in kept] == [[2, 0], [2, 1], [2, 2]]
+    # A model that says one thing only ends: what it said is there once.
+    learnt, _ = own_rows(lambda _: [[4, 4]], 100, tmp_path / "c.jsonl", lambda *_: None)
+    assert [row.tolist() for row in learnt] == [[4, 4]]
+
+
+def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch) -> None:
+    """Beginnings of several tokens: none of them is on both sides."""
+    from hierspec.heads import choosing
+
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(choosing, "_start", lambda text, *_: [ord(c) % 96 for c in text[:6]])
+    monkeypatch.setattr(choosing.data, "split", lambda *parts: seen.update(parts=parts))
+    backend = load(models["llama"], backend="hf")
+    settings = Settings(exits=(1,), tokens=1200, width=32)
+    quiet = lambda stage, share: None  # noqa: E731
+    choosing.choose(str(models["llama"]), backend, None, settings, (), tmp_path, quiet)
+    learnt, kept = ({tuple(row.tolist()) for row in part} for part in seen["parts"][:2])
+    assert sum(map(len, kept)) > 32
+    assert not learnt & kept
+    assert len({row[:6] for row in kept}) == 2
+    assert not {row[:6] for row in learnt} & {row[:6] for row in kept}
+
+
+def test_a_text_given_twice_counts_once() -> None:
+    texts = ["a" * 400, "b" * 400]
+    once, twice = (encoded(some, letters, 1000, 8, 0) for some in (texts, texts * 2))
+    assert sum(map(len, twice)) == sum(map(len, once)) == 200
 
 
 # -- command line -------------------------------------------------------------------------------

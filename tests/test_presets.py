@@ -12,6 +12,7 @@ import pytest
 
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.config import ConcatenateConfig, LevelConfig
+from hierspec.exit_layers import at_shares, one_each
 from hierspec.presets import AUTO, PAPERS, PRESETS
 from hierspec.systems import Models
 from hierspec.verifiers import get
@@ -156,6 +157,30 @@ def test_takes_no_more_drafts_than_it_says(name):
     levels = list(flat(made(name, drafts=("a", "b", "c")).levels))
     used = {one.model for one in levels if isinstance(one, LevelConfig) and hasattr(one, "model")}
     assert len(used) == (3 if most is None else most)
+
+
+def test_tokenwise_speculation_is_of_those_who_found_it():
+    cited = PAPERS[PRESETS["speculative"].source]
+    assert re.findall(r"(Leviathan|Chen) et al\., (\d+), arXiv ([\d.]+\d)", cited) == [
+        ("Leviathan", "2023", "2211.17192"),
+        ("Chen", "2023", "2302.01318"),
+    ]
+
+
+def test_exits_at_shares_of_the_depth():
+    shares = (1 / 8, 1 / 4, 1 / 2)
+    assert [at_shares(depth, shares) for depth in (1, 2, 3, 4, 8, 32)] == [
+        (),
+        (1,),
+        (1, 2),
+        (1, 2),
+        (1, 2, 4),
+        (4, 8, 16),
+    ]
+    assert at_shares(4, (0.0, 1.0)) == (1, 3)
+    assert one_each(32, shares) == (4, 8, 16)
+    assert one_each(4, shares) == (1, 2, 3)
+    assert one_each(2, shares) == (1, 2, 3), "whoever asks refuses what is too deep"
 
 
 def test_the_page_and_the_help_list_them_all():

@@ -3,20 +3,34 @@
 import json
 import math
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from hierspec import generate
+from hierspec.bench import ours
 from hierspec.bench.ours import HierarchyMethod, Models
 from hierspec.bench.runs import Request, Run
 from hierspec.config import TargetConfig
 from hierspec.laws import DenseLaws, OneHotLaws
 from hierspec.lm.tabular import TabularModel
-from hierspec.reproduce import p4_cap, p4_cost, p4_drafts, p4_rules, p4_vocabulary, reproduce
+from hierspec.reproduce import (
+    counters,
+    p4_cap,
+    p4_cost,
+    p4_drafts,
+    p4_rules,
+    p4_vocabulary,
+    p4_watching,
+    reproduce,
+)
+from hierspec.reproduce.counters import tokens_per_call
 from hierspec.reproduce.lab import Lab
+from hierspec.reproduce.measured import Measured
 from hierspec.reproduce.p4_cap import Shift
-from hierspec.reproduce.p4_lab import measured, tokens_per_call
+from hierspec.reproduce.p4_lab import measured
 from hierspec.reproduce.p4_tabular import certified, deterministic, pair
 from hierspec.reproduce.p4_watching import (
     CURVES,
@@ -198,6 +212,74 @@ def test_warm_rounds_do_not_count(models):
     assert method.drafts(runs) == [d for rounds in method.rounds[1:] for d in rounds]
 
 
+@pytest.mark.parametrize("length", [3, 7])
+def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, length):
+    level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": length}
+    request, found, held = Request(30, 1.0, 5), [], []
+    round_ = p4_watching._Watching.round
+
+    def listening(self, sequences):
+        verdicts = round_(self, sequences)
+        held.append(self.notes.held)
+        return verdicts
+
+    monkeypatch.setattr(p4_watching._Watching, "round", listening)
+    for most in (1 << 28, 5000):  # float64 rows of 97 tokens: one draft of 3 has 5432 bytes
+        monkeypatch.setattr(p4_watching, "HELD", most)
+        method, start = Watched("block", models, [level], ("naive",), verify="block"), len(held)
+        run = method.run(PROMPTS[0], request)
+        assert 0 < (run.decode_seconds or 0) < run.seconds
+        found.append((run.token_ids, method.rounds[-1]))
+        assert max(held[start:]) <= most
+    (ids, drafts), (again, others) = found
+    assert ids == again
+    assert max(held) > 5000, "otherwise the first run was bounded as well"
+    for one, other in zip(drafts, others, strict=True):
+        assert (one.kept, one.mean, one.variance, one.others) == (
+            other.kept,
+            other.mean,
+            other.variance,
+            other.others,
+        )
+
+
+def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
+    """Time made by hand: a second passes in every reduction, and none elsewhere."""
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    make = p4_watching.seen
+
+    def slow(*args):
+        now[0] += 1.0
+        return make(*args)
+
+    monkeypatch.setattr(p4_watching, "seen", slow)
+    monkeypatch.setattr(p4_watching, "HELD", 0)
+    for module in (p4_watching, ours, generate):
+        monkeypatch.setattr(module, "time", clock)
+    level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
+    method = Watched("block", models, [level], verify="block")
+    run = method.run(PROMPTS[0], Request(12, 1.0, 0))
+    assert now[0] == len(method.rounds[0]) > 1
+    assert (run.seconds, run.decode_seconds) == (0.0, 0.0)
+
+
+def test_calls_of_a_batch_are_counted_per_sequence_and_per_forward(models):
+    """Greedy: a sequence writes the same in company, in as many calls of its own."""
+    level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
+    method = HierarchyMethod("block", models, [level], verify="block")
+    request = Request(20, 0.0, 0)
+    alone = [method.run(prompt, request) for prompt in PROMPTS]
+    together = method.run_batch(PROMPTS, request)
+    calls = [run.target_calls or 0 for run in alone]
+    assert counters.target_calls(alone) == sum(calls) == counters.target_forwards(alone)
+    assert counters.target_calls(together) == sum(calls)
+    assert counters.target_forwards(together) == pytest.approx(max(calls))
+    assert tokens_per_call(together) == tokens_per_call(alone) == 3 * 19 / sum(calls)
+    one = Measured("block", tuple(together), tuple(alone))
+    assert one.tokens_per_call == tokens_per_call(together)
+
+
 def test_follow_up_calls_are_calls(models):
     """Naive branch resampling: every call of the target counts, not only its rounds."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 5}
@@ -342,6 +424,21 @@ def test_a_shift_by_hand():
     assert found.variance == pytest.approx(second - entropy**2)
     assert (found + found).per_token == pytest.approx(found.per_token)
     assert found.z == pytest.approx(found.per_token / found.error)
+
+
+def test_texts_are_scored_in_parts(models, monkeypatch):
+    lab = Lab(models, PROMPTS, max_new_tokens=14)
+    plain = HierarchyMethod("plain", models)
+    runs = [plain.run(prompt, Request(14, 1.0, i)) for i, prompt in enumerate(PROMPTS)]
+    whole, rows = p4_cap._shift(lab, runs, 0.7), []
+    of = Shift.of
+    monkeypatch.setattr(Shift, "of", lambda law, tokens: rows.append(len(law)) or of(law, tokens))
+    monkeypatch.setattr(p4_cap, "_ROWS", 4)
+    parts = p4_cap._shift(lab, runs, 0.7)
+    assert rows == [4, 4, 4, 2] * 3
+    assert parts.tokens == whole.tokens == 42
+    assert parts.total == pytest.approx(whole.total, abs=1e-10)
+    assert parts.variance == pytest.approx(whole.variance, abs=1e-10)
 
 
 def test_a_lossless_text_has_no_shift_and_a_wrong_law_has_one(models):

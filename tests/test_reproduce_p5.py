@@ -136,6 +136,20 @@ def test_the_printed_off_by_one_is_lossy_and_our_reading_is_not():
     ("name", "data"),
     [
         ("humaneval.jsonl", "HumanEval"),
+        ("GSM8K-test.jsonl", "GSM8K"),
+        ("spec_bench.jsonl", "neither"),
+        ("mine.txt", "neither"),
+    ],
+)
+def test_data_sets_among_those_of_a_table(tiny, name, data):
+    found = lab_of(tiny, source={"file": name}).dataset(("GSM8K", "HumanEval"), "neither")
+    assert found == data
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("humaneval.jsonl", "HumanEval"),
         ("gsm8k.jsonl", "GSM8K"),
         ("spec_bench.jsonl", "MT-Bench"),
         ("alpaca_150.json", "Alpaca"),

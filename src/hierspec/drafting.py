@@ -1,8 +1,8 @@
-"""A leaf's draft of fixed length, left to its model: the runtime asks once instead of a token.
+"""A leaf's draft left to its model: the runtime asks once instead of once a token.
 
-Possible where nothing on the way depends on the tokens: no window reads them, and all sequences
-read their scores alike. The tokens, their laws and the uniforms spent are those of the way token
-by token.
+Possible where nothing but the model depends on the tokens: no penalty, grammar or processor reads
+them, and all sequences read their scores alike. Without a window that reads them either, tokens,
+laws and uniforms spent are those of the way token by token.
 """
 
 from __future__ import annotations
@@ -10,31 +10,48 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .hierarchy import Draft
-from .lm.base import Query
+from .laws import Laws, concatenate
+from .lm.base import Drafted, Drafter, Query
 from .metrics import LevelStats
 from .readings import NoLawError, Reading
 from .sampling import Job, reading_of, unusable
 from .types import Proposal, States
+from .windows import State, Window
 
 if TYPE_CHECKING:
     from .sequences import Task
 
+_CHUNK = 4  # tokens a window is asked about at once
 
-def shared_reading(jobs: Sequence[Job]) -> Reading | None:
-    """How all jobs read their scores at every place of a draft; ``None`` where they differ."""
+
+def shared_reading(node: Draft, jobs: Sequence[Job]) -> Reading | None:
+    """How all jobs read their scores, where the node's model can draft by itself; else ``None``.
+
+    A window that reads the tokens leaves a draft to the model only where asking token by token
+    would mean waiting for a device.
+    """
+    signal = node.window.signal
+    if not isinstance(node.model, Drafter) or (signal and not getattr(node.model, "graphs", None)):
+        return None
     if any(job.params.logit_bias or job.params.needs_history for job in jobs):
         return None
     first = reading_of(jobs[0])
-    return first if all(reading_of(job) == first for job in jobs[1:]) else None
+    if any(reading_of(job) != first for job in jobs[1:]):
+        return None
+    return replace(first, signal=signal)
 
 
 def draft_ahead(
     node: Draft, group: Sequence[Task], jobs: Sequence[Job], reading: Reading, stats: LevelStats
 ) -> list[tuple[Proposal, States]]:
-    """Each task's draft, up to its own limit.
+    """Each task's draft, up to its own limit, or to where its window stops it.
+
+    A window that reads the tokens is asked about a chunk at a time: what lies beyond the stop is
+    thrown away with the uniforms it was drawn from, so that nothing kept depends on it.
 
     Args:
         node: a leaf whose model is a :class:`~hierspec.lm.base.Drafter`.
@@ -44,16 +61,65 @@ def draft_ahead(
         ValueError: scores that are no law.
     """
     requests: list[Any] = [task.request for task in group]
-    counts = [min(node.budget, request.limit) for request in requests]
-    dice = [task.sequence.dice for task in group]
-    uniforms = [() if reading.greedy else own.take(n) for own, n in zip(dice, counts, strict=True)]
-    queries = [
-        Query(task.sequence.slot(node.model), job.context, job.start)
-        for task, job in zip(group, jobs, strict=True)
-    ]
+    limits = [min(node.budget, request.limit) for request in requests]
+    tokens: list[list[int]] = [[] for _ in group]
+    laws: list[list[Laws]] = [[] for _ in group]
+    signals: list[list[float]] = [[] for _ in group]
+    chunk = node.budget if reading.signal is None else min(node.budget, _CHUNK)
+    going = list(range(len(group)))
+    while going:
+        queries = [_query(node, group[i], jobs[i], tokens[i]) for i in going]
+        counts = [min(chunk, limits[i] - len(tokens[i])) for i in going]
+        dice = [group[i].sequence.dice for i in going]
+        uniforms = [() if reading.greedy else d.take(n) for d, n in zip(dice, counts, strict=True)]
+        found = _drafted(node, queries, counts, chunk, reading, uniforms, jobs, stats)
+        still = []
+        for row, i in enumerate(going):
+            values = [math.nan] * counts[row] if found.signals is None else found.signals[row]
+            state = requests[i].states[node.index]
+            n, stopped = _kept(node.window, values, state)
+            tokens[i] += found.tokens[row][:n]
+            laws[i].append(found.laws[row].rows(0, n) if stopped else found.laws[row])
+            signals[i] += values[:n]
+            if not stopped and len(tokens[i]) < limits[i]:
+                still.append(i)
+        going = still
+    out = []
+    for request, ids, rows, values in zip(requests, tokens, laws, signals, strict=True):
+        whose = (node.index,) * len(ids)
+        proposal = Proposal(tuple(ids), concatenate(rows), whose, whose, tuple(values))
+        out.append((proposal, request.states))
+    return out
+
+
+def _query(node: Draft, task: Task, job: Job, tokens: list[int]) -> Query:
+    context = job.context.plus(tokens) if tokens else job.context
+    return Query(task.sequence.slot(node.model), context, len(context))
+
+
+def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, bool]:
+    """How many tokens of a chunk are kept, and whether the window stopped after them."""
+    if window.signal is not None:
+        for n, value in enumerate(signals, start=1):
+            if window.stops((value,), state):
+                return n, True
+    return len(signals), False
+
+
+def _drafted(
+    node: Draft,
+    queries: Sequence[Query],
+    counts: Sequence[int],
+    steps: int,
+    reading: Reading,
+    uniforms: Sequence[Any],
+    jobs: Sequence[Job],
+    stats: LevelStats,
+) -> Drafted:
+    """What the model drafts, its time counted."""
     began = time.perf_counter()
     try:
-        found = node.model.draft(queries, counts, node.budget, reading, uniforms)
+        found: Drafted = node.model.draft(queries, counts, steps, reading, uniforms)
     except NoLawError as error:
         if error.scores is None:
             text = f"{node.name} produced scores that are no law; try --dtype float32"
@@ -61,10 +127,4 @@ def draft_ahead(
         raise unusable(jobs[: len(error.scores)], error.scores, error.scores) from None
     stats.forward_seconds += time.perf_counter() - began - found.pick_seconds
     stats.calls += found.calls
-    out = []
-    for request, tokens, laws in zip(requests, found.tokens, found.laws, strict=True):
-        n = len(tokens)
-        whose = (node.index,) * n
-        proposal = Proposal(tuple(tokens), laws, whose, whose, (math.nan,) * n)
-        out.append((proposal, request.states))
-    return out
+    return found

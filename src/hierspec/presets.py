@@ -12,7 +12,7 @@ from typing import Any
 
 from . import arguments, systems
 from .config import HierarchyConfig, TargetConfig
-from .systems import Models
+from .system_parts import Models
 
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 DEFAULT_TARGET = "zoo:large"
@@ -26,6 +26,9 @@ PAPERS = {
     "P4": "Overcoming joint intractability with lossless hierarchical speculative decoding",
     "P5": "Hierarchical speculative decoding with dynamic windows for efficient language model "
     "inference (Syu and Lee)",
+    "Speculative": "Fast inference from transformers via speculative decoding "
+    "(Leviathan et al., 2023, arXiv 2211.17192); accelerating large language model decoding with "
+    "speculative sampling (Chen et al., 2023, arXiv 2302.01318)",
     "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
     "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
@@ -48,7 +51,13 @@ class Preset:
 
 _ALL = (
     Preset("autoregressive", "plain decoding, one token a call", "", systems.autoregressive, 0),
-    Preset("speculative", "one draft model, tokenwise verification", "P1", systems.speculative, 1),
+    Preset(
+        "speculative",
+        "one draft model, tokenwise verification",
+        "Speculative",
+        systems.speculative,
+        1,
+    ),
     Preset("hierarchy", "a chain of draft models, block verification", "P1", systems.hierarchy),
     Preset(
         "self-speculative",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from .laws import DenseLaws, Laws, OneHotLaws, draw, locate
+from .windows import Signal
 
 
 class NoLawError(Exception):
@@ -39,11 +40,13 @@ class Picked(NamedTuple):
             where greedy.
         ok: [R] bool: false where the row was no law (NaN, or every token forbidden), and
             ``tokens`` says nothing.
+        signals: [R] float64 what a window reads, where the reading names it.
     """
 
     tokens: torch.Tensor
     probs: torch.Tensor | None
     ok: torch.Tensor
+    signals: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Reading:
 
     Attributes:
         vocab_size: ids past it get no mass.
-        temperature: 0 is greedy, and then nothing else matters.
+        temperature: 0 is greedy, and then no filter matters.
+        signal: what a window reads off every row, for :meth:`pick_there`.
     """
 
     vocab_size: int
@@ -60,6 +64,7 @@ class Reading:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    signal: Signal | None = None
 
     @property
     def greedy(self) -> bool:
@@ -101,15 +106,18 @@ class Reading:
 
     def pick_there(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
         """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
-        scores = scores[:, : self.vocab_size]
+        rows, probs = scores[:, : self.vocab_size], None
         if self.greedy:
-            best, ids = scores.max(-1)
-            return Picked(ids, None, best > -math.inf)
-        probs = self.probabilities(scores)
-        ids, total = locate(probs, uniforms.unsqueeze(-1))
-        ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
-        # Past the end where the row was no law; whatever reads the token must find a row for it.
-        return Picked(ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1), probs, ok)
+            best, tokens = rows.max(-1)
+            ok = best > -math.inf
+        else:
+            probs = self.probabilities(rows)
+            ids, total = locate(probs, uniforms.unsqueeze(-1))
+            ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
+            # Past the end where the row was no law; its readers must find a row for it.
+            tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)
+        values = None if self.signal is None else signal_of(scores, tokens, self.signal)
+        return Picked(tokens, probs, ok, values)
 
     def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
         """[R, V] for sampling; NaN throughout where a row of ``scores`` is no law."""
@@ -122,6 +130,20 @@ class Reading:
         if self.min_p is not None and self.min_p > 0.0:
             probs = _masked(probs, _mask(probs, probs.amax(-1, keepdim=True) * self.min_p))
         return probs
+
+
+def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch.Tensor:
+    """What windows read, [R] float64, from untempered ``scores`` [R, V].
+
+    ``"entropy"``: of each row, in nats; a score of −inf has probability 0. ``"confidence"``: the
+    probability of ``tokens[r]``, which is below V.
+    """
+    surprise = scores.log_softmax(-1)
+    if kind == "confidence":
+        return surprise.gather(1, tokens.unsqueeze(1)).squeeze(1).double().exp()
+    # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
+    surprise.clamp_(min=-1000.0)
+    return (scores.softmax(-1) * surprise).sum(-1).neg_().double()
 
 
 def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:

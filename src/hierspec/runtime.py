@@ -28,7 +28,7 @@ from .hierarchy import (
 )
 from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
 from .lm.adaptive_exit import AdaptiveExit
-from .lm.base import Context, Drafter, Query
+from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
 from .sampling import Job, laws, logprobs, signals
 from .sequences import Sequence, Task
@@ -167,10 +167,9 @@ class Runtime:
 
             states = [task.request.states for task in group]  # type: ignore[union-attr]
             return list(zip(draft_several(node, group, score), states, strict=True))
-        if isinstance(node.model, Drafter) and node.window.signal is None:
-            jobs = [self._job(node, task, (), 1) for task in group]
-            if (reading := shared_reading(jobs)) is not None:
-                return draft_ahead(node, group, jobs, reading, self.metrics.levels[node.index])
+        jobs = [self._job(node, task, (), 1) for task in group]
+        if (reading := shared_reading(node, jobs)) is not None:
+            return draft_ahead(node, group, jobs, reading, self.metrics.levels[node.index])
         tokens: list[list[int]] = [[] for _ in group]
         rows: list[list[Laws]] = [[] for _ in group]
         seen: list[list[float]] = [[] for _ in group]

@@ -23,7 +23,7 @@ from .laws import Laws
 from .lm.base import Context
 from .params import SamplingParams
 from .penalties import History, penalise
-from .readings import NoLawError, Reading
+from .readings import NoLawError, Reading, signal_of
 
 __all__ = ["History", "Job", "SamplingParams", "laws", "logprobs", "signals"]
 
@@ -112,9 +112,7 @@ def signals(
         return []
     if kind == "confidence":
         return [math.exp(value) for value in logprobs(logits, tokens)]
-    # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
-    surprise = logits.log_softmax(-1).clamp_(min=-1000.0)
-    return (logits.softmax(-1) * surprise).sum(-1).neg_().tolist()
+    return signal_of(logits, torch.empty(0), kind).tolist()
 
 
 def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:

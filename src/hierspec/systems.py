@@ -8,9 +8,6 @@ own law, residuals use the law of the model that drafted the slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from .config import (
     AdaptiveExitConfig,
     AnyLevelConfig,
@@ -21,74 +18,14 @@ from .config import (
     LayerSkipConfig,
     NgramPoolConfig,
     PromptLookupConfig,
-    TargetConfig,
 )
-from .windows import EntropyWindow, FixedWindow, Window
+from .exit_layers import at_shares
+from .system_parts import Models, draft, over
+from .windows import EntropyWindow
 
 TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
 SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """What a preset is built from.
-
-    Attributes:
-        target: the model whose law is kept.
-        drafts: smaller models, smallest first.
-        num_layers: of the target; early-exit presets place their exits by it.
-    """
-
-    target: TargetConfig
-    drafts: tuple[str, ...]
-    num_layers: Callable[[], int]
-
-    def under(self, *levels: AnyLevelConfig, verify: str = "tokenwise") -> HierarchyConfig:
-        """These levels below the target."""
-        return HierarchyConfig(target=self.target, levels=levels, verify=verify)
-
-    def pair(self, name: str) -> tuple[str, str]:
-        """The smallest and the largest draft model.
-
-        Raises:
-            ValueError: there is one only.
-        """
-        if len(self.drafts) < 2:
-            raise ValueError(f"{name} needs two draft models: give --draft twice, smallest first")
-        return self.drafts[0], self.drafts[-1]
-
-    def exits(self, name: str, *shares: float) -> list[int]:
-        """Exits at about these shares of the depth, each above the one before it.
-
-        Raises:
-            ValueError: the target is too shallow.
-        """
-        depth, layers = self.num_layers(), [0]
-        for share in shares:
-            layers.append(max(layers[-1] + 1, round(share * depth)))
-        if layers[-1] >= depth:
-            raise ValueError(
-                f"{name} needs a target of at least {len(shares) + 1} layers, this one has {depth}"
-            )
-        return layers[1:]
-
-
-def draft(model: str, num_tokens: int, window: Window | None = None) -> DraftModelConfig:
-    """A first level."""
-    return DraftModelConfig(
-        model=model, num_speculative_tokens=num_tokens, window=window or FixedWindow()
-    )
-
-
-def over(model: str, num_tokens: int, verify: str, window: Window | None = None) -> AnyLevelConfig:
-    """A level that verifies the one below."""
-    return DraftModelConfig(
-        model=model,
-        num_speculative_tokens=num_tokens,
-        verify=verify,
-        window=window or FixedWindow(),
-    )
 
 
 def autoregressive(models: Models) -> HierarchyConfig:
@@ -293,11 +230,10 @@ def adadecode(models: Models) -> HierarchyConfig:
     of; here all exits share the target's head, and the last one drafts what none is sure of.
     """
     depth = models.num_layers()
-    shares = (1 / 8, 1 / 4, 1 / 2)
-    layers = sorted({min(max(1, round(share * depth)), depth - 1) for share in shares})
-    if depth < 3 or len(layers) < 2:
+    layers = at_shares(depth, (1 / 8, 1 / 4, 1 / 2))
+    if len(layers) < 2:
         raise ValueError(f"adadecode needs a target of at least 3 layers, this one has {depth}")
-    return models.under(AdaptiveExitConfig(exit_layers=tuple(layers), num_speculative_tokens=4))
+    return models.under(AdaptiveExitConfig(exit_layers=layers, num_speculative_tokens=4))
 
 
 def lookahead(models: Models) -> HierarchyConfig:

@@ -11,7 +11,7 @@ from .judging import MEASURING, judge
 from .runs import Method, Request, Run, Unavailable
 from .tuning import plain as as_json
 from .tuning import same, tune
-from .turns import grouped, reason, turns
+from .turns import grouped, reason, repeated, tuning_groups, turns
 
 _TUNING = 0.3  # of a cell's work: where that stage ends
 
@@ -83,7 +83,7 @@ class Cell:
         if len(candidates) > 1:
             method, record["tuning"] = tune(
                 candidates,
-                grouped(bench.tuning, bench.settings.batch_size),
+                tuning_groups(bench.tuning, bench.settings.batch_size),
                 self.request(bench.settings.tune_tokens),
                 lambda share: self.tell("tuning", name, at + share * _TUNING / len(self.records)),
             )
@@ -104,19 +104,21 @@ class Cell:
         """The rounds that are missing; false if none was."""
         bench, size = self.bench, self.bench.settings.batch_size
         groups = grouped(bench.measured, size)
-        done = -(-len(self.records[PLAIN]["runs"]) // size)
+        done = len(self.records[PLAIN]["runs"]) // size
         if done == len(groups):
             return False
         names = [name for name in self.records if name in self.methods]
         request = self.request(bench.settings.max_new_tokens)
         methods = [self.methods[name] for name in names]
         waiting: dict[str, list[dict[str, Any]]] = {}
-        for group, which, runs in turns(methods, groups, request, done):
+        warm_up = repeated(bench.tuning, size) if bench.tuning else None
+        for group, which, runs in turns(methods, groups, request, done, warm_up):
             name, first = names[which], group * size
             if isinstance(runs, Unavailable):
                 self.skip(self.records[name], runs)
             else:
-                waiting[name] = [_run(first + i, run) for i, run in enumerate(runs)]
+                turn = len(waiting)
+                waiting[name] = [_run(first + i, turn, run) for i, run in enumerate(runs)]
                 at = (group + len(waiting) / len(self.methods)) / len(groups)
                 share = _TUNING + (MEASURING - _TUNING) * min(1.0, at)
                 self.tell(f"prompt {first + 1} of {len(bench.measured)}", name, share)
@@ -149,10 +151,11 @@ def _record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _run(prompt: int, run: Run) -> dict[str, Any]:
+def _run(prompt: int, turn: int, run: Run) -> dict[str, Any]:
     """A run as the results file has it; checks fill in the rest."""
     return {
         "prompt": prompt,
+        "turn": turn,
         "num_tokens": run.num_tokens,
         "seconds": run.seconds,
         "decode_seconds": run.decode_seconds,

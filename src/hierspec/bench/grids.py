@@ -1,27 +1,27 @@
 """Our methods as small grids of configurations, as many for each as for what it is compared with.
 
-A method with one budget to choose, or a chain of draft models, gets ``TRIALS`` configurations, so
-that none of them wins by having been tuned harder. Presets with several budgets get fewer: theirs,
-scaled together.
+Every method that is tuned gets ``TRIALS`` configurations, so that none wins by having been tuned
+harder: a single draft several models and budgets, chains of drafts likewise, and presets with
+several budgets those of :mod:`hierspec.bench.around`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..config import ConcatenateConfig, HierarchyConfig
+from ..config import HierarchyConfig
 from ..presets import Models as PresetModels
 from ..presets import Preset
+from .around import around, ascending, knobs, turned
 from .ours import HierarchyMethod, Models
 from .runs import Method, Unavailable
 
 TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
 LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
-SCALES = (0.5, 1.0, 1.5, 2.0)  # of a preset's own budgets, where it has several
 
 Level = dict[str, Any]
 _NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
@@ -38,11 +38,10 @@ def single(name: str, models: Models, verify: str) -> list[Method]:
         Unavailable: there is no draft model.
     """
     drafts = _drafts(models)[-TRIALS:]
-    shares = [TRIALS // len(drafts) + (i < TRIALS % len(drafts)) for i in range(len(drafts))]
     return [
         HierarchyMethod(name, models, [_draft(model, budget)], verify=verify)
-        for model, share in zip(reversed(drafts), shares, strict=True)
-        for budget in _spread(BUDGETS, share)
+        for model, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        for budget in spread(BUDGETS, share)
     ]
 
 
@@ -58,12 +57,16 @@ def chains(name: str, models: Models) -> list[Method]:
     stacks = [tuple(drafts)] if len(drafts) > 2 else []
     stacks += [*itertools.combinations(reversed(drafts), 2)][: TRIALS - len(stacks)]
     stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks] or [tuple(drafts)]
-    shares = [TRIALS // len(stacks) + (i < TRIALS % len(stacks)) for i in range(len(stacks))]
     return [
         HierarchyMethod(name, models, _stacked(stack, lower, upper), verify="block")
-        for stack, share in zip(stacks, shares, strict=True)
-        for lower, upper in _spread([*itertools.product(LOWER, UPPER)], share)
+        for stack, share in zip(stacks, shares(len(stacks)), strict=True)
+        for lower, upper in spread([*itertools.product(LOWER, UPPER)], share)
     ]
+
+
+def shares(parts: int) -> list[int]:
+    """``TRIALS`` shared out, the first ones getting what does not divide."""
+    return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
 
 
 def _stacked(stack: Sequence[str], lower: int, upper: int) -> list[Level]:
@@ -79,7 +82,7 @@ def _stacked(stack: Sequence[str], lower: int, upper: int) -> list[Level]:
 
 
 def of_preset(preset: Preset, models: Models) -> list[Method]:
-    """A preset on these models, its budgets scaled: a paper's own may not suit them.
+    """A preset on these models, with its own budgets and others: a paper's may not suit them.
 
     Raises:
         Unavailable: it needs other models.
@@ -91,43 +94,17 @@ def of_preset(preset: Preset, models: Models) -> list[Method]:
         config = preset.make(kit)
     except ValueError as error:
         raise Unavailable(str(error)) from None
-    budgets = [*_budgets(config.levels)]
-    if len(budgets) == 1:
-        scaled = [[n] for n in BUDGETS]
-    else:
-        scaled = [[max(1, round(n * scale)) for n in budgets] for scale in SCALES]
-    distinct = list(dict.fromkeys(map(tuple, scaled))) if budgets else [()]
-    return [_method(preset.name, models, config, chosen) for chosen in distinct]
+    own = knobs(config.levels)
+    others = [(n,) for n in BUDGETS if n != own[0]] if len(own) == 1 else around(own)[1:]
+    levels = (turned(config.levels, values) for values in others)
+    found = [config.levels, *filter(ascending, levels)][:TRIALS]
+    return [_method(preset.name, models, replace(config, levels=one)) for one in found]
 
 
-def _method(
-    name: str, models: Models, config: HierarchyConfig, budgets: Sequence[int]
-) -> HierarchyMethod:
-    levels = _with_budgets(config.levels, iter(budgets))
-    found = replace(config, levels=levels).to_dict()
+def _method(name: str, models: Models, config: HierarchyConfig) -> HierarchyMethod:
+    found = config.to_dict()
     top = {key: value for key, value in found.items() if key not in ("target", "levels", "verify")}
     return HierarchyMethod(name, models, found["levels"], verify=config.verify, **top)
-
-
-def _budgets(levels: Sequence[Any]) -> Iterator[int]:
-    for level in levels:
-        if isinstance(level, ConcatenateConfig):
-            for part in level.parts:
-                yield from _budgets(part)
-        else:
-            yield level.num_speculative_tokens
-
-
-def _with_budgets(levels: Sequence[Any], budgets: Iterator[int]) -> tuple[Any, ...]:
-    """The levels with other budgets, in the order of :func:`_budgets`."""
-    out = []
-    for level in levels:
-        if isinstance(level, ConcatenateConfig):
-            parts = tuple(_with_budgets(part, budgets) for part in level.parts)
-            out.append(replace(level, parts=parts))
-        else:
-            out.append(replace(level, num_speculative_tokens=next(budgets)))
-    return tuple(out)
 
 
 def _drafts(models: Models) -> list[str]:
@@ -141,7 +118,7 @@ def _draft(model: str, budget: int, verify: str | None = None) -> Level:
     return level if verify is None else {**level, "verify": verify}
 
 
-def _spread(values: Sequence[Any], count: int) -> list[Any]:
+def spread(values: Sequence[Any], count: int) -> list[Any]:
     """``count`` of the values, evenly spaced; all, if they are no more."""
     if count >= len(values):
         return list(values)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .charts.reading import check, warmth
+from .files import write_whole
 from .pages.details import command, configurations, where
 from .pages.look import CSS, SCRIPT
 from .pages.markup import chart, foreign, text
 from .pages.methods import by_category, fastest, table
 from .pictures import Picture, pictures
+from .reading import check, warmth
 
 Timelines = Sequence[tuple[str, str]]
 TITLE = "Speculative decoding, method by method"
@@ -26,7 +27,8 @@ def write(results: Mapping[str, Any], path: str | Path, timelines: Timelines = (
         timelines: title and SVG of generations (:func:`hierspec.timeline.svg`).
 
     Raises:
-        ValueError: other results, or a timeline that is no harmless SVG.
+        ValueError: other results, a timeline that is no harmless SVG, or a file that cannot be
+            written.
     """
     write_many({TITLE: results}, path, timelines)
 
@@ -35,10 +37,7 @@ def write_many(
     results: Mapping[str, Mapping[str, Any]], path: str | Path, timelines: Timelines = ()
 ) -> None:
     """Write several results, by title, on one page; otherwise as :func:`write`."""
-    content = html(results, timelines)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    write_whole(Path(path), html(results, timelines), "the page")
 
 
 def html(results: Mapping[str, Mapping[str, Any]], timelines: Timelines = ()) -> str:

@@ -11,8 +11,9 @@ from ..planner.figures import ENDINGS
 from .charts.acceptance import by_position
 from .charts.bars import speedups, time_spent, tokens_per_call
 from .charts.predicted import against_measured
-from .charts.reading import check, warmth
 from .charts.sheet import drawing, rendered
+from .files import write_whole
+from .reading import check, warmth
 
 CHARTS = {  # file's beginning → (what it shows, how it is drawn)
     "speedup": ("speed-up over plain decoding", speedups),
@@ -76,15 +77,12 @@ def draw(
         ``acceptance`` and ``predicted``, those without numbers left out.
 
     Raises:
-        ValueError: as :func:`pictures`.
+        ValueError: as :func:`pictures`, or a file cannot be written.
     """
-    found = pictures(results, formats)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for picture in found:
+    for picture in pictures(results, formats):
         for kind, content in picture.content.items():
-            path = folder / f"{picture.stem}.{kind}"
-            path.write_bytes(content)
+            path = Path(folder) / f"{picture.stem}.{kind}"
+            write_whole(path, content, "a picture")
             paths.append(path)
     return paths

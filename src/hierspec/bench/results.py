@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .files import write_whole
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 # What two parts of one measurement must share; a commit may change, and is noted.
@@ -68,21 +67,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write beside ``path``, then rename: an interruption leaves the old file or the new one.
+    """The file as a whole.
 
     Raises:
         ValueError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(data, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ValueError(f"cannot write results to {path}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):  # renamed, as a rule
-            temporary.unlink()
+    write_whole(path, json.dumps(data, allow_nan=False) + "\n", "results")
 
 
 def begin(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> dict[str, Any]:

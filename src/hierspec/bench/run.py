@@ -20,6 +20,7 @@ from .catalogue import PLAIN, Entry
 from .cell import Cell
 from .ours import Models
 from .tuning import plain as as_json
+from .turns import tuning_notes, whole_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,13 @@ class Bench:
         """Measure all cells and return the results object.
 
         Raises:
-            ValueError: plain decoding itself cannot run, or the file cannot be written.
+            ValueError: plain decoding itself cannot run, the prompts are no whole number of
+                batches, or the file cannot be written.
         """
+        whole_batches(len(self.measured), self.settings.batch_size)
+        for note in tuning_notes(len(self.tuning), self.settings.batch_size):
+            if note not in self.data["notes"]:
+                self.data["notes"].append(note)
         if self.data["floor"] is None:
             self.report("reading memory for the floor of plain decoding", 0.0)
             self.data["floor"] = floor.floor(self.models, self.settings.batch_size)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .order import order
+
 
 class Unavailable(ValueError):  # noqa: N818 (it is a result of a run as well)
     """A method cannot run here; the message says why, and how to change that where one can."""
@@ -106,33 +108,46 @@ class Method(Protocol):
 
 
 def interleaved(
-    methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: Request, warm: int = 1
+    methods: Sequence[Method],
+    prompts: Sequence[Sequence[int]],
+    request: Request,
+    warm: int = 1,
+    *,
+    warm_up: Sequence[int] | None = None,
+    start: int = 0,
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
-    """Every method on every prompt, round-robin → (prompt, method, what it came to).
+    """Every method on every prompt, in turns → (prompt, method, what it came to).
 
-    Methods take turns on each prompt, and every prompt begins with another one, so that drift of
-    the machine and warm caches favour nobody. Prompt i is seeded with ``request.seed + i``.
-    A method that cannot run is told about once and left out from then on.
+    Methods take turns on each prompt in an order of its own (:func:`hierspec.bench.order.order`),
+    so that drift of the machine and caches that the one before has filled favour nobody. Prompt i
+    is seeded with ``request.seed + i``. A method that cannot run is told about once and left out
+    from then on.
 
     Args:
-        warm: how often each method runs the first prompt before anything counts.
+        warm: how often each method runs before anything counts, with a seed of no counted run.
+        warm_up: the prompt of those runs; best one that is not among ``prompts``. Default: the
+            last of them, whose turn is furthest off.
+        start: number of the first prompt. The turns from there on are those of ``start`` 0, if the
+            same methods are left.
     """
     alive = list(range(len(methods)))
 
-    def attempt(which: int, i: int) -> Run | Unavailable:
-        seeded = Request(request.max_new_tokens, request.temperature, request.seed + i)
+    def attempt(which: int, prompt: Sequence[int], number: int) -> Run | Unavailable:
+        seeded = Request(request.max_new_tokens, request.temperature, request.seed + number)
         try:
-            return methods[which].run(prompts[i], seeded)
+            return methods[which].run(prompt, seeded)
         except Unavailable as error:
             alive.remove(which)
             return error
 
-    if prompts:
+    if start < len(prompts):
+        first = prompts[-1] if warm_up is None else warm_up
         for which in tuple(alive):
             for _ in range(warm):
-                if which in alive and isinstance(failed := attempt(which, 0), Unavailable):
-                    yield 0, which, failed
-    for i in range(len(prompts)):
-        turn = i % max(1, len(alive))
-        for which in (*alive[turn:], *alive[:turn]):
-            yield i, which, attempt(which, i)
+                if which in alive:
+                    found = attempt(which, first, len(prompts))
+                    if isinstance(found, Unavailable):
+                        yield start, which, found
+    for i in range(start, len(prompts)):
+        for which in [alive[k] for k in order(len(alive), i, request.seed)]:
+            yield i, which, attempt(which, prompts[i], i)

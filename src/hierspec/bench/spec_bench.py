@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .files import write_whole
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -74,6 +76,9 @@ def write(
 
     Args:
         questions: of the measured prompts; others get their number and the category ``prompts``.
+
+    Raises:
+        ValueError: a file cannot be written.
     """
     written = []
     for cell in results["cells"]:
@@ -86,11 +91,7 @@ def write(
                 json.dumps(_answer(record["name"], run, results, tokenizer, questions))
                 for run in record["runs"]
             ]
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            except OSError as error:
-                raise ValueError(f"cannot write answers to {file}: {error.strerror}") from None
+            write_whole(file, "\n".join(lines) + "\n", "answers")
             written.append(file)
     return written
 

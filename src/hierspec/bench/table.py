@@ -8,6 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from .reading import compared, ran
+
 _DASH = "–"
 
 
@@ -74,11 +76,6 @@ def _below(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Iterable[Text
             yield Text(f"skipped {record['name']}: {record['skipped']}", style="yellow")
 
 
-def ran(cell: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The methods of a cell that were measured to the end."""
-    return [record for record in cell["methods"] if record["summary"] is not None]
-
-
 def short(configuration: Any) -> str:
     """A hierarchy in a few words: levels smallest first with their budgets, and the rule."""
     if not isinstance(configuration, Mapping):
@@ -114,21 +111,13 @@ def _level(level: Mapping[str, Any]) -> str:
 
 
 def equality(cell: Mapping[str, Any], record: Mapping[str, Any]) -> Text:
-    """Greedy outputs held against plain decoding's, run by run: equal, near-tie, or wrong.
-
-    A run that differs is a near-tie if the two tokens where it first does score alike in one pass
-    of the target, as far as its data type can tell.
-    """
-    runs, limit = record["runs"], cell.get("near_tie_tolerance", 0.0)
-    equal = sum(bool(run["same_as_plain"]) for run in runs)
-    gaps = [run.get("first_difference_gap") for run in runs if not run["same_as_plain"]]
-    ties = sum(gap is not None and gap <= limit for gap in gaps)
-    wrong = len(gaps) - ties
-    if wrong:
-        return Text(f"WRONG {wrong}/{len(runs)}", style="bold red")
-    if ties:
-        return Text(f"equal {equal}, near-tie {ties}", style="yellow")
-    return Text(f"equal {equal}/{len(runs)}", style="green")
+    """Greedy outputs held against plain decoding's: equal, near-tie, or wrong."""
+    found = compared(cell, record)
+    if found.wrong:
+        return Text(f"WRONG {found.wrong}/{found.runs}", style="bold red")
+    if found.near_ties:
+        return Text(f"equal {found.equal}, near-tie {found.near_ties}", style="yellow")
+    return Text(f"equal {found.equal}/{found.runs}", style="green")
 
 
 def _likelihood(record: Mapping[str, Any]) -> Text:

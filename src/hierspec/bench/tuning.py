@@ -1,7 +1,7 @@
 """Choosing a method's configuration on prompts that are not measured.
 
-Candidates of one method take turns on every prompt, as measured methods do; the one with the
-smallest median of milliseconds a token stays. All methods with something to choose get as many
+Candidates of one method take turns on every group of prompts, as measured methods do; the one with
+the smallest median of milliseconds a token stays. All methods with something to choose get as many
 prompts and tokens.
 """
 
@@ -24,7 +24,7 @@ def tune(
     """The fastest candidate, and the ``tuning`` of its record.
 
     Args:
-        groups: tuning prompts.
+        groups: tuning prompts, in groups of one size.
         tell: told the share that is done.
 
     Raises:
@@ -51,8 +51,9 @@ def tune(
     if not able:
         raise Unavailable(reasons[0])
     best = min(able, key=lambda i: trials[i]["ms_per_token"])
-    prompts = sum(len(group) for group in groups)
-    return candidates[best], {"prompts": prompts, "trials": trials}
+    size = len(groups[0]) if groups else 0
+    found = {"prompts": size * len(groups), "batch_size": size, "trials": trials}
+    return candidates[best], found
 
 
 def same(configuration: Any, candidates: Sequence[Method]) -> Method | None:

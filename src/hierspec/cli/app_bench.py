@@ -45,18 +45,20 @@ def bench(
         int | None,
         typer.Option(
             min=1,
-            help="Prompts to measure on. Default: 16, or 12 of those built in.",
+            help="Prompts to measure on, a multiple of --batch-size. Default: 16, or those built "
+            "in but for --tune-prompts; whole batches of them.",
             rich_help_panel=_PROMPTS,
         ),
     ] = None,
     tune_prompts: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
-            help="Prompts to tune and profile on: those after the measured ones.",
+            help="Prompts to tune and profile on: those after the measured ones. Default: 4, or "
+            "the next multiple of --batch-size.",
             rich_help_panel=_PROMPTS,
         ),
-    ] = 4,
+    ] = None,
     tune_tokens: Annotated[
         int, typer.Option(min=2, help="Tokens to write while tuning.", rich_help_panel=_PROMPTS)
     ] = 64,

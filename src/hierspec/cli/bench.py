@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,14 @@ from ..bench.environment import environment
 from ..bench.ours import Models
 from ..bench.planned import Planning
 from ..bench.planned import settings as profiling
+from ..bench.prompts import Prompts, choose
 from ..bench.run import Bench, Settings
 from ..bench.table import pictures
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
 from ..presets import shipped_drafts
-from ..profiling import texts
-from ..prompts import read_prompt_file
 from .profile import progress
 
-_NUM_PROMPTS = 16
 _WIDTH = 140  # where nobody says how wide the output is
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
@@ -45,7 +43,7 @@ class Options:
     methods: tuple[str, ...] = ("all",)
     prompts: Path | None = None
     num_prompts: int | None = None
-    tune_prompts: int = 4
+    tune_prompts: int | None = None
     tune_tokens: int = 64
     max_new_tokens: int = 128
     temperatures: tuple[float, ...] = (0.0, 1.0)
@@ -62,21 +60,6 @@ class Options:
     spec_bench: Path | None = None
     show_list: bool = False
     as_json: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """Texts for a bench: those measured, then those tuned on.
-
-    Attributes:
-        asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
-        identity: ``file`` and ``sha256``.
-    """
-
-    measured: tuple[str, ...]
-    tuning: tuple[str, ...]
-    identity: dict[str, Any]
-    asked: tuple[questions.Question, ...] = ()
 
 
 def run(options: Options) -> int:
@@ -102,7 +85,13 @@ def run(options: Options) -> int:
         import torch
 
         torch.set_num_threads(options.threads)
-    prompts = _prompts(options)
+    prompts = choose(
+        options.target,
+        options.prompts,
+        options.num_prompts,
+        options.tune_prompts,
+        options.batch_size,
+    )
     entries = select(options.methods, known)
     drafts = shipped_drafts(options.target) if options.drafts is None else options.drafts
     settings = Settings(
@@ -157,7 +146,8 @@ def _measure(
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
         models = Models(target, settings.drafts)
         measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
-        tuning = _token_ids(models, prompts.tuning, settings.tune_tokens)
+        longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
+        tuning = _token_ids(models, prompts.tuning, longest)
         models.planning = Planning(
             models,
             prompts.tuning,
@@ -214,38 +204,6 @@ def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list
     return found
 
 
-def _prompts(options: Options, count: int | None = None) -> Prompts:
-    """The first prompts to measure on, the next to tune on; of a category each, where they have
-    categories.
-
-    Raises:
-        ValueError: too few.
-    """
-    identity: dict[str, Any] = {"file": "built in", "sha256": None}
-    asked: list[questions.Question] = []
-    if options.prompts is None:
-        found = _mixed(texts.builtin(options.target))
-        default = len(found) - options.tune_prompts
-    else:
-        file = read_prompt_file(options.prompts)
-        identity = {"file": file.name, "sha256": file.sha256}
-        found, default = list(file.prompts), _NUM_PROMPTS
-        if file.name != "-" and (read := questions.read(options.prompts)):
-            asked = questions.in_turn(read)
-            found = [question.prompt for question in asked]
-    wanted = count or options.num_prompts or max(1, default)
-    needed = wanted + options.tune_prompts
-    if len(found) < needed:
-        raise ValueError(
-            f"{identity['file']}: {len(found)} prompts, but {wanted} to measure on and "
-            f"{options.tune_prompts} others to tune on are {needed}: lower --num-prompts or "
-            "--tune-prompts, or give --prompts with more"
-        )
-    return Prompts(
-        tuple(found[:wanted]), tuple(found[wanted:needed]), identity, tuple(asked[:wanted])
-    )
-
-
 def _asked(options: Options, settings: Mapping[str, Any]) -> tuple[questions.Question, ...]:
     """The questions behind the prompts of a results file; none where ``--prompts`` is not given.
 
@@ -254,21 +212,14 @@ def _asked(options: Options, settings: Mapping[str, Any]) -> tuple[questions.Que
     """
     if options.prompts is None:
         return ()
-    same = dataclasses.replace(options, tune_prompts=settings["tune_prompts"])
-    prompts = _prompts(same, settings["num_prompts"])
+    target, counts = settings["target"], (settings["num_prompts"], settings["tune_prompts"])
+    prompts = choose(target, options.prompts, *counts)
     if prompts.identity["sha256"] != settings["prompts"]["sha256"]:
         raise ValueError(
             f"{options.prompts} is not what was measured on ({settings['prompts']['file']}): "
             "give that file, or leave --prompts out"
         )
     return prompts.asked
-
-
-def _mixed(built_in: Sequence[str]) -> list[str]:
-    """Both halves in turn: the first may be code and the second prose."""
-    half = len(built_in) // 2
-    pairs = zip(built_in[:half], built_in[half:], strict=True)
-    return [text for pair in pairs for text in pair]
 
 
 def _notes(options: Options, prompts: Prompts) -> list[str]:
@@ -284,11 +235,7 @@ def _notes(options: Options, prompts: Prompts) -> list[str]:
             notes.append(
                 f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"
             )
-    if options.prompts is None:
-        notes.append("prompts are those built in; --prompts takes others")
-    if prompts.asked:
-        notes.append("Spec-Bench questions by their first turn, one of each category in turn")
-    return notes
+    return [*notes, *prompts.notes]
 
 
 def _list(known: Mapping[str, Entry], as_json: bool) -> int:
@@ -313,8 +260,37 @@ def _show(
     tokenizer: Any,
     asked: Sequence[questions.Question],
 ) -> int:
-    """The table or the object, and whatever files were asked for."""
+    """The table or the object, and whatever files were asked for; 130 where that was cut short."""
     notes = Console(stderr=True)
+    try:
+        _shown(data, options, tokenizer, asked, notes)
+    except KeyboardInterrupt:
+        _say(notes, f"interrupted: {_to_show_again(options)}")
+        return 130
+    return 0
+
+
+def _to_show_again(options: Options) -> str:
+    """Where the results are, and the command that makes the files which were asked for."""
+    path = options.from_file or options.output
+    if path is None:
+        return "the results are measured, but in no file; -o FILE keeps them"
+    words = ["hierspec", "bench", "--from", str(path)]
+    for name in ("report", "plots", "spec_bench"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if options.spec_bench is not None and options.prompts is not None:
+        words += ["--prompts", str(options.prompts)]
+    return f"the results are in {path}; {shlex.join(words)} shows them"
+
+
+def _shown(
+    data: dict[str, Any],
+    options: Options,
+    tokenizer: Any,
+    asked: Sequence[questions.Question],
+    notes: Console,
+) -> None:
     if options.as_json:
         print(json.dumps(data))
     else:
@@ -335,7 +311,6 @@ def _show(
         written = questions.write(data, options.spec_bench, tokenizer, asked)
         example = f", such as {written[0]}" if written else ""
         _say(notes, f"written: {len(written)} answer files{example}")
-    return 0
 
 
 def _tokenizer(target: str) -> Any:

@@ -16,10 +16,14 @@ decide, a continuation may cross from one passage into another, rejected drafts 
 ``shared`` all texts of one engine do.
 
 Nothing is scored: the law of every proposed token is one-hot, given all that came before it.
+
+A pool holds at most ``max_ngrams`` n-grams, of all lengths together, and 16 followers of each; of
+n-grams, the one that was neither counted nor asked for the longest makes room.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -27,8 +31,8 @@ from typing import Any, ClassVar
 from ..laws import Laws, OneHotLaws
 from ..lm.base import Context
 
+MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
-_MAX_KEYS = 1 << 18  # n-grams of one length; the one unused longest goes first
 _MAX_FOLLOWERS = 16
 
 Followers = dict[int, int]  # token → how often it followed; the latest stands last
@@ -36,26 +40,32 @@ Followers = dict[int, int]  # token → how often it followed; the latest stands
 
 @dataclass(slots=True)
 class Pool:
-    """What followed which n-gram. ``grams[n]`` maps n tokens to their followers."""
+    """What followed which n-gram: ``grams`` maps n tokens to their followers, any n.
 
-    grams: dict[int, dict[tuple[int, ...], Followers]] = field(default_factory=dict)
+    Attributes:
+        grams: the one used longest ago stands first.
+        max_ngrams: that it keeps.
+    """
+
+    max_ngrams: int = MAX_NGRAMS
+    grams: OrderedDict[tuple[int, ...], Followers] = field(default_factory=OrderedDict)
 
     def add(self, key: tuple[int, ...], token: int) -> None:
         """Count ``token`` once more after ``key``."""
-        known = self.grams.setdefault(len(key), {})
-        followers = known.pop(key, {})
+        followers = self.grams.setdefault(key, {})
+        self.grams.move_to_end(key)
         followers[token] = followers.pop(token, 0) + 1
         if len(followers) > _MAX_FOLLOWERS:
             del followers[min(followers, key=followers.__getitem__)]
-        known[key] = followers
-        if len(known) > _MAX_KEYS:
-            del known[next(iter(known))]
+        if len(self.grams) > self.max_ngrams:
+            self.grams.popitem(last=False)
 
     def best(self, key: tuple[int, ...]) -> int | None:
         """What followed ``key`` most often, of equals the latest; ``None`` for nothing."""
-        followers = self.grams.get(len(key), {}).get(key)
-        if not followers:
+        followers = self.grams.get(key)
+        if followers is None:
             return None
+        self.grams.move_to_end(key)
         return max(reversed(followers), key=followers.__getitem__)
 
 
@@ -78,25 +88,30 @@ class NgramPool:
             depends on the others. The law of its output does not, as long as their dice are
             independent of its own: a seed used again drafts what the very same dice wrote before,
             and sampling from such drafts is not exact.
+        max_ngrams: that a pool keeps.
     """
 
     ngram_min: int
     ngram_max: int
     shared: bool = False
     name: str = "ngram_pool"
-    common: Pool = field(default_factory=Pool)
+    max_ngrams: int = MAX_NGRAMS
+    common: Pool = field(init=False)
     law_of_context: ClassVar[bool] = False  # it has no law to be asked for: only proposals
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "common", Pool(self.max_ngrams))
         if not 1 <= self.ngram_min <= self.ngram_max <= _MAX_ORDER:
             raise ValueError(
                 f"an n-gram pool needs 1 ≤ ngram_min ≤ ngram_max ≤ {_MAX_ORDER}, "
                 f"got {self.ngram_min} and {self.ngram_max}"
             )
+        if self.max_ngrams < 1:
+            raise ValueError(f"an n-gram pool keeps at least one n-gram, got {self.max_ngrams}")
 
     def open(self) -> PoolSlot:
         """A place for one sequence."""
-        return PoolSlot(self.common if self.shared else Pool())
+        return PoolSlot(self.common if self.shared else Pool(self.max_ngrams))
 
     def close(self, slot: PoolSlot) -> None:
         """Give a sequence's own n-grams back; shared ones stay."""

@@ -18,6 +18,10 @@ from . import data
 from .settings import Settings
 
 _OWN_BATCH = 16  # texts that the model writes side by side
+_HELD_OUT = (
+    7,
+    15,
+)  # of their beginnings, one of code and one of prose: what follows is measured on
 
 
 def choose(
@@ -42,16 +46,18 @@ def choose(
     if model.startswith(registry.PREFIX):
         corpus = load_corpus()
         kept = max(int(data.HELD_OUT_SHARE * limit), width + 1)
+        learnt = {document.text: None for document in corpus.train}
+        held_out = [d.text for d in corpus.held_out if d.text not in learnt]
         train_rows, held = (
-            data.encoded([d.text for d in part], tokenizer, most, width, seed)
-            for part, most in ((corpus.train, limit - kept), (corpus.held_out, kept))
+            data.encoded(part, tokenizer, most, width, seed)
+            for part, most in ((learnt, limit - kept), (held_out, kept))
         )
         name = f"standard library of Python {corpus.python_version}"
         return data.split(train_rows, held, windows, seed, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
     path = folder / f"own-{fingerprint.key([model, seed, str(backend.dtype)])}.jsonl"
-    rows = data.own_rows(write, limit, path, report)
-    return data.split(rows, None, windows, seed, {"name": "written by the model itself"})
+    train_rows, held = data.own_rows(write, limit, path, report, _HELD_OUT, width + 1)
+    return data.split(train_rows, held, windows, seed, {"name": "written by the model itself"})
 
 
 def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:

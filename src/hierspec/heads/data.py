@@ -1,7 +1,8 @@
 """What heads are trained on and measured on: files, the shipped family's corpus, or own text.
 
 All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
-holds, to measure on.
+holds, to measure on. A text that is there twice counts once. Of what the model writes itself, the
+two parts continue different beginnings.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def encoded(
             "the model has no tokenizer beside it, so texts mean nothing to it: put its tokenizer "
             "into its folder"
         )
-    listed, limit = list(texts), max(limit, 0)
+    # A text that is there twice could be trained on and measured on.
+    listed, limit = list(dict.fromkeys(texts)), max(limit, 0)
     length = width * max(1, math.ceil(limit / max(1, len(listed)) / width))
     while True:
         rows = _excerpts(listed, tokenizer, limit, length, seed)
@@ -98,12 +100,26 @@ def _excerpts(
 
 
 def own_rows(
-    write: Callable[[int], list[list[int]]], limit: int, path: Path, report: Report
-) -> list[torch.Tensor]:
+    write: Callable[[int], list[list[int]]],
+    limit: int,
+    path: Path,
+    report: Report,
+    held_out: Collection[int] = (),
+    least: int = 0,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Texts that the model writes itself, batch after batch, kept in ``path`` (JSON lines).
 
-    ``write(number)`` returns the token ids of batch ``number``. An interrupted call leaves whole
-    batches behind, and the next one goes on after them.
+    ``write(number)`` returns the token ids of batch ``number``: a text for each of the same
+    beginnings. An interrupted call leaves whole batches behind, and the next one goes on after
+    them.
+
+    Args:
+        limit: tokens wanted in all.
+        held_out: beginnings whose texts are to be measured on, by their place in a batch.
+        least: tokens wanted of these.
+
+    Returns:
+        Texts to train on, and to measure on. A text that was written twice is there once.
     """
     batches: list[list[list[int]]] = []
     if path.is_file():
@@ -115,14 +131,31 @@ def own_rows(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
-        while (held := sum(len(row) for batch in batches for row in batch)) < limit:
-            report("the model writes texts", held / limit)
+        while True:
+            parts = _parted(batches, held_out)
+            learnt, kept = (sum(map(len, part)) for part in parts)
+            if learnt + kept >= limit and kept >= least:
+                break
+            report("the model writes texts", min(1.0, (learnt + kept) / max(1, limit)))
             batches.append(write(len(batches)))
             if not any(batches[-1]):
                 raise ValueError("the model wrote no text of its own: give some with --texts")
             file.write(json.dumps(batches[-1]) + "\n")
             file.flush()
-    return [torch.tensor(row, dtype=torch.int32) for batch in batches for row in batch]
+            if _parted(batches, held_out) == parts:
+                break  # it says the same again and again
+    train, measure = ([torch.tensor(row, dtype=torch.int32) for row in part] for part in parts)
+    return train, measure
+
+
+def _parted(
+    batches: list[list[list[int]]], held_out: Collection[int]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Texts to train on and to measure on, each once and none in both, as first written."""
+    placed = [(place, tuple(row)) for batch in batches for place, row in enumerate(batch) if row]
+    measure = dict.fromkeys(row for place, row in placed if place in held_out)
+    train = dict.fromkeys(row for place, row in placed if place not in held_out)
+    return [row for row in train if row not in measure], list(measure)
 
 
 def split(

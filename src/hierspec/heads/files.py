@@ -19,16 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from hierspec.lm.backend import Backend
+from hierspec.lm.load import DTYPES
 from hierspec.profiling import fingerprint
 from hierspec.zoo.fit import atomic_save
 
+from . import description
 from .apply import ExitHead
-from .kinds import KINDS, TRANSFORM, Heads
+from .kinds import TRANSFORM, Heads
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
 _KEY = "hierspec"
-_NEEDED = ("kind", "exits", "model", "hidden_size", "vocab_size", "num_layers")
 
 
 class HeadsWarning(UserWarning):
@@ -73,16 +74,24 @@ class HeadsFile:
                     for part in ("weight", "bias")
                 )
         except (SafetensorError, OSError) as error:
-            raise _broken(self.path, error) from None
+            raise _broken(self.path, _first_line(error)) from None
         if weight is None:
             raise _broken(self.path, f"the weight of exit {layer} is missing")
         rows = self.info["hidden_size" if self.kind == TRANSFORM else "vocab_size"]
         columns = self.info.get("input_size", self.info["hidden_size"])
-        if weight.shape != (rows, columns) or (bias is not None and bias.shape != (rows,)):
-            raise _broken(
-                self.path,
-                f"the weight of exit {layer} has shape {tuple(weight.shape)}, not {rows, columns}",
-            )
+        for part, tensor, shape in (("weight", weight, (rows, columns)), ("bias", bias, (rows,))):
+            if tensor is None:
+                continue
+            if tensor.shape != shape:
+                raise _broken(
+                    self.path,
+                    f"the {part} of exit {layer} has shape {tuple(tensor.shape)}, not {shape}",
+                )
+            if tensor.dtype not in DTYPES:
+                raise _broken(
+                    self.path,
+                    f"the {part} of exit {layer} is of {tensor.dtype}, which no head is",
+                )
         if not all(bool(t.isfinite().all()) for t in (weight, bias) if t is not None):
             raise _broken(self.path, f"the head of exit {layer} holds NaN or infinite numbers")
         return weight, bias
@@ -127,8 +136,11 @@ def read(ref: str | Path) -> HeadsFile:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_KEY)
         info = None if text is None else json.loads(text)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _broken(path, error) from None
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"cannot read the exit heads in {path} ({why})") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise _broken(path, _first_line(error)) from None
     if not isinstance(info, dict) or "exits" not in info:
         raise ValueError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
@@ -138,9 +150,8 @@ def read(ref: str | Path) -> HeadsFile:
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
             f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
         )
-    missing = [key for key in _NEEDED if key not in info]
-    if missing or info["kind"] not in KINDS:
-        raise _broken(path, f"its metadata lacks a valid {missing[0] if missing else 'kind'!r}")
+    if wrong := description.wrong(info):
+        raise _broken(path, wrong)
     return HeadsFile(path, info)
 
 

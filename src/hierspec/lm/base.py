@@ -104,12 +104,15 @@ class Drafted(NamedTuple):
         calls: forwards made.
         pick_seconds: of the time taken, what went to reading laws and picking tokens; 0 where the
             device does both.
+        signals: what the reading's window reads, a number a token; only of a model that drafts
+            on its device.
     """
 
     tokens: list[list[int]]
     laws: list[Laws]
     calls: int
     pick_seconds: float
+    signals: list[list[float]] | None = None
 
 
 @runtime_checkable

@@ -62,7 +62,7 @@ class _Loop(NamedTuple):
 
     call: _Call
     uniforms: Tensor  # [B, n] float64
-    found: Tensor  # [2, B, n] int64: tokens, and whether each could be picked
+    found: Tensor  # [3, B, n] float64: tokens, whether each could be picked, what a window reads
     probs: Tensor | None  # [n, B, V]
 
 
@@ -136,13 +136,13 @@ class FixedTrunk(Trunk):
             if not reading.greedy:
                 upload(loop.uniforms, self._by_row(work, uniforms, shape.rows, steps))
             call.run()
-            tokens, ok = loop.found.tolist()  # the one wait
+            tokens, ok, signals = loop.found.tolist()  # the one wait
         rows = [w.state.row for w in work]
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
             raise NoLawError
         self._note(work, index, shape)
         self.counters.head_rows += shape.rows * steps
-        drafts = [tokens[row][:n] for row, n in zip(rows, counts, strict=True)]
+        drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
         for query, draft in zip(queries, drafts, strict=True):
             query.slot.held += draft[:-1]
             state = query.slot.state
@@ -158,7 +158,8 @@ class FixedTrunk(Trunk):
                     laws.append(OneHotLaws(tuple(draft)))
                 else:  # a copy, because the next draft writes there
                     laws.append(DenseLaws(loop.probs[: len(draft), row].clone()))
-        return Drafted(drafts, laws, steps, 0.0)
+        values = [signals[row][:n] for row, n in zip(rows, counts, strict=True)]
+        return Drafted(drafts, laws, steps, 0.0, values if reading.signal else None)
 
     # --- what goes to the device
 
@@ -233,7 +234,7 @@ class FixedTrunk(Trunk):
         call, first = self._new_call(shape, index, head)
         device, size = self.backend.device, (shape.rows, steps)
         uniforms = torch.zeros(size, dtype=torch.float64, device=device)
-        found = torch.zeros(2, *size, dtype=torch.long, device=device)
+        found = torch.zeros(3, *size, dtype=torch.float64, device=device)
         width = min(reading.vocab_size, self.backend.vocab_size)
         probs = None
         if not reading.greedy:
@@ -246,6 +247,8 @@ class FixedTrunk(Trunk):
             for step in range(steps):
                 picked = reading.pick_there(scores, uniforms[:, step])
                 found[0, :, step], found[1, :, step] = picked.tokens, picked.ok
+                if picked.signals is not None:
+                    found[2, :, step] = picked.signals
                 if probs is not None:
                     assert picked.probs is not None
                     probs[step] = picked.probs

@@ -6,7 +6,7 @@ what was printed stands beside it for the shape of the result, not for the digit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,21 @@ from ..bench.ours import Models
 from ..bench.runs import Method, Request, Run, Unavailable, interleaved
 
 Report = Callable[[str, float], None]
+
+
+_FILES = {  # part of a file's name → data set
+    "spec": "MT-Bench",
+    "mt_bench": "MT-Bench",
+    "mt-bench": "MT-Bench",
+    "gsm": "GSM8K",
+    "alpaca": "Alpaca",
+    "humaneval": "HumanEval",
+}
+
+
+def draft_level(model: str, tokens: int, **more: Any) -> dict[str, Any]:
+    """A draft model's level, as in a hierarchy file."""
+    return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +66,16 @@ class Lab:
             elif isinstance(runs := out[which], list):
                 runs.append(run)
         return out
+
+    def dataset(self, among: Collection[str], otherwise: str) -> str:
+        """Which of a paper's data sets the prompts are of, by their file's name.
+
+        Args:
+            otherwise: where the name tells of none that is ``among`` them.
+        """
+        name = str(self.source.get("file", "")).lower()
+        told = (data for part, data in _FILES.items() if part in name and data in among)
+        return next(told, otherwise)
 
     def to_dict(self) -> dict[str, Any]:
         """What a result says about how it was measured."""

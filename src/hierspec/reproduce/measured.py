@@ -9,6 +9,7 @@ from typing import Any
 from ..bench.ours import HierarchyMethod
 from ..bench.runs import Run, Unavailable
 from ..bench.summary import ratio
+from .counters import acceptance, tokens_per_call
 from .lab import Lab
 
 SYNTHETIC = "zoo:large"
@@ -58,9 +59,8 @@ class Measured:
 
     @property
     def tokens_per_call(self) -> float:
-        """Tokens after the first over target calls, all prompts together."""
-        calls = sum(run.target_calls or 0 for run in self.runs)
-        return sum(run.num_tokens - 1 for run in self.runs) / calls if calls else 0.0
+        """Mean acceptance length (:func:`.counters.tokens_per_call`)."""
+        return tokens_per_call(self.runs)
 
     @property
     def same_as_plain(self) -> int:
@@ -75,11 +75,7 @@ class Measured:
     def acceptance(self, level: int = -1) -> float:
         """Kept over drafted tokens of a level, all prompts together; −1: the one right below the
         target."""
-        drafted, kept = (
-            sum(run.levels[level][key] for run in self.runs)
-            for key in ("num_draft_tokens", "num_accepted_tokens")
-        )
-        return kept / drafted if drafted else 0.0
+        return acceptance(self.runs, level) or 0.0
 
 
 def side_by_side(

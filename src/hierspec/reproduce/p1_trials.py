@@ -11,6 +11,7 @@ from typing import Any
 from ..bench.floor import level_parameters
 from ..bench.ours import HierarchyMethod
 from ..bench.summary import levels, standardized_walltime_improvement
+from ..exit_layers import at_shares
 from ..planner.chain import Chain
 from ..planner.estimates import Estimates
 from ..planner.latency import latency
@@ -78,8 +79,7 @@ def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
 
 def candidates(lab: Lab) -> dict[str, list[str]]:
     """Pool → names as ``hierspec profile --candidates`` takes them."""
-    depth = lab.models.num_layers
-    exits = sorted({max(1, round(share * depth)) for share in EXITS} - {depth})
+    exits = at_shares(lab.models.num_layers, EXITS)
     table = ["ngram"] if lab.models.drafts and lab.models.target.model.startswith("zoo:") else []
     return {
         "early exits": [f"exit:{layer}" for layer in exits],

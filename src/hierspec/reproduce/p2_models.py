@@ -21,7 +21,7 @@ from ..profiling import costs, rates
 from ..profiling.agreement import agreements
 from ..profiling.candidates import load, parse
 from .figures import Curve, Figure
-from .lab import Lab
+from .lab import Lab, draft_level
 from .measured import INTERVAL, Measured, all_ran, notes, side_by_side
 from .tables import Reproduction, Row, Table
 
@@ -94,16 +94,15 @@ def method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
     """One way to use the three models, verified tokenwise, as the theorem takes it."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
 
-    def run(model: str, tokens: int) -> dict:
-        return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens}
-
     if not n or not m:
-        levels = [run(small, n) if n else run(mid, m)]
+        levels = [draft_level(small, n) if n else draft_level(mid, m)]
     elif name == "interleaved":
-        parts = [[run(small, n)], [run(mid, 1)]]
+        parts = [[draft_level(small, n)], [draft_level(mid, 1)]]
         levels = [{"method": "concatenate", "parts": parts, "repeat": m}]
     else:
-        levels = [{"method": "concatenate", "parts": [[run(mid, m)], [run(small, n)]]}]
+        levels = [
+            {"method": "concatenate", "parts": [[draft_level(mid, m)], [draft_level(small, n)]]}
+        ]
     return HierarchyMethod(f"{name} {n} {m}", lab.models, levels, verify="tokenwise")
 
 

@@ -8,6 +8,7 @@ is sound, since the law of what it hands up is reported (MATH §1).
 from __future__ import annotations
 
 from ..bench.ours import HierarchyMethod, Models
+from ..exit_layers import at_shares
 from ..presets import preset
 
 N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the target verifies
@@ -30,8 +31,8 @@ def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
 
     P3 tries every layer; the number of pairs grows with its square, so deep models are sampled.
     """
-    found = {min(max(1, round(share * num_layers)), num_layers - 1) for share in FRACTIONS}
-    return tuple(sorted({layer for layer in (*found, *also) if 0 < layer < num_layers}))
+    others = (layer for layer in also if 0 < layer < num_layers)
+    return tuple(sorted({*at_shares(num_layers, FRACTIONS), *others}))
 
 
 def hispec(

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from ..bench.ours import HierarchyMethod
 from ..bench.runs import Run
+from ..exit_layers import at_shares
+from .counters import drafted as drafted_tokens
+from .counters import target_forwards
 from .figures import Curve, Figure
-from .lab import Lab
+from .lab import Lab, draft_level
 from .measured import Measured, notes, side_by_side
 from .p3_systems import exit_level
 from .tables import Reproduction, Row, Table
@@ -64,8 +67,7 @@ def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
     Raises:
         ValueError: nothing was drafted, or nothing after the first token was written.
     """
-    tokens = sum(run.levels[0]["num_draft_tokens"] for run in runs)
-    calls = sum(run.target["calls"] for run in runs)
+    tokens, calls = drafted_tokens(runs, 0), target_forwards(runs)
     total = sum(run.decode_seconds or 0.0 for run in runs)
     if not tokens or not calls or not total:
         raise ValueError("nothing was drafted: write more tokens after each prompt")
@@ -86,15 +88,11 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         ValueError: there is neither a draft model nor an early exit.
     """
-    depth = lab.models.num_layers
-    exits = sorted({max(1, round(share * depth)) for share in SHARES} - {depth})
+    exits = at_shares(lab.models.num_layers, SHARES)
     methods = [
         *(
-            HierarchyMethod(name, lab.models, [level], verify="block")
+            HierarchyMethod(name, lab.models, [draft_level(name, DRAFTED)], verify="block")
             for name in lab.models.drafts
-            for level in (
-                {"method": "draft_model", "model": name, "num_speculative_tokens": DRAFTED},
-            )
         ),
         *(
             HierarchyMethod(f"exit {layer}", lab.models, [exit_level(layer, DRAFTED)])

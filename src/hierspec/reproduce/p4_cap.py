@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,16 +25,14 @@ from ..lm.base import Context, Query
 from ..lm.tabular import KINDS
 from ..params import SamplingParams
 from ..sampling import Job, laws
-from .lab import Lab
+from .counters import tokens_per_call, tokens_per_second
+from .lab import Lab, draft_level
 from .p4_lab import (
     DRAFT_LENGTH,
     drafter,
     faster,
-    level,
     measured,
     temperatures,
-    tokens_per_call,
-    tokens_per_second,
 )
 from .p4_tabular import certified, pair
 from .p4_watching import Mean, Seen, Watched
@@ -41,6 +40,7 @@ from .tables import Cell, Reproduction, Row, Table
 
 LENGTHS = (1, 2, 3, 4)  # of tabular models: enumeration grows like 3^(2n)
 PAIRS = 20  # of models a family
+_ROWS = 32  # laws held at once, in float64 and as their logarithms: 80 MB at V = 152k
 _EXPERIMENTS = (("HSD + Capping", "block"), ("HSD", "uncapped"))
 
 # P4 Table A.3: block efficiency and decoding speed, tokens/s, without and with the cap.
@@ -121,7 +121,12 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
 def _measured(lab: Lab, model: str, temperature: float, length: int) -> list[Table]:
     methods = [
         Watched(
-            rule, lab.models, [level(model, length)], ("block", "uncapped"), verify=rule, **more
+            rule,
+            lab.models,
+            [draft_level(model, length)],
+            ("block", "uncapped"),
+            verify=rule,
+            **more,
         )
         for rule, more in (("block", {}), ("uncapped", {"allow_lossy": True}))
     ]
@@ -212,20 +217,35 @@ class Shift:
 
 
 def _shift(lab: Lab, runs: Sequence[Run], temperature: float) -> Shift:
-    """Of all texts, scored by the target in one pass each."""
+    """Of all texts, scored by the target, each token once."""
     model = lab.models.plain.root.model
     total = Shift(0.0, 0.0, 0)
     for number, (prompt, run) in enumerate(zip(lab.prompts, runs, strict=True), 1):
-        context = Context([*prompt, *run.token_ids[:-1]])
         slot = model.open()
         try:
-            scores = model.score([Query(slot, context, len(prompt))])
+            for start in range(0, run.num_tokens, _ROWS):
+                total += _part(model, slot, prompt, run.token_ids, start, temperature)
         finally:
             model.close(slot)
-        params = SamplingParams(temperature=temperature)
-        job = Job(params, context, len(prompt), len(scores), len(prompt), model.vocab_size)
-        (row,) = laws([job], scores)
-        assert isinstance(row, DenseLaws)
-        total += Shift.of(row.probs, run.token_ids)
         lab.report("p4-cap, scoring texts", number / len(runs))
     return total
+
+
+def _part(
+    model: Any,
+    slot: Any,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    start: int,
+    temperature: float,
+) -> Shift:
+    """Of :data:`_ROWS` tokens of ``text`` from ``start`` on."""
+    tokens = text[start : start + _ROWS]
+    context = Context([*prompt, *text[:start], *tokens[:-1]])
+    first = len(prompt) + start
+    scores = model.score([Query(slot, context, first)])
+    params = SamplingParams(temperature=temperature)
+    job = Job(params, context, first, len(scores), len(prompt), model.vocab_size)
+    (rows,) = laws([job], scores)
+    assert isinstance(rows, DenseLaws)
+    return Shift.of(rows.probs, tokens)

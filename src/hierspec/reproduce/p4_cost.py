@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..bench.floor import bandwidth
 from ..bench.ours import HierarchyMethod
 from ..bench.runs import Run
-from .lab import Lab
-from .p4_lab import DRAFT_LENGTH, drafter, level, measured, temperatures
+from .lab import Lab, draft_level
+from .p4_lab import DRAFT_LENGTH, drafter, measured, temperatures
 from .p4_vocabulary import QWEN_VOCAB, RULES, SIZES, floor_ms, shares, timing
 from .tables import Cell, Reproduction, Row, Table
 
@@ -42,7 +42,8 @@ def measure(
     tables = []
     for temperature in chosen:
         methods = [
-            HierarchyMethod(rule, lab.models, [level(model, length)], verify=rule) for rule in RULES
+            HierarchyMethod(rule, lab.models, [draft_level(model, length)], verify=rule)
+            for rule in RULES
         ]
         runs = measured(lab, methods, temperature, "p4-cost")
         tables.append(_table(dict(zip(RULES, runs, strict=True)), length, temperature))

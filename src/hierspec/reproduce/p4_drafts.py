@@ -10,17 +10,14 @@ from collections.abc import Sequence
 
 from ..bench.ours import HierarchyMethod
 from ..bench.runs import Request, Run
+from .counters import tokens_per_call, tokens_per_second
 from .figures import Curve, Figure
-from .lab import Lab
+from .lab import Lab, draft_level
 from .p4_lab import (
-    dataset,
     drafter,
     faster,
-    level,
     measured,
     temperatures,
-    tokens_per_call,
-    tokens_per_second,
 )
 from .tables import Cell, Reproduction, Row, Table
 
@@ -53,7 +50,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
     for temperature in chosen:
         methods = [
             HierarchyMethod(
-                f"{rule} × {k}", lab.models, [level(model, length, num_drafts=k)], verify=rule
+                f"{rule} × {k}", lab.models, [draft_level(model, length, num_drafts=k)], verify=rule
             )
             for rule, k in keys
         ]
@@ -62,7 +59,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         together = _together(lab, methods, temperature)
         batches = dict(zip(keys, together, strict=True))
         if temperature == 1.0 and 1 in counts:
-            tables.append(_beside(found, counts, length, dataset(lab)))
+            tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
         tables.append(_table(found, counts, length, temperature))
         tables.append(_batched(batches, counts, length, temperature))
         figures.append(_figure(found, counts, length, temperature))

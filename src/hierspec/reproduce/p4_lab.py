@@ -1,9 +1,8 @@
-"""What the measured reproductions of P4 share: one draft model, sampling, and two numbers a run."""
+"""What the measured reproductions of P4 share: one draft model, sampling, ratios of speed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..bench.runs import Method, Run, Unavailable
 from ..bench.summary import ratio
@@ -37,11 +36,6 @@ def drafter(lab: Lab, what: str) -> str:
     return lab.models.drafts[0]
 
 
-def level(model: str, length: int, **more: Any) -> dict[str, Any]:
-    """A draft model's level, as in a hierarchy file."""
-    return {"method": "draft_model", "model": model, "num_speculative_tokens": length, **more}
-
-
 def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str) -> list[list[Run]]:
     """Every method's runs, one a prompt.
 
@@ -57,26 +51,7 @@ def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str)
     return out
 
 
-def tokens_per_call(runs: Sequence[Run]) -> float:
-    """Tokens after the first over target calls, all prompts together: P4's block efficiency.
-
-    Follow-up calls of a rule count as calls, so they are taken from the target's own counter.
-    """
-    return sum(run.num_tokens - 1 for run in runs) / sum(run.target["calls"] for run in runs)
-
-
-def tokens_per_second(runs: Sequence[Run]) -> float:
-    """Tokens after the first over decoding time, all prompts together."""
-    return sum(run.num_tokens - 1 for run in runs) / sum(run.decode_seconds or 0.0 for run in runs)
-
-
 def faster(runs: Sequence[Run], than: Sequence[Run]) -> dict[str, float]:
     """Decoding speed over that of other runs, paired per prompt: median and 95 % interval."""
     mine, theirs = ([run.decode_ms_per_token or 0.0 for run in some] for some in (runs, than))
     return ratio(theirs, mine)
-
-
-def dataset(lab: Lab) -> str:
-    """Which of P4's data sets the prompts resemble, by their file's name; GSM8K unless told."""
-    name = str(lab.source.get("file", "")).lower()
-    return "HumanEval" if "humaneval" in name else "GSM8K"

@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..bench.runs import Run
+from .counters import tokens_per_call, tokens_per_second
 from .figures import Curve, Figure
-from .lab import Lab
+from .lab import Lab, draft_level
 from .p4_lab import (
     DRAFT_LENGTH,
     drafter,
     faster,
-    level,
     measured,
     temperatures,
-    tokens_per_call,
-    tokens_per_second,
 )
-from .p4_tabular import certified, deterministic, pair
+from .p4_one_hot import PAIRS, one_hot
 from .p4_watching import (
     Seen,
     Watched,
@@ -39,7 +37,6 @@ from .tables import Cell, Reproduction, Row, Table
 RULES = ("tokenwise", "block", "naive")
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
 BESIDE = (5, DRAFT_LENGTH, 15)  # under P4's three columns, whose headings the text has lost
-PAIRS = 20  # of tabular models
 
 # P4 Table 3, Qwen2.5 0.5B → 72B on GSM8K: block efficiency, then decoding speed, in tokens/s.
 TABLE_3A = {
@@ -93,7 +90,7 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
 def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) -> Found:
     keys = [(rule, n) for n in lengths for rule in RULES]
     methods = [
-        Watched(f"{rule} {n}", lab.models, [level(model, n)], verify=rule) for rule, n in keys
+        Watched(f"{rule} {n}", lab.models, [draft_level(model, n)], verify=rule) for rule, n in keys
     ]
     every = measured(lab, methods, temperature, "p4-rules")
     return {
@@ -269,41 +266,5 @@ def _figure(found: Found, lengths: Sequence[int], temperature: float) -> Figure:
             f"Lines: the same drafts of {longest} tokens for all rules and lengths, from the "
             "rounds of block at that length. Rounds of other lengths and rules begin at other "
             "places, and the last round of a text is cut short, so points need not lie on lines.",
-        ),
-    )
-
-
-# --- one-hot drafts
-
-
-def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
-    """Sampled against deterministic drafts, by enumeration [MATH §3]."""
-    rows, apart = [], 0.0
-    for n in lengths:
-        sums = [0.0] * 4
-        for seed in range(pairs):
-            draft, target = pair("random", seed)
-            for at, model in ((0, draft), (2, deterministic(draft))):
-                one, other = (certified(rule, model, target, n) for rule in ("tokenwise", "block"))
-                sums[at] += one.expected_accepted / pairs
-                sums[at + 1] += other.expected_accepted / pairs
-                if at:
-                    apart = max(apart, abs(one.expected_accepted - other.expected_accepted))
-        rows.append(Row(str(n), (), tuple(sums)))
-    return Table(
-        "One-hot drafts",
-        f"draft tokens kept in a round, exact, mean over {pairs} random pairs of models",
-        "n",
-        (),
-        tuple(rows),
-        ("tokenwise, sampled", "block, sampled", "tokenwise, one-hot", "block, one-hot"),
-        {"vocab": 3, "order": 1, "pairs": pairs, "largest_difference_one_hot": apart},
-        compared=False,
-        notes=(
-            "A drafter that picks its tokens deterministically has a one-hot q, so every ratio is "
-            "p(x) ≤ 1, the cap never acts and block is tokenwise: the two differ by at most "
-            f"{apart:.0e} in any pair.",
-            "EAGLE-3 drafts that way, so the 3.40 → 3.55 tokens a call printed in Table 4(b) "
-            "cannot come from a lossless rule for one such draft.",
         ),
     )

@@ -10,13 +10,17 @@ The draft's ratios give more: the probability of keeping m tokens or more is the
 read off the first m tokens alone. One draft so compares the rules, at every length up to its own.
 
 Nothing is reduced while the clock runs: rounds leave references, which become numbers afterwards.
+Where these would hold more than :data:`HELD` bytes (V = 152k: 21 rows of a draft of ten are 13 MB)
+they become numbers between two rounds, and the clock stands still for as long.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,7 @@ from ..bench.runs import Request, Run
 from ..engine import Hierarchy
 from ..generate import Generation
 from ..hierarchy import Node, Verify
-from ..laws import Laws
+from ..laws import DenseLaws, Laws
 from ..runtime import Runtime
 from ..types import Proposal, Verdict
 from ..verifiers import base as verifiers
@@ -35,6 +39,7 @@ from ..verifiers.base import Batch, Verifier, law_of_tau
 from ..verifiers.ratios import capped, log_products
 
 CURVES = ("tokenwise", "block", "naive")
+HELD = 1 << 28  # bytes of laws that a run keeps while it is timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,20 +102,55 @@ def _curves(batch: Batch) -> dict[str, np.ndarray]:
     return dict(zip(CURVES, rows, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Note:
-    rule: Verifier
-    draft: Proposal
-    p: Laws
-    kept: int
+@dataclass(slots=True, eq=False)
+class _Notes:
+    """The drafts that one run's target verified: laws at first, numbers in the end.
+
+    Attributes:
+        waiting: arguments of :func:`seen`, holding ``held`` bytes of laws.
+        paused: seconds spent on making numbers while the run went on.
+    """
+
+    others: Sequence[str]
+    waiting: list[tuple[Verifier, Proposal, Laws, int]] = field(default_factory=list)
+    reduced: list[Seen] = field(default_factory=list)
+    held: int = 0
+    paused: float = 0.0
+
+    def add(self, rule: Verifier, draft: Proposal, p: Laws, kept: int) -> None:
+        self.waiting.append((rule, draft, p, kept))
+        self.held += _size(draft.laws) + _size(p)
+
+    def make_room(self) -> None:
+        if self.held > HELD:
+            began = time.perf_counter()
+            self.reduce()
+            self.paused += time.perf_counter() - began
+
+    def reduce(self) -> list[Seen]:
+        self.reduced += [seen(*one, self.others) for one in self.waiting]
+        self.waiting, self.held = [], 0
+        return self.reduced
+
+
+def _size(laws: Laws) -> int:
+    """Bytes."""
+    parts = getattr(laws, "parts", (laws,))
+    return sum(one.probs.nbytes for one in parts if isinstance(one, DenseLaws))
 
 
 class _Watching(Runtime):
     """A runtime that leaves a note of every draft that the target verified."""
 
-    def __init__(self, root: Verify, vocab_size: int, tracer: Any, notes: list[_Note]) -> None:
+    def __init__(self, root: Verify, vocab_size: int, tracer: Any, notes: _Notes) -> None:
         super().__init__(root, vocab_size, tracer)
         self.notes, self.rows = notes, []
+
+    def round(self, sequences: Sequence[Any]) -> list[Verdict]:
+        verdicts = super().round(sequences)
+        self.rows = []
+        self.notes.make_room()
+        return verdicts
 
     def _score(self, node: Node, *args: Any, **named: Any):
         out = super()._score(node, *args, **named)
@@ -123,15 +163,14 @@ class _Watching(Runtime):
         if node is self.root:
             for task, p, verdict in zip(group, self.rows, verdicts, strict=True):
                 if task.request.draft.tokens:
-                    note = _Note(node.rule, task.request.draft, p, verdict.num_accepted)
-                    self.notes.append(note)
+                    self.notes.add(node.rule, task.request.draft, p, verdict.num_accepted)
         return verdicts
 
 
 class _WatchedHierarchy(Hierarchy):
     """A hierarchy whose generations run in :class:`_Watching`; it shares models and lock."""
 
-    def __init__(self, hierarchy: Hierarchy, notes: list[_Note]) -> None:
+    def __init__(self, hierarchy: Hierarchy, notes: _Notes) -> None:
         self.__dict__.update(vars(hierarchy))
         self.notes = notes
 
@@ -155,18 +194,20 @@ class Watched(HierarchyMethod):
         super().__init__(name, models, levels, **top)
         self.others: tuple[str, ...] = tuple(others)
         self.rounds: list[list[Seen]] = []
-        self._notes: list[_Note] = []
+        self._notes = _Notes(self.others)
 
     @property
     def hierarchy(self) -> Hierarchy:
         return _WatchedHierarchy(super().hierarchy, self._notes)
 
     def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
-        self._notes.clear()
+        """As :meth:`HierarchyMethod.run`; the time it takes to watch is not part of it."""
+        self._notes = notes = _Notes(self.others)
         run = super().run(prompt, request, tracer)
-        self.rounds.append([seen(n.rule, n.draft, n.p, n.kept, self.others) for n in self._notes])
-        self._notes.clear()
-        return run
+        self.rounds.append(notes.reduce())
+        # Drafts come after the first token, so all of the pause lies in decoding.
+        decode = None if run.decode_seconds is None else run.decode_seconds - notes.paused
+        return dataclasses.replace(run, seconds=run.seconds - notes.paused, decode_seconds=decode)
 
     def drafts(self, runs: Sequence[Run]) -> list[Seen]:
         """Of the last runs, as many as given: those before them only warmed up."""

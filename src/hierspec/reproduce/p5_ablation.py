@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from .counters import offered_per_call
 from .lab import Lab
 from .measured import INTERVAL, Measured, all_ran, notes, side_by_side
 from .p5_systems import (
     DATASETS,
     ELSEWHERE,
     NOT_AS_PRINTED,
+    by_name,
     dataset,
     drafts,
-    full,
     method,
-    pre_self_verify,
-    pre_verify,
     roles,
-    self_verify,
-    vanilla,
 )
 from .tables import Cell, Reproduction, Row, Table
 
@@ -37,18 +34,7 @@ TABLE_1 = {  # of the full system, by temperature
 def measure(lab: Lab) -> Reproduction:
     """All systems and plain decoding, interleaved, at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-ablation")
-    methods = [
-        method(lab, name, levels)
-        for name, levels in (
-            ("vanilla M1", vanilla(small)),
-            ("vanilla M2", vanilla(large)),
-            ("self-verify M1", self_verify(small)),
-            ("self-verify M2", self_verify(large)),
-            ("pre-verify", pre_verify(small, large)),
-            ("pre-verify + self-verify", pre_self_verify(small, large)),
-            ("full", full(small, large)),
-        )
-    ]
+    methods = [method(lab, name, levels) for name, levels in by_name(small, large).items()]
     found = {
         temperature: all_ran(side_by_side(lab, methods, temperature, "p5-ablation"))
         for temperature in lab.temperatures
@@ -80,16 +66,14 @@ def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
 
 
 def _numbers(one: Measured, temperature: float) -> tuple[object, ...]:
-    calls = sum(run.target_calls or 0 for run in one.runs)
-    offered = sum(run.levels[-1]["num_draft_tokens"] for run in one.runs if run.levels)
     same = (one.same(temperature),) if temperature == 0.0 else ()
-    return (*one.interval, one.tokens_per_call, offered / calls if calls else 0.0, *same)
+    return (*one.interval, one.tokens_per_call, offered_per_call(one.runs), *same)
 
 
 def _table_2(lab: Lab, found: list[Measured]) -> Table:
     column = DATASETS.index(dataset(lab))
-    by_name = {one.name: one for one in found}
-    rows = [_beside(by_name[name], name, printed[column]) for name, printed in TABLE_2.items()]
+    ours = {one.name: one for one in found}
+    rows = [_beside(ours[name], name, printed[column]) for name, printed in TABLE_2.items()]
     return Table(
         "Table 2",
         f"speed-ups at temperature 1; printed: {dataset(lab)}",

@@ -10,19 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..bench.runs import Run
+from .counters import acceptance, drafted, offered_per_call, target_calls, written
 from .lab import Lab
 from .measured import INTERVAL, Measured, all_ran, notes, side_by_side
-from .p5_systems import (
-    ELSEWHERE,
-    NOT_AS_PRINTED,
-    drafts,
-    full,
-    method,
-    models_note,
-    pre_self_verify,
-    roles,
-    vanilla,
-)
+from .p5_systems import ELSEWHERE, NOT_AS_PRINTED, by_name, drafts, method, models_note, roles
 from .tables import Cell, Reproduction, Row, Table
 
 TABLE_4 = {  # σ in %, η in %, speed-up, as printed (MT-Bench, temperature 1)
@@ -36,15 +27,8 @@ TABLE_4 = {  # σ in %, η in %, speed-up, as printed (MT-Bench, temperature 1)
 def measure(lab: Lab) -> Reproduction:
     """The table's four systems at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-redundancy")
-    methods = [
-        method(lab, name, levels)
-        for name, levels in (
-            ("vanilla M2", vanilla(large)),
-            ("vanilla M1", vanilla(small)),
-            ("pre-verify + self-verify", pre_self_verify(small, large)),
-            ("full", full(small, large)),
-        )
-    ]
+    every = by_name(small, large)
+    methods = [method(lab, name, every[name]) for name in TABLE_4]
     tables = []
     for temperature in lab.temperatures:
         _, *systems = all_ran(side_by_side(lab, methods, temperature, "p5-redundancy"))
@@ -58,9 +42,8 @@ def redundancy(runs: Sequence[Run], level: int = -1) -> float:
     Args:
         level: from the smallest, 0; the last one's tokens are those the target verifies.
     """
-    drafted = sum(run.levels[level]["num_draft_tokens"] for run in runs)
-    kept = sum(run.levels[level]["num_accepted_tokens"] for run in runs)
-    return 1.0 - kept / drafted if drafted else 0.0
+    kept = acceptance(runs, level)
+    return 0.0 if kept is None else 1.0 - kept
 
 
 def utilisation(runs: Sequence[Run]) -> float:
@@ -68,8 +51,7 @@ def utilisation(runs: Sequence[Run]) -> float:
 
     That is one over the mean acceptance length.
     """
-    written = sum(run.num_tokens - 1 for run in runs)
-    return sum(run.target_calls or 0 for run in runs) / written
+    return target_calls(runs) / written(runs)
 
 
 def offered_a_call(sigma: float, eta: float) -> float:
@@ -133,14 +115,10 @@ def _behind(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
 
 
 def _work(one: Measured) -> Row:
-    calls = sum(run.target_calls or 0 for run in one.runs)
-    written = sum(run.num_tokens - 1 for run in one.runs)
-    offered = sum(run.levels[-1]["num_draft_tokens"] for run in one.runs)
     below: tuple[object, object] = ("", "")
     if len(one.runs[0].levels) > 1:
-        drafted = sum(run.levels[0]["num_draft_tokens"] for run in one.runs)
-        below = (100 * redundancy(one.runs, 0), drafted / written)
-    return Row(one.name, (), (offered / max(1, calls), float(_implied(one.name)), *below))
+        below = (100 * redundancy(one.runs, 0), drafted(one.runs, 0) / written(one.runs))
+    return Row(one.name, (), (offered_per_call(one.runs), float(_implied(one.name)), *below))
 
 
 def _implied(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..bench.ours import HierarchyMethod
-from .lab import Lab
+from .lab import Lab, draft_level
 from .measured import notes
 
 WINDOW = 10  # K [P5 Appendix A.1]
@@ -19,8 +19,6 @@ WINDOW = 10  # K [P5 Appendix A.1]
 CAP = 15
 RULE = "tokenwise"
 DATASETS = ("MT-Bench", "HumanEval", "GSM8K", "Alpaca")  # columns of P5's tables
-_FILES = {"spec": "MT-Bench", "mt_bench": "MT-Bench", "mt-bench": "MT-Bench", "gsm": "GSM8K",
-          "alpaca": "Alpaca"}  # fmt: skip
 
 NOT_AS_PRINTED = (
     "Algorithms 1 and 2 are run in their sound reading. As printed, p_i is read one token late; "
@@ -62,8 +60,21 @@ def full(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
 
 
 def _level(model: str, tokens: int, *, adapts: bool = False, **more: Any) -> dict[str, Any]:
-    level = {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
+    level = draft_level(model, tokens, **more)
     return {**level, "window": {"kind": "entropy"}} if adapts else level
+
+
+def by_name(small: str, large: str, window: int = WINDOW) -> dict[str, list[dict[str, Any]]]:
+    """Every system's levels, by its name in P5's tables."""
+    return {
+        "vanilla M1": vanilla(small, window),
+        "vanilla M2": vanilla(large, window),
+        "self-verify M1": self_verify(small, window),
+        "self-verify M2": self_verify(large, window),
+        "pre-verify": pre_verify(small, large, window),
+        "pre-verify + self-verify": pre_self_verify(small, large, window),
+        "full": full(small, large, window),
+    }
 
 
 def method(lab: Lab, name: str, levels: Sequence[dict[str, Any]] = ()) -> HierarchyMethod:
@@ -104,12 +115,11 @@ def models_note(lab: Lab) -> tuple[str, ...]:
 
 
 def dataset(lab: Lab) -> str:
-    """The printed data set that the lab's prompts are of, by their file's name.
+    """The printed data set that the lab's prompts are of.
 
-    HumanEval where it does not tell: the shipped family knows nothing but Python.
+    HumanEval where their file does not tell: the shipped family knows nothing but Python.
     """
-    name = str(lab.source.get("file", "")).lower()
-    return next((data for part, data in _FILES.items() if part in name), "HumanEval")
+    return lab.dataset(DATASETS, "HumanEval")
 
 
 def at_one(temperatures: Sequence[float]) -> float:

@@ -9,16 +9,7 @@ from collections.abc import Sequence
 from .figures import Curve, Figure
 from .lab import Lab
 from .measured import Measured, all_ran, notes, side_by_side
-from .p5_systems import (
-    NOT_AS_PRINTED,
-    at_one,
-    drafts,
-    full,
-    method,
-    pre_self_verify,
-    roles,
-    vanilla,
-)
+from .p5_systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
 from .tables import Reproduction, Row, Table
 
 WINDOWS = (2, 4, 6, 8, 10, 12, 15)
@@ -29,18 +20,8 @@ _RESAMPLES = 1000
 def measure(lab: Lab) -> Reproduction:
     """Every system with every window, interleaved; at temperature 1, as in P5, if that is given."""
     small, large = drafts(lab, "p5-window")
-    methods = []
-    for k in WINDOWS:
-        levels = (
-            vanilla(small, k),
-            vanilla(large, k),
-            pre_self_verify(small, large, k),
-            full(small, large, k),
-        )
-        methods += [
-            method(lab, f"{system}, K = {k}", one)
-            for system, one in zip(SYSTEMS, levels, strict=True)
-        ]
+    every = [(k, by_name(small, large, k)) for k in WINDOWS]
+    methods = [method(lab, f"{name}, K = {k}", of[name]) for k, of in every for name in SYSTEMS]
     temperature = at_one(lab.temperatures)
     _, *found = all_ran(side_by_side(lab, methods, temperature, "p5-window"))
     by_system = {

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 
 from .figures import Curve, Figure
 from .lab import Lab
+from .p5_redundancy import TABLE_4
 from .p5_rounds import Round, traced
-from .p5_systems import (
-    NOT_AS_PRINTED,
-    at_one,
-    drafts,
-    full,
-    method,
-    models_note,
-    pre_self_verify,
-    roles,
-    vanilla,
-)
+from .p5_systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, models_note, roles
 from .tables import Reproduction, Row, Table
 
 
@@ -29,16 +20,11 @@ def measure(lab: Lab) -> Reproduction:
     """
     small, large = drafts(lab, "p5-windows-over-time")
     temperature = at_one(lab.temperatures)
-    systems = (
-        ("vanilla M2", vanilla(large)),
-        ("vanilla M1", vanilla(small)),
-        ("pre-verify + self-verify", pre_self_verify(small, large)),
-        ("full", full(small, large)),
-    )
+    every = by_name(small, large)
     rows, figures = [], []
-    total = len(systems) * len(lab.prompts)
-    for i, (name, levels) in enumerate(systems):
-        one, texts = method(lab, name, levels), []
+    total = len(TABLE_4) * len(lab.prompts)
+    for i, name in enumerate(TABLE_4):
+        one, texts = method(lab, name, every[name]), []
         for number in range(len(lab.prompts)):
             texts.append(traced(lab, one, temperature, number)[1])
             done = (i * len(lab.prompts) + number + 1) / total

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...planner.figures import GREY, PALE, shortened
+from ..reading import conditions, ran
 from .bars import level_name
-from .reading import conditions, ran
 from .sheet import LEVEL_COLOURS, WIDTH, line, sheet
 
 ACROSS = 4

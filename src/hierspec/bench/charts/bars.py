@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...planner.figures import GREY, INK, VERMILION
-from .reading import conditions, interval, mean, ran, skipped, speedup, why_skipped
+from ..reading import conditions, interval, mean, ran, skipped, speedup, why_skipped
 from .sheet import (
     HATCH,
     LEVEL_COLOURS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...planner.figures import GREY, PALE, plotting, shortened
-from .reading import conditions, error_of_prediction, ran
+from ..reading import conditions, error_of_prediction, ran
 from .sheet import REST, WIDTH, colour_of, group_key, line, sheet
 
 BAND = 0.10

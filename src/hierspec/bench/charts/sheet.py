@@ -21,7 +21,7 @@ from ...planner.figures import (
     shortened,
     style,
 )
-from .reading import GROUPS
+from ..reading import GROUPS
 
 WIDTH = 8.2  # inches: about 790 pixels of an SVG in a browser, unscaled
 ROW = 0.27  # inches a bar and its room

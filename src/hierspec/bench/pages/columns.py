@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..charts.reading import error_of_prediction, interval, speedup
+from ..reading import error_of_prediction, interval, speedup
 
 Method = Mapping[str, Any]
 Shown = tuple[float, str] | None  # what a cell sorts by, and its HTML

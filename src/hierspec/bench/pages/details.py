@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ..charts.reading import ran
+from ..reading import ran
 from .markup import listing, text
 
 
@@ -90,8 +90,10 @@ def _tuning(method: Mapping[str, Any]) -> str:
             tuning["trials"], key=lambda trial: trial.get("ms_per_token") or float("inf")
         )
     )
+    size = tuning.get("batch_size", 1)
+    together = f", {text(size)} at once" if size > 1 else ""
     return (
-        f"<table><thead><tr><th>tried on {text(tuning['prompts'])} other prompts</th>"
+        f"<table><thead><tr><th>tried on {text(tuning['prompts'])} other prompts{together}</th>"
         f"<th>ms / token</th></tr></thead><tbody>\n{rows}</tbody></table>\n"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..charts.reading import GROUPS, interval, ran, skipped, speedup, why_skipped
+from ..reading import GROUPS, compared, interval, ran, skipped, speedup, why_skipped
 from .columns import COLUMNS, Column, Method, Shown, signed
 from .markup import listing, text
 
@@ -62,21 +62,17 @@ def fastest(cell: Mapping[str, Any]) -> str:
 def verdict(cell: Mapping[str, Any], method: Method) -> tuple[float, str, str] | None:
     """Is the text the target's? → a number to sort by, words, and ``good``, ``soft`` or ``bad``.
 
-    Greedy: runs that equal plain decoding token for token; one that differs is a near-tie
-    (``soft``) if the tokens where it first does score alike, as far as the data type can tell.
-    Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
+    Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
+    near-ties. Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
     """
     summary, runs = method["summary"], method["runs"]
     if method["name"] == "plain":
         return None
-    same = summary.get("same_as_plain")
-    if same is not None and runs:
-        limit = cell.get("near_tie_tolerance", 0.0)
-        gaps = [run.get("first_difference_gap") for run in runs if run["same_as_plain"] is False]
-        ties = sum(gap is not None and gap <= limit for gap in gaps)
-        words = f"{same} of {len(runs)} equal" + (f", near-tie {ties}" if ties else "")
-        wrong = len(runs) - same - ties
-        return same / len(runs), words, "bad" if wrong else "soft" if ties else "good"
+    if summary.get("same_as_plain") is not None and runs:
+        found = compared(cell, method)
+        ties = f", near-tie {found.near_ties}" if found.near_ties else ""
+        mark = "bad" if found.wrong else "soft" if found.near_ties else "good"
+        return found.equal / found.runs, f"{found.equal} of {found.runs} equal{ties}", mark
     likelihood = summary.get("logprob")
     if likelihood is None or likelihood.get("difference_from_plain") is None:
         return None

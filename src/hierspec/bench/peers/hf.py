@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from ..runs import Method
 
 LEVIATHAN = "Leviathan et al. 2023, doi:10.48550/arXiv.2211.17192"
-EXIT_LENGTHS = (2, 3, 4, 6)  # for each of three exits
+EXIT_LENGTHS = {  # for each exit, by how many exits there are: as many configurations as of others
+    1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
+    2: (2, 3, 4, 6, 8, 12),
+    3: (2, 3, 4, 6),
+}
 LOOKUPS = tuple(itertools.product((3, 5, 8, 12), (2, 3, 4)))  # tokens copied, longest match
 # Draft length at the start, schedule, confidence below which a draft ends (0: never); as many for
-# each draft model as TRIALS allows. The first is what transformers does by itself.
+# each draft model as our own single draft has lengths. The first is transformers' own default.
 DYNAMIC = (
     (20, "constant", 0.4),
     (5, "heuristic_transient", 0.0),
@@ -138,28 +143,19 @@ def plain(models: Models, temperature: float) -> list[Method]:
 
 def assisted(models: Models, temperature: float) -> list[Method]:
     """The draft models and lengths that our own single draft is tuned over."""
-    from ..grids import single
-
-    levels = [method.configuration["levels"][0] for method in single("", models, "tokenwise")]
     return [
-        TransformersMethod(
-            "transformers-assisted",
-            models,
-            _told(models, level["model"], level["num_speculative_tokens"]),
-        )
-        for level in levels
+        TransformersMethod("transformers-assisted", models, _told(models, draft, n))
+        for draft, n in drafting(models)
     ]
 
 
 def dynamic(models: Models, temperature: float) -> list[Method]:
     """Every draft model under schedules of ``DYNAMIC``."""
-    from ..grids import TRIALS
-
-    drafts = draft_models(models)[-TRIALS:]
     out: list[Method] = []
-    for draft, (n, schedule, threshold) in itertools.product(
-        drafts, DYNAMIC[: TRIALS // len(drafts)]
-    ):
+    seen = Counter[str]()
+    for draft, _ in drafting(models):
+        n, schedule, threshold = DYNAMIC[seen[draft]]
+        seen[draft] += 1
         configuration = _told(models, draft, n)
         configuration["assistant_generation_config"] = {
             "num_assistant_tokens": n,
@@ -171,7 +167,7 @@ def dynamic(models: Models, temperature: float) -> list[Method]:
 
 
 def early_exit(models: Models, temperature: float) -> list[Method]:
-    """Exits after an eighth, a quarter and a half of the layers, with every length."""
+    """Exits after an eighth, a quarter and a half of the layers, with several lengths."""
     from ...presets import target_config
 
     config = target_config(models.target.model)
@@ -184,7 +180,7 @@ def early_exit(models: Models, temperature: float) -> list[Method]:
     name = "transformers-early-exit"
     return [
         TransformersMethod(name, models, _told(models, exit_layer, n))
-        for exit_layer, n in itertools.product(exits, EXIT_LENGTHS)
+        for exit_layer, n in itertools.product(exits, EXIT_LENGTHS[len(exits)])
     ]
 
 
@@ -206,6 +202,18 @@ def _told(models: Models, drafter: str | int, length: int) -> dict[str, Any]:
         level = {"method": "early_exit", "exit_layer": drafter}
     target = {"model": models.target.model}
     return ENGINES["transformers"].write(target, level, length)["configuration"]
+
+
+def drafting(models: Models) -> list[tuple[str, int]]:
+    """The draft models and lengths that our own single draft is tuned over.
+
+    Raises:
+        Unavailable: there is no draft model.
+    """
+    from ..grids import single
+
+    levels = [method.configuration["levels"][0] for method in single("", models, "tokenwise")]
+    return [(level["model"], level["num_speculative_tokens"]) for level in levels]
 
 
 def draft_models(models: Models) -> tuple[str, ...]:

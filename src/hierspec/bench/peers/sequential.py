@@ -14,14 +14,13 @@ from ..catalogue import Entry
 from ..runs import Request, Run
 from .checkpoints import exported
 from .edge import complete, needed, reported
-from .hf import LEVIATHAN, draft_models
+from .hf import LEVIATHAN, drafting
 
 if TYPE_CHECKING:
     from ..ours import Models
     from ..runs import Method
 
 PACKAGE = "sequential-speculative-decoding"
-LENGTHS = (3, 5, 8)  # few, and of the largest draft model: without a cache all are slow
 # Its step functions: module and name, by what speculative_generate calls them.
 STEPS = {
     "standard": ("standard_sd", "standard_speculative_step"),
@@ -104,14 +103,14 @@ def step_of(method: str) -> Callable[..., Any]:
 
 def _candidates(method: str) -> Callable[[Models, float], list[Method]]:
     def candidates(models: Models, temperature: float) -> list[Method]:
-        step_of(method)
+        step_of(method)  # says what to install
         return [
             SequentialMethod(
                 f"sequential-{method.replace('_', '-')}",
                 models,
-                {"method": method, "draft_model": draft_models(models)[-1], "gamma": n},
+                {"method": method, "draft_model": draft, "gamma": n},
             )
-            for n in LENGTHS
+            for draft, n in drafting(models)
         ]
 
     return candidates

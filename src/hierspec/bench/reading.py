@@ -1,11 +1,12 @@
-"""What pictures and the page take from a result of ``hierspec bench`` (schema 1)."""
+"""What tables, pictures and the page take from a result of ``hierspec bench`` (schema 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..results import KIND, SCHEMA_VERSION
+from .results import KIND, SCHEMA_VERSION
 
 GROUPS = {  # group → what it is called
     "plain": "plain decoding",
@@ -30,7 +31,7 @@ def check(results: Mapping[str, Any]) -> None:
 
 
 def ran(cell: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Methods of a temperature that were measured."""
+    """Methods of a temperature that were measured to the end."""
     return [method for method in cell["methods"] if method.get("summary")]
 
 
@@ -41,6 +42,30 @@ def skipped(cell: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def why_skipped(method: Mapping[str, Any]) -> str:
     return method.get("skipped") or "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many of a method's greedy texts are plain decoding's, part from it at a near-tie, are
+    wrong."""
+
+    equal: int
+    near_ties: int
+    wrong: int
+
+    @property
+    def runs(self) -> int:
+        return self.equal + self.near_ties + self.wrong
+
+
+def compared(cell: Mapping[str, Any], method: Mapping[str, Any]) -> Compared:
+    """Run by run. One that differs parts at a near-tie if the two tokens where it first does score
+    alike in one pass of the target, as far as its data type can tell."""
+    limit = cell.get("near_tie_tolerance", 0.0)
+    others = [run for run in method["runs"] if not run["same_as_plain"]]
+    gaps = [run.get("first_difference_gap") for run in others]
+    ties = sum(gap is not None and gap <= limit for gap in gaps)
+    return Compared(len(method["runs"]) - len(others), ties, len(others) - ties)
 
 
 def speedup(method: Mapping[str, Any]) -> Mapping[str, float] | None:

@@ -1,0 +1,106 @@
+"""Which prompts a bench measures on and which it tunes on; none is both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..profiling import texts
+from ..prompts import read_prompt_file
+from . import spec_bench
+from .turns import whole_batches
+
+NUM_PROMPTS, TUNE_PROMPTS = 16, 4  # where nobody says how many
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts for a bench: those measured, then those tuned on.
+
+    Attributes:
+        identity: ``file`` and ``sha256``.
+        asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
+        notes: on the choice, for the results file.
+    """
+
+    measured: tuple[str, ...]
+    tuning: tuple[str, ...]
+    identity: dict[str, Any]
+    asked: tuple[spec_bench.Question, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    texts: Sequence[str]
+    identity: dict[str, Any]
+    notes: tuple[str, ...]
+    asked: Sequence[spec_bench.Question] = ()
+
+
+def choose(
+    target: str,
+    path: Path | None = None,
+    measured: int | None = None,
+    tuning: int | None = None,
+    batch_size: int = 1,
+) -> Prompts:
+    """The first prompts to measure on, the next to tune on; of a category each, where they have
+    categories.
+
+    Args:
+        target: whose built-in texts there are without a file.
+        measured: how many. Default: 16 (of those built in: all but the others), whole batches.
+        tuning: how many. Default: 4, or the next multiple of ``batch_size``.
+
+    Raises:
+        ValueError: too few, or no whole number of batches.
+    """
+    source = _built_in(target) if path is None else _of_file(path)
+    found, notes = source.texts, [*source.notes]
+    if tuning is None:
+        tuning = -(-TUNE_PROMPTS // batch_size) * batch_size
+    if measured is None:
+        default = len(found) - tuning if path is None else NUM_PROMPTS
+        measured = max(batch_size, default // batch_size * batch_size)
+        if measured < default:
+            notes.append(f"{measured} prompts, not {default}: whole batches of {batch_size}")
+    whole_batches(measured, batch_size)
+    needed = measured + tuning
+    if len(found) < needed:
+        raise ValueError(
+            f"{source.identity['file']}: {len(found)} prompts, but {measured} to measure on and "
+            f"{tuning} others to tune on are {needed}: lower --num-prompts or --tune-prompts, or "
+            "give --prompts with more"
+        )
+    return Prompts(
+        tuple(found[:measured]),
+        tuple(found[measured:needed]),
+        source.identity,
+        tuple(source.asked[:measured]),
+        tuple(notes),
+    )
+
+
+def _built_in(target: str) -> _Source:
+    note = "prompts are those built in; --prompts takes others"
+    return _Source(_mixed(texts.builtin(target)), {"file": "built in", "sha256": None}, (note,))
+
+
+def _mixed(built_in: Sequence[str]) -> list[str]:
+    """Both halves in turn: the first may be code and the second prose."""
+    half = len(built_in) // 2
+    pairs = zip(built_in[:half], built_in[half:], strict=True)
+    return [text for pair in pairs for text in pair]
+
+
+def _of_file(path: Path) -> _Source:
+    file = read_prompt_file(path)
+    identity = {"file": file.name, "sha256": file.sha256}
+    if file.name == "-" or not (read := spec_bench.read(path)):
+        return _Source(file.prompts, identity, ())
+    asked = spec_bench.in_turn(read)
+    note = "Spec-Bench questions by their first turn, one of each category in turn"
+    return _Source([question.prompt for question in asked], identity, (note,), asked)
