@@ -139,6 +139,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "top_m": 0}, "top_m must be a whole number"),
         ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be a whole number"),
         ({"target": "t", "allow_lossy": "yes"}, "allow_lossy must be true or false"),
+        ({"target": {"model": "t", "cuda_graphs": 1}}, "target.cuda_graphs must be true or false"),
         ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": "a"}]}, "prompt_lookup_max"),
         ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": None}]}, "prompt_lookup_max"),
         ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": 4.5}]}, "prompt_lookup_max"),

@@ -404,6 +404,15 @@ def test_a_draft_and_a_check_are_one_wait_each(
     assert hierarchy.root.model.graphs.num_recorded > 0
 
 
+def test_graphs_can_be_switched_off(tiny_family, pretended):
+    config = stacks(tiny_family)["two levels"]
+    target = {"model": tiny_family["target"], "dtype": "float32", "cuda_graphs": False}
+    plain = Hierarchy.from_config({**config, "target": {**target, "device": "cuda"}})
+    assert plain.root.model.graphs is None
+    assert plain.root.below.model.graphs is None
+    assert tokens_of(plain) == tokens_of(built(tiny_family, config, "cuda"))
+
+
 # --- half precision
 
 

@@ -192,6 +192,7 @@ class _Builder:
             dtype=level.dtype or target.dtype,
             backend=level.backend,
             device=target.device,
+            cuda_graphs=target.cuda_graphs,
         )
         trunk = self.trunk(same, ())
         view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
@@ -226,7 +227,7 @@ class _Builder:
     def trunk(self, model: TargetConfig, exits: list[int] | tuple[int, ...]) -> Trunk:
         key = _key(model)
         if key not in self.trunks:
-            self.trunks[key] = trunk_for(self._backend(key, model), exits)
+            self.trunks[key] = trunk_for(self._backend(key, model), exits, graphs=model.cuda_graphs)
         return self.trunks[key]
 
     def _backend(self, key: tuple[str, str, str], model: TargetConfig) -> Backend:

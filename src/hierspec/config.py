@@ -72,9 +72,6 @@ class HierarchyConfig:
         data = strict(data, [f.name for f in dataclasses.fields(cls)], "hierarchy")
         if "target" not in data:
             raise ValueError('hierarchy: "target" is missing: {"target": {"model": "..."}, ...}')
-        target = data["target"]
-        if isinstance(target, str):
-            target = {"model": target}
         levels = data.get("levels", [])
         if not isinstance(levels, list | tuple):
             raise ValueError("hierarchy.levels must be a list, smallest level first")
@@ -84,7 +81,7 @@ class HierarchyConfig:
             cls,
             {
                 **data,
-                "target": make(TargetConfig, known(TargetConfig, target, "target"), "target"),
+                "target": _target(data["target"]),
                 "levels": parse_chain(levels, "levels"),
                 "verify": parse_rule(data.get("verify", "block"), "verify"),
             },
@@ -126,6 +123,13 @@ class HierarchyConfig:
         out = _plain(self)
         out["levels"] = [_level_dict(level) for level in self.levels]
         return out
+
+
+def _target(data: Any) -> TargetConfig:
+    """From a target's object, or its model's name."""
+    values = known(TargetConfig, {"model": data} if isinstance(data, str) else data, "target")
+    boolean(values.get("cuda_graphs", True), "target.cuda_graphs")
+    return make(TargetConfig, values, "target")
 
 
 def _plain(config: Any) -> dict[str, Any]:

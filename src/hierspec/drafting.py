@@ -1,24 +1,25 @@
-"""A leaf's draft left to its model: the runtime asks once instead of once a token.
+"""How a leaf drafts: token by token, left to its model as one request, or looked up.
 
-Possible where nothing but the model depends on the tokens: no penalty, grammar or processor reads
-them, and all sequences read their scores alike. Without a window that reads them either, tokens,
-laws and uniforms spent are those of the way token by token.
+A draft can be left to the model where nothing else depends on its tokens: no penalty, grammar or
+processor reads them, and all sequences read their scores alike. Without a window that reads them
+either, tokens, laws and uniforms spent are those of the way token by token.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .hierarchy import Draft
-from .laws import Laws, concatenate
+from .laws import Laws, OneHotLaws, concatenate
 from .lm.base import Drafted, Drafter, Query
 from .metrics import LevelStats
 from .readings import NoLawError, Reading
 from .sampling import Job, reading_of, unusable
+from .sampling import signals as read
 from .types import Proposal, States
 from .windows import State, Window
 
@@ -45,7 +46,7 @@ def shared_reading(node: Draft, jobs: Sequence[Job]) -> Reading | None:
     return replace(first, signal=signal)
 
 
-def draft_ahead(
+def ahead(
     node: Draft, group: Sequence[Task], jobs: Sequence[Job], reading: Reading, stats: LevelStats
 ) -> list[tuple[Proposal, States]]:
     """Each task's draft, up to its own limit, or to where its window stops it.
@@ -84,8 +85,59 @@ def draft_ahead(
             if not stopped and len(tokens[i]) < limits[i]:
                 still.append(i)
         going = still
+    return _handed_up(node, group, tokens, laws, signals)
+
+
+def by_steps(
+    node: Draft, group: Sequence[Task], step: Callable[..., Any]
+) -> list[tuple[Proposal, States]]:
+    """Token by token, each sequence until its own window or limit stops it.
+
+    Args:
+        step: (tasks, drafted so far) → scores [n, V], the n laws, a token drawn from each.
+    """
+    tokens: list[list[int]] = [[] for _ in group]
+    laws: list[list[Laws]] = [[] for _ in group]
+    signals: list[list[float]] = [[] for _ in group]
+    going = list(range(len(group)))
+    while going:
+        scores, rows, picked = step([group[i] for i in going], [tuple(tokens[i]) for i in going])
+        if node.window.signal is not None:
+            values = read(scores, picked, node.window.signal)
+        else:
+            values = [math.nan] * len(picked)
+        still = []
+        for i, law, token, value in zip(going, rows, picked, values, strict=True):
+            tokens[i].append(token)
+            laws[i].append(law)
+            signals[i].append(value)
+            request: Any = group[i].request
+            stopped = node.window.stops((value,), request.states[node.index])
+            if len(tokens[i]) < min(node.budget, request.limit) and not stopped:
+                still.append(i)
+        going = still
+    return _handed_up(node, group, tokens, laws, signals)
+
+
+def look_up(node: Draft, task: Task) -> tuple[Proposal, States]:
+    """What a look-up finds after a task's context; it may be nothing."""
+    request: Any = task.request
+    slot: Any = task.sequence.slot(node.model)
+    context = task.context(request.pending)
+    ids = node.model.propose(context, min(node.budget, request.limit), slot)
+    return _handed_up(node, [task], [[*ids]], [[OneHotLaws(ids)]], [[math.nan] * len(ids)])[0]
+
+
+def _handed_up(
+    node: Draft,
+    group: Sequence[Task],
+    tokens: Sequence[Sequence[int]],
+    laws: Sequence[Sequence[Laws]],
+    signals: Sequence[Sequence[float]],
+) -> list[tuple[Proposal, States]]:
     out = []
-    for request, ids, rows, values in zip(requests, tokens, laws, signals, strict=True):
+    for task, ids, rows, values in zip(group, tokens, laws, signals, strict=True):
+        request: Any = task.request
         whose = (node.index,) * len(ids)
         proposal = Proposal(tuple(ids), concatenate(rows), whose, whose, tuple(values))
         out.append((proposal, request.states))

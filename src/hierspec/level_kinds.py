@@ -22,12 +22,15 @@ class TargetConfig:
         dtype: ``float32``, ``bfloat16``, … or ``auto``: as the checkpoint says.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
+        cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
+            (:mod:`hierspec.graphs`). The draft models follow it.
     """
 
     model: str
     dtype: str = "auto"
     backend: str = "auto"
     device: str = "auto"
+    cuda_graphs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

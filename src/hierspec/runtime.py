@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from . import drafting
 from .drafters.ngram_pool import NgramPool, teach
 from .drafters.prompt_lookup import PromptLookup
-from .drafting import draft_ahead, shared_reading
 from .hierarchy import (
     Concatenate,
     Draft,
@@ -26,7 +26,7 @@ from .hierarchy import (
     verified,
     walk,
 )
-from .laws import DenseLaws, Laws, OneHotLaws, concatenate, draw
+from .laws import DenseLaws, Laws, OneHotLaws, draw
 from .lm.adaptive_exit import AdaptiveExit
 from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
@@ -37,8 +37,6 @@ from .trace import Tracer, event_of
 from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
 from .verifiers.several import alternatives, verify_several
 from .verifiers.verify import verify_batch
-
-_NAN = float("nan")
 
 
 class Runtime:
@@ -157,9 +155,11 @@ class Runtime:
         )
 
     def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
-        """Token by token, all sequences side by side, each until its own window stops it."""
+        """What a leaf hands up for every task, all sequences side by side."""
+        stats = self.metrics.levels[node.index]
         if isinstance(node.model, PromptLookup | NgramPool):
-            return [self._look_up(node, task) for task in group]
+            stats.calls += len(group)
+            return [drafting.look_up(node, task) for task in group]
         if node.num_drafts > 1:
 
             def score(tasks: list[Task], tokens: list[tuple[int, ...]], numbers: list[int]):
@@ -168,46 +168,14 @@ class Runtime:
             states = [task.request.states for task in group]  # type: ignore[union-attr]
             return list(zip(draft_several(node, group, score), states, strict=True))
         jobs = [self._job(node, task, (), 1) for task in group]
-        if (reading := shared_reading(node, jobs)) is not None:
-            return draft_ahead(node, group, jobs, reading, self.metrics.levels[node.index])
-        tokens: list[list[int]] = [[] for _ in group]
-        rows: list[list[Laws]] = [[] for _ in group]
-        seen: list[list[float]] = [[] for _ in group]
-        active = list(range(len(group)))
-        while active:
-            tasks = [group[i] for i in active]
-            scores, step, _ = self._score(node, tasks, [tuple(tokens[i]) for i in active], False)
-            picked = self._tokens(step, [task.sequence for task in tasks])
-            if node.window.signal is not None:
-                values = signals(scores, picked, node.window.signal)
-            else:
-                values = [_NAN] * len(picked)
-            still = []
-            for i, law, token, value in zip(active, step, picked, values, strict=True):
-                tokens[i].append(token)
-                rows[i].append(law)
-                seen[i].append(value)
-                request: Any = group[i].request
-                if len(tokens[i]) < min(node.budget, request.limit) and not node.window.stops(
-                    (value,), request.states[node.index]
-                ):
-                    still.append(i)
-            active = still
-        out = []
-        for task, ids, law, values in zip(group, tokens, rows, seen, strict=True):
-            whose = (node.index,) * len(ids)
-            proposal = Proposal(tuple(ids), concatenate(law), whose, whose, tuple(values))
-            out.append((proposal, task.request.states))  # type: ignore[union-attr]
-        return out
+        if (reading := drafting.shared_reading(node, jobs)) is not None:
+            return drafting.ahead(node, group, jobs, reading, stats)
 
-    def _look_up(self, node: Draft, task: Task) -> tuple[Proposal, States]:
-        request: Any = task.request
-        context = task.context(request.pending)
-        slot: Any = task.sequence.slot(node.model)
-        ids = node.model.propose(context, min(node.budget, request.limit), slot)
-        whose = (node.index,) * len(ids)
-        self.metrics.levels[node.index].calls += 1
-        return Proposal(ids, OneHotLaws(ids), whose, whose, (_NAN,) * len(ids)), request.states
+        def step(tasks: list[Task], tokens: list[tuple[int, ...]]):
+            scores, rows, _ = self._score(node, tasks, tokens, False)
+            return scores, rows, self._tokens(rows, [task.sequence for task in tasks])
+
+        return drafting.by_steps(node, group, step)
 
     def _check(self, node: Verify, group: list[Task]) -> list[Verdict]:
         drafts = [task.request.draft for task in group]  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from hierspec.lm.lean_fixed import FixedForward
-from hierspec.lm.trunk import State
+from hierspec.lm.trunk_state import State
 
 _FIRST_COLUMNS = 256
 

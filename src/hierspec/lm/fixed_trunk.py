@@ -24,7 +24,8 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.base import Drafted, Query, Slot
 from hierspec.lm.lean import LeanBackend
 from hierspec.lm.lean_fixed import FixedForward
-from hierspec.lm.trunk import Head, State, Trunk, Work
+from hierspec.lm.trunk import Head, Trunk
+from hierspec.lm.trunk_state import State, Work
 from hierspec.readings import NoLawError, Reading
 
 _MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more of them are a prompt
@@ -283,8 +284,8 @@ def _bucket(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def trunk_for(backend: Backend, exits: Sequence[int] = ()) -> Trunk:
+def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
     """The trunk that suits a backend: fixed shapes on CUDA, for the models lean can run."""
-    if isinstance(backend, LeanBackend) and backend.device.type == "cuda":
+    if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":
         return FixedTrunk(backend, exits)
     return Trunk(backend, exits)

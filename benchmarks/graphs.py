@@ -1,0 +1,122 @@
+"""What calls of fixed shape and their recordings are worth: three ways to check and to draft.
+
+For each model a check of n tokens and a draft of n tokens: by an ordinary trunk, by one of fixed
+shapes that records nothing, and by one that does; in turn, in milliseconds, the device waited for.
+
+    python benchmarks/graphs.py                                        # → results/graphs.json
+    python benchmarks/graphs.py --device cpu --models zoo:small --repeats 5     # shapes alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import common
+import torch
+
+from hierspec.lm.backend import Backend
+from hierspec.lm.base import Context, Query, Slot
+from hierspec.lm.fixed_trunk import FixedTrunk
+from hierspec.lm.lean import LeanBackend
+from hierspec.lm.load import load
+from hierspec.lm.trunk import Trunk
+from hierspec.readings import Reading
+from hierspec.zoo.registry import resolve
+
+MODELS = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large?eps=0.2", "zoo:large?widen=8&deepen=3")
+CONTEXT, DRAFT, CHECK = 300, 8, (1, 4, 8)
+READINGS = {"greedy": Reading(4096, 0.0), "sampling": Reading(4096, 1.0)}
+
+
+def ways(backend: LeanBackend) -> dict[str, Trunk]:
+    found = {"ordinary": Trunk(backend), "fixed": FixedTrunk(backend)}
+    found["fixed"].graphs.device = torch.device("cpu")  # type: ignore[union-attr]  # never records
+    if backend.device.type == "cuda":
+        found["recorded"] = FixedTrunk(backend)
+    return found
+
+
+class Way:
+    """One trunk at work on one text that never repeats itself."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        self.trunk, self.slot, self.fresh = trunk, Slot(), count()
+        self.text = [5 + (7 * i) % 4000 for i in range(CONTEXT)]
+        self.trunk.score([self.query(())], 0)
+
+    def query(self, draft: tuple[int, ...]) -> Query:
+        return Query(self.slot, Context(self.text, draft), CONTEXT)
+
+    def new(self, n: int) -> tuple[int, ...]:
+        return tuple(5 + next(self.fresh) % 4000 for _ in range(n))
+
+    def check(self, n: int) -> None:
+        self.trunk.score([self.query(self.new(n))], 0)
+
+    def draft(self, reading: Reading) -> None:
+        context = Context(self.text, self.new(1))
+        query = Query(self.slot, context, len(context))
+        self.trunk.draft([query], [DRAFT], DRAFT, reading, [[0.5] * DRAFT], 0)
+
+
+def milliseconds(work: Callable[[], None], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    began = time.perf_counter()
+    work()
+    wait()
+    return 1e3 * (time.perf_counter() - began)
+
+
+def measured(backend: LeanBackend, repeats: int) -> dict[str, Any]:
+    """Spread of the milliseconds of every work, by way."""
+    workers = {name: Way(trunk) for name, trunk in ways(backend).items()}
+    works: dict[str, Callable[[Way], None]] = {
+        f"check of {n}": lambda way, n=n: way.check(n) for n in CHECK
+    }
+    for name, reading in READINGS.items():
+        works[f"draft of {DRAFT}, {name}"] = lambda way, reading=reading: way.draft(reading)
+    out: dict[str, Any] = {}
+    for what, work in works.items():
+        times: dict[str, list[float]] = {name: [] for name in workers}
+        for turn in range(repeats + 4):  # recordings are made in the first ones
+            for name, way in workers.items():
+                taken = milliseconds(lambda work=work, way=way: work(way), backend.device)
+                if turn >= 4:
+                    times[name].append(taken)
+        out[what] = {name: common.spread(values) for name, values in times.items()}
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--repeats", type=int, default=30)
+    args = parser.parse_args(argv)
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        print("graphs.py: error: torch sees no CUDA device here; try --device cpu", file=sys.stderr)
+        return 2
+    found = {}
+    for name in args.models:
+        backend: Backend = load(resolve(name), getattr(torch, args.dtype), args.device)
+        assert isinstance(backend, LeanBackend)
+        found[name] = measured(backend, args.repeats)
+        for what, by_way in found[name].items():
+            medians = "  ".join(f"{way} {one['median']:.3f}" for way, one in by_way.items())
+            print(f"{name:<28} {what:<22} {medians} ms")
+    data = {"environment": common.environment(), "device": args.device, "models": found}
+    if args.device.startswith("cuda"):
+        data["gpu"] = torch.cuda.get_device_name()
+        common.write("graphs", data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
