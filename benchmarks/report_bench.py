@@ -94,7 +94,8 @@ def _number(value: float | None) -> str:
 
 
 def _comparisons(records: list[Any]) -> list[str]:
-    """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
+    """Paired per prompt: chains of all drafts, and the plan, against the best single draft: the
+    one of the smallest median."""
     named = {record["name"]: record for record in records}
     out = []
     singles = [named[name] for name in ("branch", "speculative") if name in named]
@@ -104,7 +105,7 @@ def _comparisons(records: list[Any]) -> list[str]:
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
                 out.append(
-                    f"{name} over the best single draft ({single['name']}) "
+                    f"{name} over the best single draft ({single['name']}, the smaller median) "
                     f"{found['median']:.2f}× [{found['low95']:.2f}, {found['high95']:.2f}]"
                 )
     return out

@@ -125,7 +125,13 @@ def _method(name: str, temperature: float) -> dict[str, Any]:
     named = [*levels, "zoo:large?eps=0.2"]
     return {
         "name": name, "title": title, "group": group, "source": source, "lossless": lossless,
-        "configuration": {"levels": [{"model": level} for level in levels], "verify": "block"},
+        "configuration": {
+            "levels": [
+                {"method": "draft_model", "model": level, "num_speculative_tokens": 4}
+                for level in levels
+            ],
+            "verify": "block",
+        },
         "skipped": None,
         "tuning": {
             "prompts": 2,

@@ -232,7 +232,7 @@ def test_other_files_are_refused_with_the_reason(change, says, tmp_path, capsys)
     data = {**results.make({}, {}), **change}
     if says is None:
         del data["cells"]
-        says = "'cells' is missing"
+        says = "cells is missing"
     path.write_text(json.dumps(data))
     for argv in (["--from", str(path)], ["--target", "zoo:small", "-o", str(path)]):
         assert cli.run(["bench", *argv]) == 2

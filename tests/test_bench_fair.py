@@ -15,7 +15,6 @@ from bench_cases import Fake, fixed, results
 from hierspec.bench import grids
 from hierspec.bench import results as files
 from hierspec.bench.around import ascending, knobs
-from hierspec.bench.files import write_whole
 from hierspec.bench.order import order, rounds
 from hierspec.bench.ours import Models
 from hierspec.bench.page import write as write_page
@@ -27,6 +26,7 @@ from hierspec.bench.spec_bench import write as write_answers
 from hierspec.bench.tuning import tune
 from hierspec.bench.turns import grouped, repeated, tuning_groups, tuning_notes, turns
 from hierspec.config import HierarchyConfig, TargetConfig
+from hierspec.files import write_whole
 from hierspec.presets import PRESETS
 
 PROMPTS = [[i] for i in range(5)]

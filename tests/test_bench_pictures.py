@@ -22,7 +22,6 @@ from hierspec.bench.pictures import draw, pictures
 from hierspec.bench.reading import interval
 from hierspec.planner import figures
 
-TITLES = {name: entry[0] for name, entry in METHODS.items()}
 OURS = [name for name, entry in METHODS.items() if entry[1] != "peer"]
 
 
@@ -96,7 +95,7 @@ def test_speedups_are_sorted_and_coloured_by_group():
     data = results()
     figure = drawn(speedups, data)
     order = sorted(METHODS, key=lambda name: -METHODS[name][-1])
-    assert labels(figure) == [TITLES[name] for name in order]
+    assert labels(figure) == order
     assert [bar.get_width() for bar in bars(figure)] == [METHODS[name][-1] for name in order]
     for name, bar in zip(order, bars(figure), strict=True):
         assert bar.get_facecolor() == colour(GROUP_COLOURS[METHODS[name][1]])
@@ -110,10 +109,10 @@ def test_speedups_are_sorted_and_coloured_by_group():
 
 def test_what_did_not_run_is_told_but_not_drawn():
     figure = drawn(speedups, results())
-    _, title, _, reason = SKIPPED
-    assert title not in labels(figure)
-    assert f"Not run: {title} ({reason})." in words(figure)
-    assert "Not lossless: a lossy specimen <b>." in words(figure)
+    name, _, _, reason = SKIPPED
+    assert name not in labels(figure)
+    assert f"Not run: {name} ({reason})." in words(figure)
+    assert "Not lossless: lossy." in words(figure)
 
 
 def test_an_interval_of_one_prompt_is_none():
@@ -125,7 +124,7 @@ def test_an_interval_of_one_prompt_is_none():
 def test_the_time_adds_up_to_what_decoding_takes():
     data = results()
     figure = drawn(time_spent, data)
-    found = {m["title"]: m["summary"] for m in data["cells"][0]["methods"] if m["summary"]}
+    found = {m["name"]: m["summary"] for m in data["cells"][0]["methods"] if m["summary"]}
     ends: dict[int, float] = {}
     for bar in bars(figure):
         row = round(bar.get_y() + bar.get_height() / 2)
@@ -151,20 +150,20 @@ def test_without_a_floor_there_is_no_line():
 def test_tokens_per_call_of_those_who_tell():
     data = results()
     figure = drawn(tokens_per_call, data)
-    assert sorted(labels(figure)) == sorted(TITLES[name] for name in OURS)
+    assert sorted(labels(figure)) == sorted(OURS)
     widths = [bar.get_width() for bar in bars(figure)]
     assert widths == sorted(widths, reverse=True)
-    assert "Unknown for: transformers, plain; transformers, assisted." in words(figure)
+    assert "Unknown for: hf-plain; hf-assisted." in words(figure)
 
 
 def test_acceptance_has_a_panel_per_method_and_a_curve_per_level():
     data = results()
     figure = drawn(by_position, data)
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
-    assert set(panels) == {TITLES[name] for name in OURS if METHODS[name][4]}
+    assert set(panels) == {name for name in OURS if METHODS[name][4]}
     method = data["cells"][0]["methods"][list(METHODS).index("dynamic-windows")]
     shares = method["summary"]["acceptance_per_position"]
-    lines = panels[method["title"]].lines
+    lines = panels[method["name"]].lines
     assert [list(line.get_ydata()) for line in lines] == list(reversed(shares.values()))
     assert list(lines[0].get_xdata()) == [1, 2, 3, 4]
     assert len({line.get_color() for line in lines}) == len({line.get_marker() for line in lines})
@@ -199,7 +198,7 @@ def test_no_numbers_no_picture(tmp_path):
 
 def test_names_may_hold_anything():
     data = results((0.0,))
-    data["cells"][0]["methods"][1]["title"] = "$x^2$ & <i> ”_{"
+    data["cells"][0]["methods"][1]["name"] = "$x^2$ & <i> ”_{"
     for picture in pictures(data):
         assert "$x^2$ & <i> ”_{" in " ".join(letters(picture.content["svg"]))
 
@@ -298,9 +297,9 @@ def test_the_page_says_what_was_measured_and_where(page_text):
         "torch 2.13.0",
         "Temperature 0 (greedy)",
         "Temperature 1",
-        "Fastest lossless method: planned here, 2.60× plain decoding [2.47, 2.76].",
+        "Fastest lossless method: planned (planned here), 2.60× plain decoding [2.47, 2.76].",
         "Load averages before: 0.1, 0.2, 0.3; after: 0.9, 0.8, 0.7.",
-        "8.00 ms per token: 232 MB of weights at 29.0 GB/s",
+        "8.00 ms per token: 232 MB of weights at 29.0 GB/s (one sample of memory's bandwidth)",
         "hierspec bench --target 'zoo:large?eps=0.2' --draft zoo:small --draft zoo:trunk "
         "--prompts 'some prompts.jsonl' --dtype bfloat16",
         '"verify": "block"',
@@ -315,15 +314,20 @@ def test_the_table_has_every_method_fastest_first(page_text):
     start = next(i for i, row in enumerate(rows) if row[0] == "method")
     head, body = rows[start], rows[start + 1 : start + 2 + len(METHODS)]
     order = sorted(METHODS, key=lambda name: -METHODS[name][-1])
+    measured = results()["cells"][0]["methods"][: len(METHODS)]
+    medians = {m["name"]: m["summary"]["ms_per_token"]["median"] for m in measured}
     for name, row in zip(order, body, strict=False):
-        assert row[0].startswith(TITLES[name])
+        title = METHODS[name][0]
+        about = title if title.replace(" ", "-") != name else ""
+        assert row[0].startswith(name + ("lossy" if name == "lossy" else "") + about)
         cells = dict(zip(head, row, strict=True))
+        assert cells["median ms/token"].startswith(f"{medians[name]:.2f}[")
         assert cells["speed-up"].startswith(f"{METHODS[name][-1]:.2f}×")
         if METHODS[name][1] == "peer":
             assert cells["tokens / target call"] == ""
     assert "lossy" in body[order.index("lossy")][0]
     last = body[-1]
-    assert last[0].startswith(SKIPPED[1])
+    assert last[0].startswith(SKIPPED[0] + SKIPPED[1])
     assert last[1] == f"not run: {SKIPPED[3]}"
     assert len(last) == 2
 
@@ -363,10 +367,10 @@ def test_verdicts():
 def test_the_fastest_method_is_lossless():
     data = results((0.0,))
     method(data, "lossy")["summary"]["speedup"] = {"median": 9.0, "low95": 8.0, "high95": 10.0}
-    assert "planned here" in fastest(data["cells"][0])
+    assert "planned (planned here)" in fastest(data["cells"][0])
     planned = method(data, "planned")  # it says so; one text says otherwise
     planned["runs"][0]["same_as_plain"], planned["summary"]["same_as_plain"] = False, PROMPTS - 1
-    assert "three levels" in fastest(data["cells"][0])
+    assert "hierarchy (three levels)" in fastest(data["cells"][0])
     data["cells"][0]["methods"] = data["cells"][0]["methods"][:1]
     assert fastest(data["cells"][0]) == ""
 
@@ -379,7 +383,7 @@ def test_categories_have_a_table_where_there_are_some(page_text):
     page = Page(html({"x": data}))
     assert ["method", "writing", "maths & logic"] in page.rows
     row = next(row for row in page.rows if row[1:] == ["1.25×", "3.50×"])
-    assert row[0].startswith(TITLES["hierarchy"])
+    assert row[0].startswith("hierarchythree levels, ")
 
 
 def test_tuning_on_batches_says_so(page_text):
@@ -399,7 +403,7 @@ def test_an_unfinished_bench_says_so():
     page = Page(html({"x": data}))
     assert "Unfinished" in page.text
     assert page.tags.count("svg") == 5
-    assert page.rows.count(["plain decodingplain decoding", "not run: not measured"]) == 1
+    assert page.rows.count(["plainplain decoding, plain decoding", "not run: not measured"]) == 1
 
 
 def test_several_results_on_one_page(tmp_path):

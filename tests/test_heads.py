@@ -432,6 +432,10 @@ def test_texts_come_from_files_lines_and_folders(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no texts"):
         from_files([tmp_path / "empty"])
+    for name in ("empty.txt", "empty.jsonl"):
+        (tmp_path / name).touch()
+        with pytest.raises(ValueError, match=r"holds no text$"):
+            from_files([tmp_path / name])
     with pytest.raises(ValueError, match="has no tokenizer"):
         encoded(["x"], None, 10, 4, 0)
 
@@ -514,7 +518,7 @@ def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch
     backend = load(models["llama"], backend="hf")
     settings = Settings(exits=(1,), tokens=1200, width=32)
     quiet = lambda stage, share: None  # noqa: E731
-    choosing.choose(str(models["llama"]), backend, None, settings, (), tmp_path, quiet)
+    choosing.choose(str(models["llama"]), backend, None, settings, None, tmp_path, quiet)
     learnt, kept = ({tuple(row.tolist()) for row in part} for part in seen["parts"][:2])
     assert sum(map(len, kept)) > 32
     assert not learnt & kept
@@ -557,7 +561,9 @@ def test_train_and_show(models, tmp_path, capsys) -> None:
         (["--exits", "1", "--lr", "0"], "learning_rate must be above 0"),
         (["--exits", "1", "--dtype", "int8"], "dtype must be"),
         (["--exits", "1", "--width", "9999"], "smaller --width"),
-        (["--exits", "1", "--texts", "nowhere.txt"], "cannot read prompts from nowhere.txt"),
+        (["--exits", "1", "--texts", "nowhere.txt"], "cannot read texts from nowhere.txt"),
+        (["--exits", "1", "--threads", "100000"], "--threads must lie between 1 and"),
+        (["--exits", "1", "-o", "/proc/h.safetensors"], "directory); give another -o"),
         (["--exits", "1", "-o", "heads.pt"], "written as .safetensors"),
     ],
 )
@@ -565,6 +571,7 @@ def test_mistakes_are_one_line(models, argv, message, capsys) -> None:
     assert run(["heads", "train", "--model", str(models["llama"]), *argv]) == 2
     err = capsys.readouterr().err
     assert message in err.strip().splitlines()[-1]
+    assert "Loading weights" not in err
     assert not (models["llama"] / "exit_heads.safetensors").exists()
 
 

@@ -18,7 +18,7 @@ from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import _joined, measure
-from hierspec.profiling.profile import Profile, check_writable, from_dict, load_profile, save
+from hierspec.profiling.profile import Profile, from_dict, load_profile, save
 from hierspec.testing import tiny_model
 
 pytest_plugins = ["profiling_fixtures"]
@@ -131,15 +131,6 @@ def test_models_are_found_by_their_names_not_their_owners(whole, file):
 def test_threads_are_a_choice(whole, file):
     save({**whole, "hardware": {**whole["hardware"], "threads": 1000}}, file)
     load_profile(file)
-
-
-def test_paths_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "profile.json"):
-        with pytest.raises(ValueError, match="cannot write the profile to"):
-            check_writable(path)
-    check_writable(tmp_path / "new" / "profile.json")
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 # Interruptions

@@ -210,6 +210,11 @@ def test_what_a_module_says_of_its_machine_stays(hierspec, toy):
         (("toy", *SMALL, "--output", "/"), "is a folder"),
         (("toy", *SMALL, "--output", "/no/such/folder/x.json"), "there is no folder"),
         (("all",), "give --output FOLDER"),
+        (("toy", *SMALL, "--output", "/proc/x.json"), "no file can be made in /proc"),
+        (("toy", *SMALL, "--output", "/dev/null/x.json"), "there is no folder"),
+        (("toy", *SMALL, "--threads", "100000"), "--threads must lie between 1 and"),
+        (("all", "--output", __file__), "is no folder; name another folder"),
+        (("all", "--output", "/proc/x"), "no file can be made in /proc"),
         (("all", "--output", "x", "--json"), "leave --json out"),
         (("tyo",), "did you mean toy?"),
     ],
@@ -309,6 +314,17 @@ def test_figures_are_drawn(hierspec, toy, tmp_path):
     said = letters(tmp_path / "new" / names[2])
     for part in ("1.50", "1.25", "2.50", "r1", "c2", "Framed: 2.5 at r2, c2."):
         assert part in said
+
+
+@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.parametrize("folder", [__file__, "/proc/figures"])
+def test_a_folder_that_cannot_be_drawn_into_is_refused_first(hierspec, toy, folder):
+    status, out, err = hierspec("toy", *SMALL, "--figures", folder)
+    assert (status, out) == (2, "")
+    assert "cannot write figures to" in err
+    assert "name another folder" in err
+    assert err.count("\n") == 1
+    assert toy.lab is None
 
 
 @pytest.mark.usefixtures("_matplotlib")

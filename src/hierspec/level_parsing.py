@@ -5,6 +5,7 @@ Every mistake is a ``ValueError`` that names the place and the fix.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,11 @@ def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
                 f"{where}[0].verify: the first level has nothing below it to verify; remove it "
                 '(the rule by which the target verifies is the top-level "verify")'
             )
+        elif i == 0 and (ignored := _unused_by_first(level)):
+            raise ValueError(
+                f"{where}[0].{ignored}: the first level has nothing below it to verify, and it "
+                "says how; remove it"
+            )
         elif i > 0 and level.num_drafts > 1:
             raise ValueError(
                 f"{where}[{i}].num_drafts: only the first level makes several drafts; remove it"
@@ -52,6 +58,13 @@ def parse_chain(levels: Any, where: str) -> tuple[AnyLevelConfig, ...]:
                 f"{where}[{i}]: {level.method} has no law to verify with; put it first"
             )
     return parsed
+
+
+def _unused_by_first(level: LevelConfig) -> str | None:
+    """What else is said of a verification that there is not."""
+    defaults = {field.name: field.default for field in dataclasses.fields(level)}
+    keys = ("top_m", "bonus")
+    return next((key for key in keys if getattr(level, key) != defaults[key]), None)
 
 
 def _level(data: Any, where: str) -> AnyLevelConfig:

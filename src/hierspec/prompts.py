@@ -34,8 +34,8 @@ class PromptFile:
     sha256: str
 
 
-def read_prompt_file(path: str | Path) -> PromptFile:
-    """All prompts of a file, or of standard input for ``-``.
+def read_prompt_file(path: str | Path, noun: str = "prompt") -> PromptFile:
+    """All prompts of a file, or of standard input for ``-``; ``noun`` is what errors call one.
 
     Raises:
         ValueError: no such file, not UTF-8, or a line without a prompt; names file and line.
@@ -47,13 +47,13 @@ def read_prompt_file(path: str | Path) -> PromptFile:
         try:
             body = Path(path).read_bytes()
         except OSError as error:
-            raise ValueError(f"cannot read prompts from {name}: {error.strerror}") from None
+            raise ValueError(f"cannot read {noun}s from {name}: {error.strerror}") from None
     where = "standard input" if name == "-" else name
     text = _decoded(body, where)
     lines = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
-    prompts = _json_lines(text, where) if lines else (_one(text, where),)
+    prompts = _json_lines(text, where) if lines else (_one(text, where, noun),)
     if not prompts:
-        raise ValueError(f"{where} holds no prompt")
+        raise ValueError(f"{where} holds no {noun}")
     return PromptFile(prompts, Path(name).name, hashlib.sha256(body).hexdigest())
 
 
@@ -102,11 +102,11 @@ def _decoded(body: bytes, where: str) -> str:
         raise ValueError(f"{where}, line {line}: not UTF-8 text") from None
 
 
-def _one(text: str, where: str) -> str:
+def _one(text: str, where: str, noun: str = "prompt") -> str:
     """The text as a prompt; ``echo`` and editors add one newline that nobody meant."""
     prompt = text.removesuffix("\n").removesuffix("\r")
     if not prompt:
-        raise ValueError(f"{where} holds no prompt")
+        raise ValueError(f"{where} holds no {noun}")
     return prompt
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from .laws import DenseLaws, Laws, OneHotLaws, draw, locate
@@ -79,11 +80,7 @@ class Reading:
         """
         scores = scores[:, : self.vocab_size]
         if self.greedy:
-            best, ids = scores.max(-1)  # the first of equals; NaN counts as the largest: it shows
-            if scores.device.type == "cpu":
-                values, chosen = best.tolist(), ids.tolist()
-            else:  # one transfer instead of two; float64 holds both exactly
-                values, chosen = torch.stack((best.double(), ids.double())).tolist()
+            values, chosen = _best(scores)
             if not all(value > -math.inf for value in values):
                 raise NoLawError(scores)
             return OneHotLaws(tuple(map(int, chosen)))
@@ -99,10 +96,15 @@ class Reading:
         Raises:
             NoLawError: as :meth:`laws`.
         """
-        found = self.laws(scores)
-        if isinstance(found, OneHotLaws):
+        if self.greedy:
+            found = self.laws(scores)
+            assert isinstance(found, OneHotLaws)
             return list(found.ids), found
-        return draw(found.probs, uniforms), found
+        probs = self.probabilities(scores[:, : self.vocab_size])
+        try:
+            return draw(probs, uniforms), DenseLaws(probs)
+        except ValueError:  # drawing finds out what `laws` would have looked for
+            raise NoLawError(scores) from None
 
     def pick_there(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
         """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
@@ -144,6 +146,18 @@ def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch
     # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
     surprise.clamp_(min=-1000.0)
     return (scores.softmax(-1) * surprise).sum(-1).neg_().double()
+
+
+def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
+    """The largest score of each row and its id: the first of equals; a NaN is the largest."""
+    if scores.device.type == "cpu":
+        rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
+        ids = rows.argmax(-1)
+        return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
+    best, ids = scores.max(-1)
+    # one transfer instead of two; float64 holds both exactly
+    values, chosen = torch.stack((best.double(), ids.double())).tolist()
+    return values, chosen
 
 
 def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:

@@ -86,8 +86,8 @@ def select(words: Sequence[str], known: dict[str, Entry]) -> list[Entry]:
             near = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise ValueError(
-                f"no method called {word!r}; {hint}there are: {', '.join(known)}; "
-                f"and groups: all, {', '.join(_WORDS)}"
+                f"no method called {word!r}; {hint}hierspec bench --list shows all; "
+                f"groups: all, {', '.join(_WORDS)}"
             )
     return [entry for name, entry in known.items() if name in wanted]
 

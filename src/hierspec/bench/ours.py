@@ -50,6 +50,19 @@ class Models:
                 raise Unavailable(str(error)) from None
         return self.hierarchies[key]
 
+    def load_drafts(self) -> None:
+        """Load every draft model.
+
+        Raises:
+            ValueError: names the first that cannot be loaded, or cannot draft for this target.
+        """
+        for name in self.drafts:
+            level = {"method": "draft_model", "model": name, "num_speculative_tokens": 1}
+            try:
+                self.hierarchy([level])
+            except Exception as error:  # libraries raise what they like over damaged files
+                raise ValueError(f"--draft {name}: {error}") from error
+
     @property
     def plain(self) -> Hierarchy:
         return self.hierarchy()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from ..files import write_whole
 from .pages.details import command, configurations, where
 from .pages.look import CSS, SCRIPT
 from .pages.markup import chart, foreign, text

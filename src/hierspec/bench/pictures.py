@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..planner.figures import ENDINGS
 from .charts.acceptance import by_position
 from .charts.bars import speedups, time_spent, tokens_per_call
 from .charts.predicted import against_measured
 from .charts.sheet import drawing, rendered
-from .files import write_whole
 from .reading import check, warmth
 
 CHARTS = {  # file's beginning → (what it shows, how it is drawn)

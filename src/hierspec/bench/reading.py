@@ -97,6 +97,28 @@ def error_of_prediction(method: Mapping[str, Any]) -> tuple[float, float, float]
     return predicted, measured, predicted / measured - 1
 
 
+def sampled(floor: Mapping[str, Any]) -> str:
+    """What the floor's bandwidth comes from: files without ``samples`` hold a single one."""
+    count = len(floor.get("samples") or [None])
+    many = f"the best of {count} samples of memory's bandwidth"
+    return "one sample of memory's bandwidth" if count == 1 else many
+
+
+def described(method: Mapping[str, Any]) -> str:
+    """The title, where it says more than the name that is typed; else empty."""
+    words = [
+        text.lower().replace("-", " ").replace(",", "")
+        for text in (method["name"], method["title"])
+    ]
+    return "" if words[0] == words[1] else method["title"]
+
+
+def called(method: Mapping[str, Any]) -> str:
+    """``hierarchy (chain of drafts)``."""
+    more = described(method)
+    return f"{method['name']} ({more})" if more else method["name"]
+
+
 def conditions(results: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """``zoo:large, bfloat16, temperature 0 (greedy), 20 prompts × 200 tokens``."""
     settings = results["settings"]

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from ..files import write_whole
+from . import shape
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 # What two parts of one measurement must share; a commit may change, and is noted.
@@ -42,13 +43,13 @@ def read(path: Path) -> dict[str, Any]:
     """The object in a results file, finished or not.
 
     Raises:
-        ValueError: no such file, not JSON, of another kind or another schema version.
+        ValueError: no such file, not JSON, of another kind or another schema version, damaged.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read results from {path}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         kind = data.get("kind") if isinstance(data, dict) else None
@@ -60,9 +61,10 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} has schema version {data.get('schema_version')!r}, and this hierspec reads "
             f"{SCHEMA_VERSION}: measure again, or read it with the version that wrote it"
         )
-    missing = [key for key in make({}, {}) if key not in data]
-    if missing:
-        raise ValueError(f"{path} is damaged: {missing[0]!r} is missing; measure again")
+    try:
+        shape.check(data)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; measure again") from None
     return data
 
 
@@ -76,6 +78,18 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def begin(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> dict[str, Any]:
+    """As :func:`resume`; the file is there afterwards.
+
+    Raises:
+        ValueError: as :func:`resume`, or it cannot be written.
+    """
+    data = resume(path, fresh, overwrite)
+    if path is not None and data is fresh:
+        write(path, fresh)  # before minutes of work
+    return data
+
+
+def resume(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> dict[str, Any]:
     """``fresh`` (of :func:`make`), or what an interrupted run with the same settings left there.
 
     A file without a cell holds no measurement, and its settings bind nobody.
@@ -97,7 +111,6 @@ def begin(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) -> 
         if data["cells"]:
             _check_same(path, data, fresh)
             return data
-    write(path, fresh)  # before minutes of work
     return fresh
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from ..files import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .reading import compared, ran
+from .reading import compared, ran, sampled
 
 _DASH = "–"
 
@@ -39,7 +39,7 @@ def _table(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Table:
     )
     grid.add_column("method", no_wrap=True)
     grid.add_column("levels", overflow="fold", max_width=34)
-    names = ("ms/token", "tokens/s", "over plain", "over transf.", "a call", "overhead")
+    names = ("median ms/token", "tokens/s", "over plain", "over transf.", "a call", "overhead")
     for name in (*names, "as plain" if greedy else "likelihood"):
         grid.add_column(name, justify="right", no_wrap=True)
     for record in sorted(ran(cell), key=_speedup, reverse=True):
@@ -48,7 +48,7 @@ def _table(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Table:
         grid.add_row(
             Text(record["name"]),
             Text(short(record["configuration"]), style="dim"),
-            Text(f"{ms['mean']:.2f}{_error(ms['standard_error'])}"),
+            Text(f"{ms['median']:.2f} [{ms['q1']:.2f}, {ms['q3']:.2f}]"),
             Text(f"{found['tokens_per_second']:.1f}"),
             Text(_times(found["speedup"])),
             Text(_times(found["speedup_over_best_transformers"], False)),
@@ -64,8 +64,9 @@ def _below(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Iterable[Text
     if floor:
         gib = floor["bytes_per_second"] / 2**30
         yield Text(
-            f"plain decoding cannot be faster than {floor['ms_per_token']:.2f} ms/token here: "
-            f"{floor['weight_bytes'] / 2**20:.0f} MiB of weights at {gib:.1f} GiB/s",
+            f"estimated floor of plain decoding: {floor['ms_per_token']:.2f} ms/token, "
+            f"{floor['weight_bytes'] / 2**20:.0f} MiB of weights at {gib:.1f} GiB/s "
+            f"({sampled(floor)})",
             style="dim",
         )
     waiting = [r["name"] for r in cell["methods"] if r["skipped"] is None and not r["summary"]]
@@ -140,10 +141,6 @@ def _times(ratio: Mapping[str, float] | None, interval: bool = True) -> str:
         return _DASH
     text = f"{ratio['median']:.2f}×"
     return f"{text} [{ratio['low95']:.2f}, {ratio['high95']:.2f}]" if interval else text
-
-
-def _error(value: float | None) -> str:
-    return "" if value is None else f" ± {value:.2f}"
 
 
 def _number(value: float | None) -> str:

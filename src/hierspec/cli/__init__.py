@@ -7,6 +7,7 @@ traceback appears with ``--debug`` alone.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from .. import openmp
@@ -17,7 +18,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the ``hierspec`` command; ends the process with its exit status."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    status = run(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGINT, _too_late)  # libraries take a while to leave
+    sys.exit(status)
+
+
+def _too_late(*_: object) -> None:
+    """Ctrl-C when the command has ended: a line instead of a library's traceback."""
+    os.write(2, b"interrupted: the command had ended already\n")
+    os._exit(130)
 
 
 def run(argv: list[str]) -> int:
@@ -60,7 +69,9 @@ def _hush() -> None:
 def _explain(error: Exception) -> int:
     """One line that says what is wrong; 2 for a user's mistake, 1 for one of ours."""
     if hasattr(error, "format_message"):  # wrong options, unknown commands
-        _complain(f"{_one_line(error.format_message())} (see hierspec --help)")  # type: ignore[attr-defined]
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "hierspec"
+        _complain(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
         return 2
     if isinstance(error, ValueError | OSError | MemoryError):
         _complain(_one_line(str(error)) or type(error).__name__)

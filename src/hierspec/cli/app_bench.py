@@ -16,6 +16,7 @@ _OUTPUT = "Output"
 
 @app.command()
 def bench(
+    context: typer.Context,
     target: Annotated[
         str, typer.Option(help=f"Target model: {MODEL}.", rich_help_panel=_MODELS)
     ] = "zoo:large?eps=0.2",
@@ -72,7 +73,7 @@ def bench(
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of all randomness, below 2**63.")] = 0,
     dtype: Annotated[
         str,
         typer.Option(
@@ -111,7 +112,7 @@ def bench(
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write a page (.html) on the results.", rich_help_panel=_OUTPUT),
+        typer.Option(help="Write a page on the results: FILE.html.", rich_help_panel=_OUTPUT),
     ] = None,
     plots: Annotated[
         Path | None,
@@ -172,5 +173,15 @@ def bench(
             spec_bench=spec_bench,
             show_list=show_list,
             as_json=as_json,
+            given=_given(context),
         )
+    )
+
+
+def _given(context: typer.Context) -> tuple[str, ...]:
+    """The options that the command line names."""
+    return tuple(
+        param.opts[0]
+        for param in context.command.params
+        if (source := context.get_parameter_source(param.name or "")) and source.name != "DEFAULT"
     )

@@ -56,7 +56,12 @@ def train(
     width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random.")] = 0,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace the file if there is one, and give up an interrupted training of other "
+            "settings.",
+        ),
     ] = False,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, …")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "auto",

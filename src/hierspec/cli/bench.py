@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..bench import results as files
 from ..bench import spec_bench as questions
 from ..bench.catalogue import Entry, catalogue, select
 from ..bench.environment import environment
+from ..bench.locking import locked
 from ..bench.ours import Models
 from ..bench.planned import Planning
 from ..bench.planned import settings as profiling
@@ -26,10 +28,13 @@ from ..bench.run import Bench, Settings
 from ..bench.table import pictures
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
+from ..files import probe, probe_folder
 from ..presets import shipped_drafts
+from ..threads import use as use_threads
 from .profile import progress
 
 _WIDTH = 140  # where nobody says how wide the output is
+SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
@@ -60,6 +65,14 @@ class Options:
     spec_bench: Path | None = None
     show_list: bool = False
     as_json: bool = False
+    given: tuple[str, ...] = ()  # options that the command line names, as it is typed
+
+
+@dataclass(slots=True)
+class _Interrupted:
+    """What is to be said where the user cuts it short now."""
+
+    how: str = "nothing was measured"
 
 
 def run(options: Options) -> int:
@@ -68,12 +81,24 @@ def run(options: Options) -> int:
     Returns:
         0, or 130 when the user cut it short.
     """
+    interrupted = _Interrupted()
+    try:
+        return _run(options, interrupted)
+    except KeyboardInterrupt:
+        _say(Console(stderr=True), f"interrupted: {interrupted.how}")
+        return 130
+
+
+def _run(options: Options, interrupted: _Interrupted) -> int:
     known = catalogue()
     if options.show_list:
         return _list(known, options.as_json)
+    if options.from_file is not None:
+        _check_from(options)
     _check_outputs(options)
     if options.from_file is not None:
         data = files.read(options.from_file)
+        interrupted.how = _to_show_again(options)
         tokenizer, asked = None, ()
         if options.spec_bench is not None:
             asked = _asked(options, data["settings"])
@@ -81,10 +106,9 @@ def run(options: Options) -> int:
         return _show(data, options, tokenizer, asked)
     for value in options.temperatures:
         check_temperature(value, "--temperature")
-    if options.threads is not None:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    if not 0 <= options.seed < SEEDS:
+        raise ValueError(f"--seed must be at least 0 and below 2**63, not {options.seed}")
+    use_threads(options.threads)
     prompts = choose(
         options.target,
         options.prompts,
@@ -110,18 +134,11 @@ def run(options: Options) -> int:
         prompts=prompts.identity,
     )
     fresh = files.make(settings.to_dict(), environment(), _notes(options, prompts))
-    data = files.begin(options.output, fresh, options.overwrite)
-    if options.overwrite and (profile := _profile(options)) is not None:
-        profile.unlink(missing_ok=True)  # planned methods are measured anew as well
     notes = Console(stderr=True)
-    try:
-        tokenizer = _measure(options, settings, entries, prompts, data, notes)
-    except KeyboardInterrupt:
-        how = "the same command goes on where it was" if options.output else "-o FILE keeps it"
-        if options.output and options.overwrite:
-            how = "the same command without --overwrite goes on where it was"
-        _say(notes, f"interrupted: {how}")
-        return 130
+    with locked(options.output):
+        data = files.resume(options.output, fresh, options.overwrite)
+        tokenizer = _measure(options, settings, entries, prompts, data, notes, interrupted)
+    interrupted.how = _to_show_again(options)
     if options.output is not None:
         _say(notes, f"written to {options.output}")
     return _show(data, options, tokenizer, prompts.asked)
@@ -134,8 +151,9 @@ def _measure(
     prompts: Prompts,
     data: dict[str, Any],
     notes: Console,
+    interrupted: _Interrupted,
 ) -> Any:
-    """Load and run; returns the target's tokenizer."""
+    """Load and run; returns the target's tokenizer. A file is begun when all models are there."""
     title = f"bench of {settings.target}"
     with progress(notes, title) as tell:
 
@@ -145,9 +163,14 @@ def _measure(
         report("loading the target", 0.0)
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
         models = Models(target, settings.drafts)
+        if options.drafts is not None:
+            report("loading the drafts", 0.0)
+            models.load_drafts()
         measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
         longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
         tuning = _token_ids(models, prompts.tuning, longest)
+        _begin(options, data)
+        interrupted.how = _to_go_on(options)
         models.planning = Planning(
             models,
             prompts.tuning,
@@ -168,16 +191,54 @@ def _measure(
     return models.tokenizer
 
 
+def _begin(options: Options, data: dict[str, Any]) -> None:
+    """The file is there before minutes of work; a profile that is to be measured anew is gone."""
+    if options.output is None:
+        return
+    files.write(options.output, data)
+    if options.overwrite and (profile := _profile(options)) is not None:
+        profile.unlink(missing_ok=True)  # planned methods are measured anew as well
+
+
+def _to_go_on(options: Options) -> str:
+    if options.output is None:
+        return "-o FILE keeps it"
+    same = "the same command without --overwrite" if options.overwrite else "the same command"
+    return f"{same} goes on where it was"
+
+
+def _check_from(options: Options) -> None:
+    """Refuse what has no effect where nothing is measured."""
+    used = ("--from", "--report", "--plots", "--spec-bench", "--json")
+    ignored = [name for name in options.given if name not in used]
+    if options.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
+        ignored.remove("--prompts")
+    if ignored:
+        raise ValueError(
+            f"--from {options.from_file} measures nothing: leave {' and '.join(ignored)} out"
+        )
+
+
 def _check_outputs(options: Options) -> None:
     """Refuse what would fail after minutes of measuring."""
-    if options.report is not None and options.report.is_dir():
-        raise ValueError(f"cannot write a page to {options.report}: it is a folder; name a file")
+    if options.output is not None:
+        probe(options.output, "results")
+    if options.report is not None:
+        regular = options.report.is_file() or not options.report.exists()
+        if regular and options.report.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(
+                f"--report writes a page: give it a name that ends in .html, not {options.report}"
+            )
+        if options.output and options.report.resolve() == options.output.resolve():
+            raise ValueError(f"-o and --report both name {options.report}: choose two files")
+        probe(options.report, "a page")
+    if options.spec_bench is not None:
+        probe(options.spec_bench, "answers")
     if options.plots is not None:
-        if options.plots.exists() and not options.plots.is_dir():
-            raise ValueError(f"cannot draw into {options.plots}: it is a file; name a folder")
         from ..planner.figures import plotting
 
         plotting()
+        probe_folder(options.plots, options.plots, "pictures")
 
 
 def _profile(options: Options) -> Path | None:
@@ -250,7 +311,7 @@ def _list(known: Mapping[str, Entry], as_json: bool) -> int:
         lossy = "" if entry.lossless else " (not lossless)"
         row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
         grid.add_row(*map(Text, row))
-    _console().print(grid)
+    _console(listing=True).print(grid)
     return 0
 
 
@@ -260,37 +321,8 @@ def _show(
     tokenizer: Any,
     asked: Sequence[questions.Question],
 ) -> int:
-    """The table or the object, and whatever files were asked for; 130 where that was cut short."""
+    """The table or the object, and whatever files were asked for."""
     notes = Console(stderr=True)
-    try:
-        _shown(data, options, tokenizer, asked, notes)
-    except KeyboardInterrupt:
-        _say(notes, f"interrupted: {_to_show_again(options)}")
-        return 130
-    return 0
-
-
-def _to_show_again(options: Options) -> str:
-    """Where the results are, and the command that makes the files which were asked for."""
-    path = options.from_file or options.output
-    if path is None:
-        return "the results are measured, but in no file; -o FILE keeps them"
-    words = ["hierspec", "bench", "--from", str(path)]
-    for name in ("report", "plots", "spec_bench"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    if options.spec_bench is not None and options.prompts is not None:
-        words += ["--prompts", str(options.prompts)]
-    return f"the results are in {path}; {shlex.join(words)} shows them"
-
-
-def _shown(
-    data: dict[str, Any],
-    options: Options,
-    tokenizer: Any,
-    asked: Sequence[questions.Question],
-    notes: Console,
-) -> None:
     if options.as_json:
         print(json.dumps(data))
     else:
@@ -311,6 +343,21 @@ def _shown(
         written = questions.write(data, options.spec_bench, tokenizer, asked)
         example = f", such as {written[0]}" if written else ""
         _say(notes, f"written: {len(written)} answer files{example}")
+    return 0
+
+
+def _to_show_again(options: Options) -> str:
+    """Where the results are, and the command that makes the files which were asked for."""
+    path = options.from_file or options.output
+    if path is None:
+        return "the results are measured, but in no file; -o FILE keeps them"
+    words = ["hierspec", "bench", "--from", str(path)]
+    for name in ("report", "plots", "spec_bench"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if options.spec_bench is not None and options.prompts is not None:
+        words += ["--prompts", str(options.prompts)]
+    return f"the results are in {path}; {shlex.join(words)} shows them"
 
 
 def _tokenizer(target: str) -> Any:
@@ -321,9 +368,12 @@ def _tokenizer(target: str) -> Any:
     return load_tokenizer(registry.resolve(target) if target.startswith("zoo:") else target)
 
 
-def _console() -> Console:
+def _console(listing: bool = False) -> Console:
+    """As wide as the terminal. A table that is piped keeps all its columns, whatever ``COLUMNS``
+    says; a list folds."""
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
+    known = console.is_terminal or (listing and os.environ.get("COLUMNS", "").isdigit())
+    return console if known else Console(width=_WIDTH)
 
 
 def _say(notes: Console, text: str) -> None:

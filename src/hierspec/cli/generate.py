@@ -20,6 +20,7 @@ from ..generate import Generation, GenerationResult
 from ..hierarchy import Concatenate, walk
 from ..presets import AUTO, DEFAULT_TARGET, PRESETS, preset
 from ..prompts import read_prompts, read_stdin
+from ..threads import use as use_threads
 from ..vocabulary import VocabularyWarning
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ def run(options: Options) -> int:
     _check(options)
     prompts = _prompts(options)
     config = None if options.hierarchy == AUTO else choose(options)
-    if options.threads is not None:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     notes = Console(stderr=True)
     from ..params import SamplingParams
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..heads.files import HeadsFile, read
 from ..heads.settings import Settings
+from ..threads import use as use_threads
 from .profile import progress
 
 
@@ -48,10 +49,7 @@ def run(
     """
     from ..heads.train import train
 
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     notes = Console(stderr=True)
     try:
         with progress(notes, f"heads for {model}") as report:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
 from ..profiling.settings import Report, Settings
+from ..threads import use as use_threads
 
 
 def run(
@@ -39,10 +40,7 @@ def run(
 
     for value in temperatures:
         check_temperature(value, "--temperature")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     chosen = [parse(text) for text in candidates] or default_candidates(target.model)
     source: dict[str, Any] = {"name": "built in"}
     lines: Sequence[str] = texts.builtin(target.model)

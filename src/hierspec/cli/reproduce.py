@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from ..files import probe, probe_folder, write_whole
 from ..reproduce import COMPUTED, MEASURED, Reproduction, reproduce
 from .profile import progress
 from .reproduce_lab import LabOptions, make_lab
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 100  # where nobody says how wide the output is
 ALL = "all"
+_WHAT = "what was reproduced"  # in refusals to write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +86,16 @@ def _check(options: Options) -> None:
     if options.what == ALL and options.as_json:
         raise ValueError("all writes a file each: leave --json out")
     if options.what != ALL and options.output is not None:
-        if options.output.is_dir():
-            raise ValueError(f"{options.output} is a folder: name a file in it")
         if not options.output.parent.is_dir():
             raise ValueError(f"there is no folder {options.output.parent} to write into")
+        probe(options.output, _WHAT)
     if options.figures is not None:
         from ..planner.figures import plotting
 
         plotting()  # before minutes of work
+        probe_folder(options.figures, options.figures, "figures")
+    if options.what == ALL and options.output is not None:
+        probe_folder(options.output, options.output, "a file each")
 
 
 def _one(what: str, options: Options, notes: Console) -> Reproduction:
@@ -122,7 +126,6 @@ def _all(options: Options) -> int:
     """Everything there is, a file each; what cannot run on these models is told about."""
     folder, notes = options.output, Console(stderr=True)
     assert folder is not None
-    folder.mkdir(parents=True, exist_ok=True)
     names, written = (*COMPUTED, *MEASURED), 0
     try:
         with progress(notes, "reproduce") as report:
@@ -172,7 +175,7 @@ def _part(
 
 def _write(found: Reproduction, path: Path) -> None:
     text = json.dumps(_finite(found.to_dict()), indent=2)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_whole(path, text + "\n", _WHAT)
 
 
 def _finite(value: Any) -> Any:

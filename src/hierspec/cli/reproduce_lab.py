@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
 from ..presets import shipped_drafts
+from ..threads import use as use_threads
 
 if TYPE_CHECKING:
     from ..bench.ours import Models
@@ -56,10 +57,7 @@ def make_lab(options: LabOptions, report: Report) -> Lab:
     temperatures = TEMPERATURES if options.temperatures is None else options.temperatures
     for value in temperatures:
         check_temperature(value, "--temperature")
-    if options.threads is not None:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     from ..bench.ours import Models
     from ..reproduce.lab import Lab
 

@@ -29,20 +29,22 @@ def choose(
     backend: Any,
     tokenizer: Any,
     settings: Settings,
-    paths: Sequence[Path],
+    given: tuple[Sequence[str], str] | None,
     folder: Path,
     report: data.Report,
 ) -> data.Texts:
-    """Texts from files; else what the shipped family learnt from; else what the model writes.
+    """Texts that were given; else what the shipped family learnt from; else what the model writes.
 
-    ``folder`` keeps what an interrupted training has written already.
+    Args:
+        given: texts and the name to keep of them.
+        folder: keeps what an interrupted training has written already.
     """
     limit, width, seed = settings.tokens, settings.width, settings.seed
     windows = Windows(settings.held_out, width)
     report("reading texts", 0.0)
-    if paths:
-        rows = data.encoded(data.from_files(paths), tokenizer, limit, width, seed)
-        return data.split(rows, None, windows, seed, {"name": ", ".join(p.name for p in paths)})
+    if given is not None:
+        rows = data.encoded(given[0], tokenizer, limit, width, seed)
+        return data.split(rows, None, windows, seed, {"name": given[1]})
     if model.startswith(registry.PREFIX):
         corpus = load_corpus()
         kept = max(int(data.HELD_OUT_SHARE * limit), width + 1)

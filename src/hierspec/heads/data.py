@@ -47,14 +47,14 @@ def from_files(paths: Sequence[Path]) -> list[str]:
     texts = []
     for path in paths:
         if not path.is_dir():
-            texts += read_prompt_file(path).prompts
+            texts += read_prompt_file(path, "text").prompts
             continue
         inside = sorted(file for file in path.rglob("*") if file.is_file())
         visible = [f for f in inside if not any(p[0] == "." for p in f.relative_to(path).parts)]
         if not visible:
             raise ValueError(f"the folder {path} holds no texts: give text or .jsonl files")
         for file in visible:
-            texts += read_prompt_file(file).prompts
+            texts += read_prompt_file(file, "text").prompts
     return texts
 
 

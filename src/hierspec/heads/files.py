@@ -18,10 +18,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from hierspec.files import write_whole
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES
 from hierspec.profiling import fingerprint
-from hierspec.zoo.fit import atomic_save
 
 from . import description
 from .apply import ExitHead
@@ -111,7 +111,7 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
         os.umask(mask)
         target.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
 
-    atomic_save(path, save)
+    write_whole(path, save, "the heads")
 
 
 def locate(ref: str | Path) -> Path:

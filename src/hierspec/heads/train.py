@@ -19,12 +19,13 @@ from rich.console import Console
 from torch import nn
 
 from hierspec.build import load_tokenizer
+from hierspec.files import probe, write_whole
 from hierspec.lm.load import DTYPES, load
 from hierspec.profiling import fingerprint
 from hierspec.zoo import registry
-from hierspec.zoo.fit import Objective, Phase, Progressing, Schedule, atomic_save, fit
+from hierspec.zoo.fit import Objective, Phase, Progressing, Schedule, fit
 
-from . import data, files
+from . import data, files, unfinished
 from .choosing import choose
 from .frozen import Frozen
 from .kinds import Heads
@@ -60,7 +61,7 @@ def train(
     """Train heads and write them, with a JSON report of the same name beside them.
 
     An interrupted training leaves a folder ``OUTPUT.training``; the same call goes on from there
-    and ends with the same heads.
+    and ends with the same heads. With other settings it is refused, unless ``overwrite``.
 
     Args:
         model: directory, hub id or ``zoo:NAME``.
@@ -71,26 +72,35 @@ def train(
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
-        ValueError: an exit out of range, too little text, a file in the way.
+        ValueError: an exit out of range, too little text, a file in the way, an interrupted
+            training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was done is lost.
     """
     path = target_file(model, output)
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists already: give another -o, or --overwrite")
+    folder = path.with_name(f"{path.name}.training")
+    asked = unfinished.described(model, dtype, settings)
+    unfinished.check(folder, asked, overwrite)
+    probe(path, "the heads", "give another -o")
+    given = data.from_files(texts)
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
     _check_exits(settings, backend)
-    folder = path.with_name(f"{path.name}.training")
+    if not texts and not model.startswith(registry.PREFIX):  # what the model writes is kept
+        unfinished.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
     chosen = choose(
         model,
         backend,
         tokenizer,
         settings,
-        texts,
+        (given, ", ".join(path.name for path in texts)) if texts else None,
         folder,
         lambda stage, share: report(stage, share * _CHOSEN),
     )
     mark = fingerprint.weights(model) if fingerprint.found(model) else None
+    asked |= {"texts": chosen.source["sha256"], "weights": mark}
+    unfinished.check(folder, asked, overwrite)
     label = "heads-" + fingerprint.key(
         [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype)]
     )
@@ -104,6 +114,7 @@ def train(
 
     before = _kept(folder / f"{label}.before.json", lambda: measured("measuring", _CHOSEN, _BEFORE))
     schedule = _schedule(settings, chosen)
+    unfinished.keep(folder, asked)
     found = fit(
         heads,
         _objective(frozen, heads, chosen, schedule, report),
@@ -218,7 +229,7 @@ def _kept(path: Path, make: Callable[[], Any]) -> Any:
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     value = make()
-    _save_text(path, json.dumps(value))
+    write_whole(path, json.dumps(value), "measurements")
     return value
 
 
@@ -227,11 +238,4 @@ def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> 
     curve = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some
     whole = {"schema_version": files.SCHEMA, **info, "curve": curve}
     whole["environment"] = fingerprint.hardware(backend.device)
-    _save_text(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n")
-
-
-def _save_text(path: Path, text: str) -> None:
-    def write(target: Path) -> None:
-        target.write_text(text, encoding="utf-8")
-
-    atomic_save(path, write)
+    write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hierspec.lm.trunk import Head, Trunk
 
 
+@torch.inference_mode()
 def draft(
     trunk: Trunk,
     queries: Sequence[Query],
@@ -55,12 +56,9 @@ def draft(
             slots[i].held.append(tokens[i][-1])
         states = [slots[i].state for i in going]
         spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-        with torch.inference_mode():
-            h = trunk.embed([tokens[i][-1] for i in going], spans)
-            for segment in range(index + 1):
-                h = trunk.pass_through(h, segment, states, spans)
-        # Outside inference mode, as in `Trunk.score`.
-        with torch.no_grad():
-            scores = (head or trunk.backend.head)(h)
+        h = trunk.embed([tokens[i][-1] for i in going], spans)
+        for segment in range(index + 1):
+            h = trunk.pass_through(h, segment, states, spans)
+        scores = (head or trunk.backend.head)(h)
         trunk.counters.head_rows += len(h)
         calls += 1

@@ -38,6 +38,7 @@ from hierspec.lm.lean_threads import Threads, is_small
 from hierspec.lm.weights import WeightSource
 
 _FIRST_ROTATIONS = 2048
+_MASK_ROWS = 64
 
 
 class _Seen(NamedTuple):
@@ -86,6 +87,7 @@ class LeanBackend:
         self.max_length = shape.max_length
         self._windows = tuple(dict.fromkeys(shape.windows))
         self._rotations = torch.empty(0)
+        self._mask = torch.empty(0, 0)
         self._embedding, self.stack, self._norm, self._lm_head = _Loader(self, source).model()
         self.vocab_size = self._lm_head.num_out
         self._layer_weights = self.stack.layer_weights
@@ -153,16 +155,32 @@ class LeanBackend:
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):
             return _Seen(first, None)
-        # Row r (position start + r) sees columns up to its own position.
-        mask = torch.full(
-            (n, end - first), -math.inf, dtype=self.attention_dtype, device=self.device
-        ).triu_(start - first + 1)
+        mask = self._causal(n, start)[:, first:]
         if window is not None and end > window:
+            mask = mask.clone()
             rows = torch.arange(start, end, device=self.device)[:, None]
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
         groups = self.shape.num_heads // self.shape.num_kv_heads
         return _Seen(first, mask if groups == 1 else mask.repeat(groups, 1))
+
+    def _causal(self, n: int, start: int) -> torch.Tensor:
+        """[n, start + n]: 0 up to column start + r in row r, −∞ beyond; not to be written to.
+
+        For a draft's length a slice of one mask, right for any start: making one takes longer
+        than a layer of a small model.
+        """
+        if n > _MASK_ROWS:
+            return self._new_mask(n, start)
+        most = self._mask.shape[1] - _MASK_ROWS  # the latest start it is good for
+        if start > most:
+            most = max(_FIRST_ROTATIONS, 1 << start.bit_length())
+            self._mask = self._new_mask(_MASK_ROWS, most)
+        return self._mask[:n, most - start : most + n]
+
+    def _new_mask(self, n: int, start: int) -> torch.Tensor:
+        size, dtype = (n, start + n), self.attention_dtype
+        return torch.full(size, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""

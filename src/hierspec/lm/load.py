@@ -124,9 +124,13 @@ def _from_pretrained(
     from hierspec.lm.hf import HFBackend
 
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            ref, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=trust_remote_code
-        )
+        with _quiet():
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                ref,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"{ref} cannot be loaded by transformers: {_first_line(error)}") from error
     return HFBackend(model.to(device), name)

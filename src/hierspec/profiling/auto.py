@@ -11,13 +11,14 @@ from pathlib import Path
 
 from ..build import Loaded
 from ..config import HierarchyConfig, TargetConfig
+from ..files import probe
 from ..planner.plan import Plan
 from ..planner.search import Shapes, plan
 from ..presets import DEFAULT_TARGET
 from . import fingerprint, texts
 from .candidates import Candidate, load, parse
 from .measure import measure
-from .profile import Profile, check_writable, from_dict, load_profile
+from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import Report, Settings
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
@@ -69,10 +70,7 @@ def choose(
     path = cache_path(target, candidates, settings)
     profile, measured_now = _kept(path, temperature), False
     if profile is None:
-        try:
-            check_writable(path)
-        except ValueError as error:
-            raise ValueError(f"{error}; {_HINT}") from None
+        probe(path, WHAT, _HINT)
         with _turn(path, report):
             profile = _kept(path, temperature)  # by another process, meanwhile
             if measured_now := profile is None:
@@ -116,6 +114,7 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
     try:
         import fcntl
 
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(f"{path.name}.lock").open("w")
     except (ImportError, OSError):
         yield

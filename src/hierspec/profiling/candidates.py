@@ -14,7 +14,6 @@ from ..config import (
     DraftModelConfig,
     HierarchyConfig,
     LevelConfig,
-    PromptLookupConfig,
     TargetConfig,
 )
 from ..drafters.prompt_lookup import PromptLookup
@@ -122,8 +121,6 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     assert isinstance(parsed, LevelConfig)
     if parsed.num_drafts > 1:
         raise ValueError(f"candidate {name!r}: several drafts are not planned; remove num_drafts")
-    if isinstance(parsed, PromptLookupConfig) and parsed.window.signal:
-        raise ValueError(f"candidate {name!r}: a look-up has no law for a window to read")
     return Candidate(name, parsed)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..build import Loaded
 from ..config import HierarchyConfig, TargetConfig
+from ..files import probe
 from . import costs, fingerprint, sizes
 from .candidates import Candidate, Pool, load
-from .profile import KIND, SCHEMA_VERSION, check_writable, save
+from .profile import KIND, SCHEMA_VERSION, WHAT, save
 from .settings import Report, Settings
 from .stages import Stages
 
@@ -49,7 +50,7 @@ def measure(
     if not candidates:
         raise ValueError("there are no candidates: name at least one that may draft")
     if path is not None:
-        check_writable(path)  # before minutes of work
+        probe(path, WHAT)  # before minutes of work
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
     run = Stages(pool, prompts, settings, report)

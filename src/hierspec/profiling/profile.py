@@ -6,20 +6,19 @@ profile grows when it is measured at another one.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..planner.chain import Chain
 from ..planner.estimates import Estimates
 from .estimating import estimates
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
+WHAT = "the profile"  # in refusals to write one
 RULES = ("block", "tokenwise")
 _PARTS = ("hardware", "target", "memory", "settings", "temperatures")  # objects, every one
 
@@ -218,36 +217,6 @@ def _source(model: Mapping[str, Any]) -> str:
     return level.get("model", model["owner"])
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a path that cannot be written, by trying.
-
-    Raises:
-        ValueError: with the reason.
-    """
-    if path.is_dir():
-        raise ValueError(f"cannot write the profile to {path}: it is a folder; name a file in it")
-    trial = _beside(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        trial.touch()
-        trial.unlink()
-    except OSError as error:
-        raise ValueError(f"cannot write the profile to {path}: {error.strerror}") from None
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-
-
 def save(data: Mapping[str, Any], path: Path) -> None:
-    """Write beside ``path``, then rename: an interruption leaves the old file or the new one."""
-    temporary = _beside(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ValueError(f"cannot write the profile to {path}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):  # renamed, as a rule
-            temporary.unlink()
+    """Write a profile, finished or not; what was there stays until the new one is whole."""
+    write_whole(path, json.dumps(data) + "\n", WHAT)

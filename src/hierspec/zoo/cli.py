@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hierspec.threads import use as use_threads
+
 app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
 
 
@@ -23,12 +25,9 @@ def train_command(
     threads: Annotated[int | None, typer.Option(help="CPU threads for torch.")] = None,
 ) -> None:
     """Rebuild the family from this Python's standard library (about an hour on two cores)."""
-    import torch
-
     from .train import train
 
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     metrics = train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
     losses = metrics["evaluation"]["held_out_loss"]
     worth = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())

@@ -15,7 +15,9 @@ import torch
 from rich.progress import track
 from torch import nn
 
-from .fit import Objective, Phase, Progressing, Schedule, atomic_save
+from hierspec.files import write_whole
+
+from .fit import Objective, Phase, Progressing, Schedule
 from .model import SHAPES, Llama, Shape
 from .sample import continue_rows
 from .stream import Stream
@@ -71,7 +73,7 @@ def own_text(trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int)
         prompts = stream.slice(start, width).view(plan.rows, plan.prompt)
         rows.append(continue_rows(trunk, prompts, plan.length, temperatures, generator))
     text = torch.cat(rows)
-    atomic_save(path, lambda target: torch.save(text.short(), target))
+    write_whole(path, lambda target: torch.save(text.short(), target), "the trunk's text")
     return text
 
 

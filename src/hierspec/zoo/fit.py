@@ -7,7 +7,6 @@ run can be shortened while it lasts: start it again with fewer ``steps`` before 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
+
+from hierspec.files import write_whole
 
 SAVE_SECONDS = 60.0
 LOG_EVERY = 10
@@ -92,14 +93,6 @@ def build_optimisers(model: nn.Module, schedule: Schedule) -> list[torch.optim.O
     return [muon, adamw]
 
 
-def atomic_save(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside ``path``, then rename: a killed process leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write(temporary)
-    os.replace(temporary, path)
-
-
 def _progress(label: str, console: Console | None) -> Progress:
     return Progress(
         TextColumn(f"[bold]{label:<8}"),
@@ -150,7 +143,7 @@ def fit(
         states = [optimiser.state_dict() for optimiser in built]
         saved = {"model": model.state_dict(), "optimisers": states}
         saved |= {"step": step, "seconds": seconds}
-        atomic_save(path, lambda target: torch.save(saved, target))
+        write_whole(path, lambda target: torch.save(saved, target), "a checkpoint")
 
     folder.mkdir(parents=True, exist_ok=True)
     last_save = clock = time.monotonic()

@@ -19,6 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from hierspec.drafters.ngram import NgramModel
+from hierspec.files import write_whole
 from hierspec.lm.weights import from_directory
 
 from . import distill, trunk
@@ -26,7 +27,7 @@ from .card import model_card
 from .corpus import LICENCE, Corpus, load_corpus
 from .evaluate import WINDOWS, Windows, calibrate, evaluate, load_llama
 from .export import export
-from .fit import Phase, Schedule, atomic_save, fit
+from .fit import Phase, Schedule, fit
 from .model import SHAPES, Llama, Shape
 from .sample import continue_rows
 from .stream import LIBRARY_COPIES, held_out_tokens, training_stream
@@ -127,12 +128,12 @@ def train(
         export(student, out / name)
 
     table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)
-    atomic_save(out / "ngram.safetensors", table.save)
+    write_whole(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, plan, seed)
     metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
-    atomic_save(out / "metrics.json", lambda p: _write(p, json.dumps(metrics, indent=1) + "\n"))
-    atomic_save(out / "MODEL_CARD.md", lambda p: _write(p, model_card(metrics)))
+    write_whole(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
+    write_whole(out / "MODEL_CARD.md", model_card(metrics), "the model card")
     return metrics
 
 
@@ -213,7 +214,3 @@ def _table_size(path: Path, table: NgramModel) -> dict[str, Any]:
     size = path.stat().st_size
     sizes = {"layers": 0, "hidden": 0, "parameters": table.num_entries}
     return sizes | {"bytes": size, "largest_file": size, "max_order": table.max_order}
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

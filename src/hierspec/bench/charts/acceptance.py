@@ -45,7 +45,7 @@ def by_position(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
         left = box.x0 * WIDTH + column * (wide + 0.28)
         low = box.y1 * height - 0.2 - row * (PANEL + GAP) - PANEL
         axes = figure.add_axes((left / WIDTH, low / height, wide / WIDTH, PANEL / height))
-        axes.set_title(shortened(method["title"], SHORT), fontsize=9, loc="left", pad=4)
+        axes.set_title(shortened(method["name"], SHORT), fontsize=9, loc="left", pad=4)
         _panel(axes, curves, longest)
         if column:
             axes.tick_params(axis="y", labelleft=False)

@@ -30,7 +30,7 @@ _HATCHED = (
 )
 _FLOOR = (
     "The floor: what reading the target's weights takes, once per token (of a batch: once for a "
-    "token of each), at the memory's bandwidth."
+    "token of each), at the best bandwidth of memory that was measured: an estimate."
 )
 
 
@@ -45,12 +45,12 @@ def speedups(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
         return None
     found.sort(key=lambda pair: -pair[1]["median"])
     methods = [method for method, _ in found]
-    titles = [method["title"] for method in methods]
+    names = [method["name"] for method in methods]
     figure, axes = sheet(
         "Speed-up over plain decoding",
         conditions(results, cell),
         ROW * len(found) + 0.1,
-        left=room_for(titles),
+        left=room_for(names),
         right=1.35,
         key=group_key(methods),
         caption=[
@@ -60,7 +60,7 @@ def speedups(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
             *_not_drawn(cell),
         ],
     )
-    labelled(axes, titles)
+    labelled(axes, names)
     top = max(ratio.get("high95", ratio["median"]) for _, ratio in found)
     for row, (method, ratio) in enumerate(found):
         median = ratio["median"]
@@ -84,13 +84,13 @@ def tokens_per_call(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
     methods.sort(key=lambda method: -method["summary"]["mean_acceptance_length"])
     if not methods:
         return None
-    titles = [method["title"] for method in methods]
-    unknown = [m["title"] for m in ran(cell) if not m["summary"].get("mean_acceptance_length")]
+    names = [method["name"] for method in methods]
+    unknown = [m["name"] for m in ran(cell) if not m["summary"].get("mean_acceptance_length")]
     figure, axes = sheet(
         "Tokens per call of the target",
         conditions(results, cell),
         ROW * len(methods) + 0.1,
-        left=room_for(titles),
+        left=room_for(names),
         right=0.5,
         key=group_key(methods),
         caption=[
@@ -100,7 +100,7 @@ def tokens_per_call(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
             *_not_drawn(cell),
         ],
     )
-    labelled(axes, titles)
+    labelled(axes, names)
     for row, method in enumerate(methods):
         length = method["summary"]["mean_acceptance_length"]
         axes.barh(row, length, height=BAR, color=colour_of(method), zorder=2)
@@ -115,7 +115,7 @@ def time_spent(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
     rows = sorted(((m, _parts(m)) for m in ran(cell)), key=lambda row: sum(row[1].values()))
     if not rows:
         return None
-    titles = [method["title"] for method, _ in rows]
+    names = [method["name"] for method, _ in rows]
     colours = _part_colours([parts for _, parts in rows])
     floor = (results.get("floor") or {}).get("ms_per_token")
     key: dict[str, Any] = dict(colours)
@@ -125,7 +125,7 @@ def time_spent(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
         "Where the time goes",
         conditions(results, cell),
         ROW * len(rows) + 0.1,
-        left=room_for(titles),
+        left=room_for(names),
         right=0.55,
         key=key,
         caption=[
@@ -136,7 +136,7 @@ def time_spent(results: Mapping[str, Any], cell: Mapping[str, Any]) -> Any:
             *_not_drawn(cell),
         ],
     )
-    labelled(axes, titles)
+    labelled(axes, names)
     for row, (_, parts) in enumerate(rows):
         start = 0.0
         for name, colour in colours.items():
@@ -183,14 +183,14 @@ def _part_colours(rows: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 def _lossy(methods: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = [method["title"] for method in methods if method.get("lossless") is False]
+    names = [method["name"] for method in methods if method.get("lossless") is False]
     return [f"Not lossless: {'; '.join(names)}."] if names else []
 
 
 def _not_drawn(cell: Mapping[str, Any]) -> list[str]:
     """Methods without numbers, each with its reason."""
     names = [
-        f"{method['title']} ({textwrap.shorten(why_skipped(method), 90, placeholder=' …')})"
+        f"{method['name']} ({textwrap.shorten(why_skipped(method), 90, placeholder=' …')})"
         for method in skipped(cell)
     ]
     return [f"Not run: {'; '.join(names)}."] if names else []

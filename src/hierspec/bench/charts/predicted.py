@@ -100,7 +100,7 @@ def _list(figure: Any, axes: Any, found: list[tuple[Any, tuple[float, float, flo
         )
         shared = {"fontsize": 8.5, "va": "center_baseline"}
         figure.text(left + 0.16 / WIDTH, y, str(i + 1), ha="right", **shared)
-        figure.text(left + 0.38 / WIDTH, y, shortened(method["title"], SHORT), **shared)
+        figure.text(left + 0.38 / WIDTH, y, shortened(method["name"], SHORT), **shared)
         figure.text(ends[0], y, f"{measured:.1f}", ha="right", **shared)
         figure.text(ends[1], y, _signed(error), ha="right", **shared)
 

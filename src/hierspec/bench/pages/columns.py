@@ -77,7 +77,8 @@ COLUMNS = (
     ),
     Column(
         "over best of transformers",
-        "the same over the fastest method of transformers",
+        "the same over the method of transformers whose median ms/token is smallest at this "
+        "temperature",
         _ratio("speedup_over_best_transformers"),
     ),
     Column(
@@ -86,20 +87,20 @@ COLUMNS = (
         _plain("standardized_walltime_improvement", "{:.2f}"),
     ),
     Column(
-        "ms / token",
-        "wall time with the prompt's reading: median and quartiles over prompts",
+        "median ms/token",
+        "wall time with the prompt's reading, over prompts; below it, the quartiles",
         _spread("ms_per_token"),
         largest_first=False,
     ),
     Column(
-        "decoding ms / token",
-        "of tokens after the first: median and quartiles over prompts",
+        "median decoding ms/token",
+        "of tokens after the first, over prompts; below it, the quartiles",
         _spread("decode_ms_per_token"),
         largest_first=False,
     ),
     Column(
-        "overhead ms / token",
-        "of decoding, outside the models' forwards: median and quartiles over prompts",
+        "median overhead ms/token",
+        "of decoding, outside the models' forwards, over prompts; below it, the quartiles",
         _spread("overhead_ms_per_token"),
         largest_first=False,
     ),
@@ -110,7 +111,7 @@ COLUMNS = (
         _plain("mean_acceptance_length", "{:.2f}"),
     ),
     Column(
-        "predicted ms / token",
+        "predicted ms/token",
         "by the planner, after the first token; below it, against the measured mean",
         _predicted,
         largest_first=False,

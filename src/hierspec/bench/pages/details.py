@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ..reading import ran
+from ..reading import called, ran, sampled
 from .markup import listing, text
 
 
@@ -19,7 +19,7 @@ def where(results: Mapping[str, Any]) -> str:
     asked = {name: _words(value) for name, value in settings.items() if name != "prompts"}
     asked |= {f"prompts: {name}": _words(value) for name, value in prompts.items()}
     floor = results.get("floor")
-    more = {} if floor is None else {"plain decoding's bandwidth floor": _floor(floor)}
+    more = {} if floor is None else {"plain decoding's floor, estimated": _floor(floor)}
     return f"<h3>Machine and versions</h3>\n{listing(machine | more)}\n<h3>Settings</h3>\n" + (
         listing(asked)
     )
@@ -51,8 +51,7 @@ def configurations(cell: Mapping[str, Any]) -> str:
     for method in ran(cell):
         configuration = json.dumps(method["configuration"], indent=2, ensure_ascii=False)
         parts.append(
-            f"<details><summary>{text(method['title'])} "
-            f"<small>({text(method['name'])})</small></summary>\n"
+            f"<details><summary>{text(called(method))}</summary>\n"
             f"<pre>{text(configuration)}</pre>\n{_levels(method)}{_tuning(method)}</details>"
         )
     return "<h3>Configuration of each method</h3>\n" + "\n".join(parts) if parts else ""
@@ -94,7 +93,7 @@ def _tuning(method: Mapping[str, Any]) -> str:
     together = f", {text(size)} at once" if size > 1 else ""
     return (
         f"<table><thead><tr><th>tried on {text(tuning['prompts'])} other prompts{together}</th>"
-        f"<th>ms / token</th></tr></thead><tbody>\n{rows}</tbody></table>\n"
+        f"<th>median ms/token</th></tr></thead><tbody>\n{rows}</tbody></table>\n"
     )
 
 
@@ -105,7 +104,7 @@ def _ms(value: float | None) -> str:
 def _floor(floor: Mapping[str, float]) -> str:
     return (
         f"{floor['ms_per_token']:.2f} ms per token: {floor['weight_bytes'] / 1e6:.0f} MB of "
-        f"weights at {floor['bytes_per_second'] / 1e9:.1f} GB/s"
+        f"weights at {floor['bytes_per_second'] / 1e9:.1f} GB/s ({sampled(floor)})"
     )
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..reading import GROUPS, compared, interval, ran, skipped, speedup, why_skipped
+from ..reading import (
+    GROUPS,
+    called,
+    compared,
+    described,
+    interval,
+    ran,
+    skipped,
+    speedup,
+    why_skipped,
+)
 from .columns import COLUMNS, Column, Method, Shown, signed
 from .markup import listing, text
 
@@ -56,7 +66,7 @@ def fastest(cell: Mapping[str, Any]) -> str:
     ends = interval(ratio)
     range_ = "" if ends is None else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
     times = f"{ratio['median']:.2f}×"
-    return f"Fastest lossless method: {method['title']}, {times} plain decoding{range_}."
+    return f"Fastest lossless method: {called(method)}, {times} plain decoding{range_}."
 
 
 def verdict(cell: Mapping[str, Any], method: Method) -> tuple[float, str, str] | None:
@@ -123,15 +133,19 @@ def _cell(value: float, html: str) -> str:
 
 
 def _name(method: Method) -> str:
-    title = method["title"]
+    name = method["name"]
     about = ", ".join(
         part
-        for part in (GROUPS.get(method["group"], method["group"]), method.get("source"))
+        for part in (
+            described(method),
+            GROUPS.get(method["group"], method["group"]),
+            method.get("source"),
+        )
         if part
     )
     badge = "" if method.get("lossless", True) else '<span class="badge bad">lossy</span>'
     return (
-        f'<td class="words" data-value="{text(title)}"><span class="dot"></span>{text(title)}'
+        f'<td class="words" data-value="{text(name)}"><span class="dot"></span>{text(name)}'
         f"{badge}<br/><small>{text(about)}</small></td>"
     )
 
