@@ -17,7 +17,10 @@ import numpy as np
 import torch
 
 from .laws import DenseLaws, Laws, OneHotLaws, draw, locate
+from .threads import Threads
 from .windows import Signal
+
+_FEW = 1 << 17  # numbers that one thread turns into laws sooner
 
 
 class NoLawError(Exception):
@@ -84,7 +87,9 @@ class Reading:
             if not all(value > -math.inf for value in values):
                 raise NoLawError(scores)
             return OneHotLaws(tuple(map(int, chosen)))
-        probs = self.probabilities(scores)
+        # Threads that sleep take longer to wake than a few rows take; see `lm.lean_threads`.
+        with Threads(scores.device.type == "cpu" and scores.numel() <= _FEW):
+            probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         if probs.device.type == "cpu" and not float(probs[:, 0].sum()) >= 0.0:
             raise NoLawError(scores)

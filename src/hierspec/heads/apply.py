@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hierspec.lm.backend import Backend
 from hierspec.lm.lean_layers import Matrix
 from hierspec.lm.lean_linear import rows_for
-from hierspec.lm.lean_threads import Threads, is_small
+from hierspec.lm.lean_threads import is_small
+from hierspec.threads import Threads
 
 from .kinds import scores
 

@@ -34,8 +34,9 @@ from hierspec.lm.backend import Span
 from hierspec.lm.lean_layers import Layer, Matrix, Norm, Stack, compiled
 from hierspec.lm.lean_linear import give_back_memory, prepacking_works, rows_for
 from hierspec.lm.lean_shape import Shape, rotations
-from hierspec.lm.lean_threads import Threads, is_small
+from hierspec.lm.lean_threads import is_small
 from hierspec.lm.weights import WeightSource
+from hierspec.threads import Threads
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64

@@ -3,14 +3,9 @@
 Where threads sleep while they wait (:mod:`hierspec.openmp`), a hand-over costs 10 µs and more, and
 a layer has several: a two-layer model of width 192 takes 290 µs a token on one thread and 400 µs on
 two. Where they spin for a moment first, eight layers of width 384 gain a sixth from the second.
-The count is restored afterwards, whatever happens.
 """
 
 from __future__ import annotations
-
-from types import TracebackType
-
-import torch
 
 from hierspec.openmp import spins
 
@@ -23,30 +18,3 @@ _WORTH_MICROSECONDS = 100.0 if spins() else 250.0
 def is_small(num_weights: int, num_bytes: int, rows: int) -> bool:
     """Whether products of ``rows`` rows with these weights are over before threads pay."""
     return num_bytes / _BYTES + 2 * rows * num_weights / _OPERATIONS < _WORTH_MICROSECONDS
-
-
-class Threads:
-    """Within it, torch uses one thread if ``one``, and as many as before otherwise.
-
-    torch keeps the count per thread. Only a thread that is started in the meantime, and that uses
-    torch for the first time then, would inherit the 1; it may set its own.
-    """
-
-    __slots__ = ("before", "one")
-
-    def __init__(self, one: bool) -> None:
-        self.one = one
-
-    def __enter__(self) -> None:
-        self.before = torch.get_num_threads() if self.one else 1
-        if self.before > 1:
-            torch.set_num_threads(1)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.before > 1:
-            torch.set_num_threads(self.before)
