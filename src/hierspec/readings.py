@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from .laws import DenseLaws, Laws, OneHotLaws, draw, locate
-from .threads import Threads
+from .one_thread import OneThread
 from .windows import Signal
 
 _FEW = 1 << 17  # numbers that one thread turns into laws sooner
@@ -88,7 +88,7 @@ class Reading:
                 raise NoLawError(scores)
             return OneHotLaws(tuple(map(int, chosen)))
         # Threads that sleep take longer to wake than a few rows take; see `lm.lean_threads`.
-        with Threads(scores.device.type == "cpu" and scores.numel() <= _FEW):
+        with OneThread(scores.device.type == "cpu" and scores.numel() <= _FEW):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         if probs.device.type == "cpu" and not float(probs[:, 0].sum()) >= 0.0:

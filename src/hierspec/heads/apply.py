@@ -9,7 +9,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.lean_layers import Matrix
 from hierspec.lm.lean_linear import rows_for
 from hierspec.lm.lean_threads import is_small
-from hierspec.threads import Threads
+from hierspec.one_thread import OneThread
 
 from .kinds import scores
 
@@ -45,5 +45,5 @@ class ExitHead:
         rows = rows_for(num) if matrix.is_packed else num
         size = matrix.num_weights * self.dtype.itemsize
         one = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
-        with Threads(one):
+        with OneThread(one):
             return matrix(F.pad(x.to(self.dtype), (0, 0, 0, rows - num)))[:num]

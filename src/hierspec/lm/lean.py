@@ -36,7 +36,7 @@ from hierspec.lm.lean_linear import give_back_memory, prepacking_works, rows_for
 from hierspec.lm.lean_shape import Shape, rotations
 from hierspec.lm.lean_threads import is_small
 from hierspec.lm.weights import WeightSource
-from hierspec.threads import Threads
+from hierspec.one_thread import OneThread
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
@@ -146,9 +146,9 @@ class LeanBackend:
         """How many rows to compute for ``num``: see :func:`~hierspec.lm.lean_linear.rows_for`."""
         return rows_for(num) if self._lm_head.is_packed else num
 
-    def _threads(self, num_weights: int, rows: int) -> Threads:
+    def _threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
-        return Threads(self.device.type == "cpu" and is_small(num_weights, size, rows))
+        return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
     def _seen(self, span: Span, window: int | None) -> _Seen:
         _, start, n = span
