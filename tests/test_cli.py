@@ -282,6 +282,13 @@ def test_help_is_there_without_loading_torch(command):
     assert "Usage" in done.stdout
 
 
+def test_it_runs_as_a_module():
+    command = [sys.executable, "-m", "hierspec", "reproduce", "--list"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "p1-tables" in done.stdout
+
+
 def test_doctor_json(capsys):
     status, out, _ = hierspec(capsys, "doctor", "--json")
     data = json.loads(out)

@@ -1,0 +1,5 @@
+"""``python -m hierspec``: the command line, where its script is not on the path."""
+
+from .cli import main
+
+main()
