@@ -90,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(
             "torch sees no CUDA device here; --device cpu --size tiny tries the benchmark itself"
         )
-    from hierspec.cli.bench import Options, run
+    from hierspec.cli.bench import run
+    from hierspec.cli.bench_options import Options
 
     try:
         name = target(options.size, options.eps)

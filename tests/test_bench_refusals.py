@@ -251,13 +251,13 @@ def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
     assert all(f"{name[:12]}" in out for name in catalogue())
 
 
-@pytest.mark.parametrize("where", ["_say", "_console"])
+@pytest.mark.parametrize("where", ["say", "_console"])
 def test_an_interruption_at_any_moment_is_told(where, written, monkeypatch, capsys):
     """The line says where the results are, also when the last file has been drawn."""
     report = written.with_suffix(".html")
-    from hierspec.cli import bench
+    from hierspec.cli import bench, bench_show
 
-    real, asked = getattr(bench, where), []
+    real, asked = getattr(bench_show, where), []
 
     def interrupt(*args, **more):
         found = real(*args, **more)
@@ -266,16 +266,16 @@ def test_an_interruption_at_any_moment_is_told(where, written, monkeypatch, caps
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(bench, where, interrupt)
+    monkeypatch.setattr(bench_show, where, interrupt)
     assert cli.run(["bench", "--from", str(written), "--report", str(report)]) == 130
     assert f"interrupted: the results are in {written}; hierspec" in capsys.readouterr().err
-    assert report.exists() == (where == "_say")
+    assert report.exists() == (where == "say")
 
     def shown(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, where, real)
-    monkeypatch.setattr(bench, "_show", shown)
+    monkeypatch.setattr(bench_show, where, real)
+    monkeypatch.setattr(bench, "show", shown)
     assert cli.run(["bench", "--from", str(written)]) == 130
     assert f"interrupted: the results are in {written}; hierspec" in capsys.readouterr().err
     monkeypatch.setattr(bench, "select", shown)

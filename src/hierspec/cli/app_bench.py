@@ -147,7 +147,8 @@ def bench(
 
       hierspec bench --from results.json --report report.html --plots plots
     """
-    from .bench import Options, run
+    from .bench import run
+    from .bench_options import Options
 
     return run(
         Options(

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..bench import results as files
 from ..bench import spec_bench as questions
@@ -25,47 +19,17 @@ from ..bench.planned import Planning
 from ..bench.planned import settings as profiling
 from ..bench.prompts import Prompts, choose
 from ..bench.run import Bench, Settings
-from ..bench.table import pictures
 from ..checks import temperature as check_temperature
 from ..config import TargetConfig
-from ..files import probe, probe_folder
 from ..presets import shipped_drafts
 from ..threads import use as use_threads
+from .bench_options import Options, check_from, check_outputs, profile_path, to_go_on, to_show_again
+from .bench_show import say, show, show_list
 from .profile import progress
 
-_WIDTH = 140  # where nobody says how wide the output is
 SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line's; ``None`` where it says nothing."""
-
-    target: str
-    drafts: tuple[str, ...] | None = None
-    methods: tuple[str, ...] = ("all",)
-    prompts: Path | None = None
-    num_prompts: int | None = None
-    tune_prompts: int | None = None
-    tune_tokens: int = 64
-    max_new_tokens: int = 128
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    batch_size: int = 1
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    output: Path | None = None
-    overwrite: bool = False
-    from_file: Path | None = None
-    report: Path | None = None
-    plots: Path | None = None
-    spec_bench: Path | None = None
-    show_list: bool = False
-    as_json: bool = False
-    given: tuple[str, ...] = ()  # options that the command line names, as it is typed
 
 
 @dataclass(slots=True)
@@ -85,25 +49,25 @@ def run(options: Options) -> int:
     try:
         return _run(options, interrupted)
     except KeyboardInterrupt:
-        _say(Console(stderr=True), f"interrupted: {interrupted.how}")
+        say(Console(stderr=True), f"interrupted: {interrupted.how}")
         return 130
 
 
 def _run(options: Options, interrupted: _Interrupted) -> int:
     known = catalogue()
     if options.show_list:
-        return _list(known, options.as_json)
+        return show_list(known, options.as_json)
     if options.from_file is not None:
-        _check_from(options)
-    _check_outputs(options)
+        check_from(options)
+    check_outputs(options)
     if options.from_file is not None:
         data = files.read(options.from_file)
-        interrupted.how = _to_show_again(options)
+        interrupted.how = to_show_again(options)
         tokenizer, asked = None, ()
         if options.spec_bench is not None:
             asked = _asked(options, data["settings"])
             tokenizer = _tokenizer(data["settings"]["target"])
-        return _show(data, options, tokenizer, asked)
+        return show(data, options, tokenizer, asked)
     for value in options.temperatures:
         check_temperature(value, "--temperature")
     if not 0 <= options.seed < SEEDS:
@@ -138,10 +102,10 @@ def _run(options: Options, interrupted: _Interrupted) -> int:
     with locked(options.output):
         data = files.resume(options.output, fresh, options.overwrite)
         tokenizer = _measure(options, settings, entries, prompts, data, notes, interrupted)
-    interrupted.how = _to_show_again(options)
+    interrupted.how = to_show_again(options)
     if options.output is not None:
-        _say(notes, f"written to {options.output}")
-    return _show(data, options, tokenizer, prompts.asked)
+        say(notes, f"written to {options.output}")
+    return show(data, options, tokenizer, prompts.asked)
 
 
 def _measure(
@@ -170,12 +134,12 @@ def _measure(
         longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
         tuning = _token_ids(models, prompts.tuning, longest)
         _begin(options, data)
-        interrupted.how = _to_go_on(options)
+        interrupted.how = to_go_on(options)
         models.planning = Planning(
             models,
             prompts.tuning,
             profiling(len(tuning), max(8, min(128, 2 * settings.tune_tokens))),
-            path=_profile(options),
+            path=profile_path(options),
         )
         Bench(
             models=models,
@@ -196,54 +160,8 @@ def _begin(options: Options, data: dict[str, Any]) -> None:
     if options.output is None:
         return
     files.write(options.output, data)
-    if options.overwrite and (profile := _profile(options)) is not None:
+    if options.overwrite and (profile := profile_path(options)) is not None:
         profile.unlink(missing_ok=True)  # planned methods are measured anew as well
-
-
-def _to_go_on(options: Options) -> str:
-    if options.output is None:
-        return "-o FILE keeps it"
-    same = "the same command without --overwrite" if options.overwrite else "the same command"
-    return f"{same} goes on where it was"
-
-
-def _check_from(options: Options) -> None:
-    """Refuse what has no effect where nothing is measured."""
-    used = ("--from", "--report", "--plots", "--spec-bench", "--json")
-    ignored = [name for name in options.given if name not in used]
-    if options.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
-        ignored.remove("--prompts")
-    if ignored:
-        raise ValueError(
-            f"--from {options.from_file} measures nothing: leave {' and '.join(ignored)} out"
-        )
-
-
-def _check_outputs(options: Options) -> None:
-    """Refuse what would fail after minutes of measuring."""
-    if options.output is not None:
-        probe(options.output, "results")
-    if options.report is not None:
-        regular = options.report.is_file() or not options.report.exists()
-        if regular and options.report.suffix.lower() not in (".html", ".htm"):
-            raise ValueError(
-                f"--report writes a page: give it a name that ends in .html, not {options.report}"
-            )
-        if options.output and options.report.resolve() == options.output.resolve():
-            raise ValueError(f"-o and --report both name {options.report}: choose two files")
-        probe(options.report, "a page")
-    if options.spec_bench is not None:
-        probe(options.spec_bench, "answers")
-    if options.plots is not None:
-        from ..planner.figures import plotting
-
-        plotting()
-        probe_folder(options.plots, options.plots, "pictures")
-
-
-def _profile(options: Options) -> Path | None:
-    """Beside the results file."""
-    return options.output and options.output.with_suffix(".profile.json")
 
 
 def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list[int]]:
@@ -299,83 +217,9 @@ def _notes(options: Options, prompts: Prompts) -> list[str]:
     return [*notes, *prompts.notes]
 
 
-def _list(known: Mapping[str, Entry], as_json: bool) -> int:
-    keys = ("name", "title", "group", "source", "summary", "lossless")
-    if as_json:
-        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
-        return 0
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("method", "group", "source", ""):
-        grid.add_column(column, overflow="fold")
-    for entry in known.values():
-        lossy = "" if entry.lossless else " (not lossless)"
-        row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
-        grid.add_row(*map(Text, row))
-    _console(listing=True).print(grid)
-    return 0
-
-
-def _show(
-    data: dict[str, Any],
-    options: Options,
-    tokenizer: Any,
-    asked: Sequence[questions.Question],
-) -> int:
-    """The table or the object, and whatever files were asked for."""
-    notes = Console(stderr=True)
-    if options.as_json:
-        print(json.dumps(data))
-    else:
-        console = _console()
-        for part in pictures(data):
-            console.print(part)
-    if options.plots is not None:
-        from ..bench.pictures import draw
-
-        for path in draw(data, options.plots):
-            _say(notes, f"drawn: {path}")
-    if options.report is not None:
-        from ..bench.page import write as write_page
-
-        write_page(data, options.report)
-        _say(notes, f"written: {options.report}")
-    if options.spec_bench is not None:
-        written = questions.write(data, options.spec_bench, tokenizer, asked)
-        example = f", such as {written[0]}" if written else ""
-        _say(notes, f"written: {len(written)} answer files{example}")
-    return 0
-
-
-def _to_show_again(options: Options) -> str:
-    """Where the results are, and the command that makes the files which were asked for."""
-    path = options.from_file or options.output
-    if path is None:
-        return "the results are measured, but in no file; -o FILE keeps them"
-    words = ["hierspec", "bench", "--from", str(path)]
-    for name in ("report", "plots", "spec_bench"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    if options.spec_bench is not None and options.prompts is not None:
-        words += ["--prompts", str(options.prompts)]
-    return f"the results are in {path}; {shlex.join(words)} shows them"
-
-
 def _tokenizer(target: str) -> Any:
     """The target's, without its weights."""
     from ..build import load_tokenizer
     from ..zoo import registry
 
     return load_tokenizer(registry.resolve(target) if target.startswith("zoo:") else target)
-
-
-def _console(listing: bool = False) -> Console:
-    """As wide as the terminal. A table that is piped keeps all its columns, whatever ``COLUMNS``
-    says; a list folds."""
-    console = Console()
-    known = console.is_terminal or (listing and os.environ.get("COLUMNS", "").isdigit())
-    return console if known else Console(width=_WIDTH)
-
-
-def _say(notes: Console, text: str) -> None:
-    """A line as it is: names may hold brackets, and paths must not be broken."""
-    notes.print(text, highlight=False, markup=False, soft_wrap=True)
