@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 
@@ -11,7 +12,9 @@ import torch
 from test_gpu import PROMPTS, built, stacks
 
 from hierspec import readings
+from hierspec.dice import PhiloxDice
 from hierspec.graphs import Graphs
+from hierspec.laws import DenseLaws
 from hierspec.lm.base import Context, Query
 from hierspec.lm.fixed_trunk import FixedTrunk, trunk_for
 from hierspec.lm.lean import LeanBackend
@@ -21,6 +24,11 @@ from hierspec.readings import NoLawError, Reading
 from hierspec.sampling import SamplingParams, signals
 from hierspec.statistics import chi_square, joint_law, sample
 from hierspec.testing import save_tiny
+from hierspec.types import Proposal
+from hierspec.verifiers import get
+from hierspec.verifiers.block import prefix_weights
+from hierspec.verifiers.several import ratio
+from hierspec.verifiers.verify import verify
 
 SHAPES = {
     "llama": {},
@@ -242,12 +250,13 @@ def test_what_cannot_be_recorded_runs_as_it_stands(monkeypatch):
     assert (out.item(), call.recorded) == (4.0, False)
 
 
-def test_the_least_used_shapes_are_forgotten():
+def test_recordings_are_forgotten_together():
+    """A graph that goes may take a workspace along that others would go on using."""
     graphs = Graphs(torch.device("cpu"), most=2)
     made = []
-    for key in "abacab":
+    for key in "abacacba":
         graphs.get(key, lambda key=key: (made.append(key), lambda: None))
-    assert made == ["a", "b", "c", "b"]
+    assert made == ["a", "b", "c", "a", "b", "a"]
 
 
 def test_only_lean_models_on_gpus_get_fixed_shapes(backend):
@@ -282,3 +291,53 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         (tokens,), (values,) = found.tokens, found.signals
         rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
         assert values == pytest.approx(signals(rows, tokens, kind), abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "leading"])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_nan_never_passes_for_a_law(rule, row):
+    """On an accelerator nobody looks at scores before they are decided on."""
+    q = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]])
+    p = torch.tensor([[0.5, 0.5, 0.0]] * 3)
+    p[row] = torch.nan
+    draft = Proposal((0, 0), DenseLaws(q), (0, 0), (0, 0), (0.0, 0.0))
+    scores = p.log()
+    outcomes = set()
+    for seed in range(40):
+        try:
+            verdict = verify(get(rule), draft, DenseLaws(p), PhiloxDice(seed), scores)
+        except ValueError:
+            outcomes.add("told")
+            continue
+        # Rows after the last token that was decided on are nobody's business.
+        assert len(verdict.emitted) <= row
+        outcomes.add("before it")
+    assert "told" in outcomes
+
+
+def test_ratios_keep_nan():
+    assert ratio(math.nan, 0.5) != ratio(math.nan, 0.5)
+    assert prefix_weights([math.nan, 0.5], [0.5, 0.5]) == [1.0, 0.0, 0.0]
+
+
+def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
+    trunk, plain = fixed((1,)), Trunk(backend, (1,))
+    slot, other = trunk.open(), plain.open()
+    text = [9, 9, 3, 40]
+    trunk.score([Query(slot, Context(text), 4)], 1)
+
+    real, made = torch.zeros, []
+
+    def out_of_memory(*args, **kwargs):
+        made.append(args)
+        if len(made) == 2:  # the larger cache is there, the first edge is not
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            trunk.score([Query(trunk.open(), Context([1] * 400), 400)], 1)
+    again = [*text, 5]
+    found = trunk.score([Query(slot, Context(again), 5)], 1)
+    assert close(found, plain.score([Query(other, Context(again), 5)], 1))

@@ -8,24 +8,31 @@ on the way may wait for the device. Elsewhere the same functions run as they sta
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Body = Callable[[], None]  # reads and writes static tensors; running it twice is running it once
-_MOST = 96  # graphs kept; each holds a description of its kernels, their memory is shared
-_TRIALS = 2  # runs of a shape before it is recorded: it may be the only ones, and they warm up
+_MOST = 64  # recordings kept
+_TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
+_ONE = threading.Lock()  # a process records one thing at a time
 
 
 class Graphs:
-    """Bodies by shape, recorded when they come again; the least recently used are forgotten.
+    """Bodies by shape, recorded when they come again.
+
+    They share a stream to be recorded on and, since they run one after another and keep nothing
+    there between runs, the memory of their intermediates. So they are forgotten together: CUDA's
+    libraries give a stream's workspace back with the first graph that goes, and the others would
+    go on using it.
 
     Args:
         device: where they run; only on CUDA is anything recorded.
-        most: how many are kept.
+        most: how many are kept; at one more, all but that one are forgotten.
 
     Attributes:
         num_recorded: how many there have been.
@@ -34,23 +41,41 @@ class Graphs:
     def __init__(self, device: torch.device, most: int = _MOST) -> None:
         self.device = device
         self.most = most
-        self.pool: Any = None
         self.num_recorded = 0
-        self._kept: OrderedDict[Hashable, Call] = OrderedDict()
+        self._kept: dict[Hashable, Call] = {}
+        self._stream: Any = None
+        self._pool: Any = None
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> Call:
         """The call of that shape; ``make`` → (its static tensors, its body), where it is new."""
         found = self._kept.get(key)
         if found is None:
+            if len(self._kept) == self.most:
+                self.clear()
             found = self._kept[key] = Call(self, *make())
-            if len(self._kept) > self.most:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
         return found
 
     def clear(self) -> None:
         """Forget all: the addresses they were recorded with are about to change."""
         self._kept.clear()
+        self._pool = None
+
+    def record(self, body: Body) -> Body | None:
+        """``body`` as a graph; ``None``, with a warning, where it cannot be one."""
+        if self._stream is None:
+            self._stream = new_stream(self.device)
+        if self._pool is None:
+            self._pool = new_pool()
+        try:
+            with _ONE:
+                run = record(body, self.device, self._stream, self._pool)
+        except RuntimeError as error:  # a kernel that cannot be recorded: slower, never different
+            self._pool = None
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(f"running without a CUDA graph: {why}", stacklevel=4)
+            return None
+        self.num_recorded += 1
+        return run
 
 
 class Call:
@@ -65,40 +90,57 @@ class Call:
 
     def run(self) -> None:
         if self._runs == _TRIALS and self._graphs.device.type == "cuda":
-            self._record()
+            run = self._graphs.record(self._run)
+            if run is not None:
+                self._run, self.recorded = run, True
         self._runs += 1
         self._run()
 
-    def _record(self) -> None:
-        graphs = self._graphs
-        if graphs.pool is None:
-            graphs.pool = new_pool()
-        try:
-            self._run = record(self._run, graphs.device, graphs.pool)
-            self.recorded = True
-            graphs.num_recorded += 1
-        except RuntimeError as error:  # a kernel that cannot be recorded: slower, never different
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(f"running without a CUDA graph: {why}", stacklevel=3)
+
+class Unwatched(TorchDispatchMode):
+    """Refuses operations that look at a value, which a recording could not look at again."""
+
+    _LOOKS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refused = func.overloadpacket.__name__ in self._LOOKS
+        out = None if refused else func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.device.type == "cpu":
+            refused = any(isinstance(a, torch.Tensor) and a.device.type != "cpu" for a in args)
+        if refused:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        return out
 
 
 def new_pool() -> Any:
-    """Memory that graphs share: they run one after another, and keep nothing in it between runs."""
+    """Memory for what recorded bodies make and forget."""
     return torch.cuda.graph_pool_handle()
 
 
-def record(body: Body, device: torch.device, pool: Any) -> Body:
-    """``body`` as a CUDA graph."""
+def new_stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
+
+
+def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
+    """``body`` as a CUDA graph.
+
+    Raises:
+        RuntimeError: it cannot be recorded.
+    """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):
-        current, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):  # libraries make their workspaces, once a stream
-            body()
-        current.wait_stream(aside)
-        # Another thread may allocate meanwhile: its calls are no part of this recording.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            body()
+        stream.wait_stream(torch.cuda.current_stream())
+        # The outer context gives the thread its stream back, whatever the recording does.
+        with torch.cuda.stream(stream):
+            with Unwatched():  # once more, on that stream: libraries make their workspaces
+                body()
+            # Another thread may allocate meanwhile: its calls are no part of this recording.
+            capture = torch.cuda.graph(
+                graph, pool=pool, stream=stream, capture_error_mode="thread_local"
+            )
+            with capture:
+                body()
+        torch.cuda.current_stream().wait_stream(stream)
 
     def replay() -> None:
         with torch.cuda.device(device):

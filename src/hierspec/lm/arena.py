@@ -44,12 +44,12 @@ class Arena:
         elif end > self.capacity:
             self.grow(end)
         row = min(self._free)
-        self._free.remove(row)
         # Stale numbers weigh nothing, but a NaN would: 0 · NaN is NaN.
         with torch.inference_mode():
             self.cache[:, row].zero_()
             for edge in self.edges:
                 edge[row].zero_()
+        self._free.remove(row)
         state = State(None, 0, [0] * self._segments, [], row)
         self._show(state)
         self._states.add(state)
@@ -61,21 +61,24 @@ class Arena:
         self._move(self._rows, end)
 
     def _move(self, rows: int, end: int) -> None:
+        backend = self.forward.backend
         capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
-        backend, old, edges = self.forward.backend, self.cache, self.edges
+        capacity = min(capacity, max(backend.max_length, end, self.capacity))
         self.moved()
         with torch.inference_mode():
-            self.cache = self.forward.new_arena(rows, capacity + 1)
+            cache = self.forward.new_arena(rows, capacity + 1)
             shape = (rows, capacity + 1, backend.hidden_size)
-            self.edges = [
+            edges = [
                 torch.zeros(shape, dtype=backend.dtype, device=backend.device)
                 for _ in range(self._segments)
             ]
             if self._rows:
                 held = slice(self.capacity)
-                self.cache[:, : self._rows, :, held] = old[:, :, :, held]
-                for new, edge in zip(self.edges, edges, strict=True):
-                    new[: self._rows, held] = edge[:, held]
+                cache[:, : self._rows, :, held] = self.cache[:, :, :, held]
+                for new, old in zip(edges, self.edges, strict=True):
+                    new[: self._rows, held] = old[:, held]
+        # All or nothing: where memory ran out above, everybody goes on with what there was.
+        self.cache, self.edges = cache, edges
         self._free.extend(range(self._rows, rows))
         self._rows, self.capacity = rows, capacity
         for state in self._states:

@@ -163,7 +163,10 @@ class LeanBackend:
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
         groups = self.shape.num_heads // self.shape.num_kv_heads
-        return _Seen(first, mask if groups == 1 else mask.repeat(groups, 1))
+        if groups > 1:
+            mask = mask.repeat(groups, 1)
+        # Kernels of accelerators want rows that begin at aligned addresses; a slice's do not.
+        return _Seen(first, mask if self.device.type == "cpu" else mask.contiguous())
 
     def _causal(self, n: int, start: int) -> torch.Tensor:
         """[n, start + n]: 0 up to column start + r in row r, −∞ beyond; not to be written to.
@@ -173,11 +176,12 @@ class LeanBackend:
         """
         if n > _MASK_ROWS:
             return self._new_mask(n, start)
-        most = self._mask.shape[1] - _MASK_ROWS  # the latest start it is good for
+        mask = self._mask  # another thread may put a longer one there
+        most = mask.shape[1] - _MASK_ROWS  # the latest start it is good for
         if start > most:
             most = max(_FIRST_ROTATIONS, 1 << start.bit_length())
-            self._mask = self._new_mask(_MASK_ROWS, most)
-        return self._mask[:n, most - start : most + n]
+            self._mask = mask = self._new_mask(_MASK_ROWS, most)
+        return mask[:n, most - start : most + n]
 
     def _new_mask(self, n: int, start: int) -> torch.Tensor:
         size, dtype = (n, start + n), self.attention_dtype
@@ -191,11 +195,12 @@ class LeanBackend:
 
     def rotations_to(self, end: int) -> torch.Tensor:
         """[at least ``end``, 1, D / 2] complex, by position."""
-        if end > len(self._rotations):
+        table = self._rotations
+        if end > len(table):
             length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
-            self._rotations = rotations(self.config, length).to(self.device, kind)[:, None]
-        return self._rotations
+            self._rotations = table = rotations(self.config, length).to(self.device, kind)[:, None]
+        return table
 
 
 class _Loader:

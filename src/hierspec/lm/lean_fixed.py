@@ -69,7 +69,8 @@ class FixedForward:
         # Query heads that share keys become rows of one head, as in the ordinary forward.
         q = x[:, : self.heads].reshape(batch, self.kv_heads, -1, size)
         out = F.scaled_dot_product_attention(q, keys, values, mask)
-        out = out.view(batch, self.heads, n, size).transpose(1, 2)
+        # Not a view: some kernels hand out other strides than they were given.
+        out = out.reshape(batch, self.heads, n, size).transpose(1, 2)
         return out.reshape(batch * n, -1).to(self.backend.weight_dtype)
 
     def head(self, h: Tensor) -> Tensor:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class Batch:
     """Drafts to verify together.
 
+    Padding holds anything, laws of other drafts among it, and must decide nothing: a rule gives it
+    h = 0.
+
     Attributes:
         p: [B, n+1, V] the verifier's laws. Rows past a draft's end + 1 are padding.
         q: [B, n, V] the laws the draft tokens were drawn from. Rows past the end are padding.

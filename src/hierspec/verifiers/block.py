@@ -63,7 +63,7 @@ def prefix_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
     """w_0..w_n of one draft, as :func:`ratios.capped` gives them, without tensors."""
     w, log_w = [1.0], 0.0
     for p, q in zip(p_x, q_x, strict=True):
-        if p <= 0.0:
+        if not p > 0.0:  # NaN too: min(0.0, nan) is 0.0
             log_w = -math.inf
         elif q > 0.0:
             log_w = min(0.0, log_w + math.log(p) - math.log(q))

@@ -84,17 +84,13 @@ class Leading(Verifier):
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
     """The ``m`` best tokens of each row [..., V] → ids [..., min(m, V)]; ties: lower id first."""
     m = min(m, scores.shape[-1])
-    if scores.device.type != "cpu":  # a stable sort asks the host nothing
-        return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
-    best = scores.topk(m, dim=-1)
-    lowest = best.values[..., -1:]
-    if bool(((scores >= lowest).sum(-1) == m).all()):
-        return best.indices
-    # `topk` settles ties as it likes: take what is above the tie, then the first ones of it.
-    above, level = scores > lowest, scores == lowest
-    room = m - above.sum(-1, keepdim=True)
-    chosen = above | (level & (level.cumsum(-1) <= room))
-    return chosen.nonzero()[:, -1].reshape(*scores.shape[:-1], m)
+    if scores.device.type == "cpu":
+        best = scores.topk(m, dim=-1)
+        lowest = best.values[..., -1:]
+        if bool(((scores >= lowest).sum(-1) == m).all()):
+            return best.indices
+    # `topk` settles ties as it likes; a stable sort does not, and asks the host nothing.
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
 
 
 LEADING = register(Leading())

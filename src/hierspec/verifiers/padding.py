@@ -10,14 +10,14 @@ import torch
 
 from ..dice import Dice
 from ..graphs import upload
-from ..laws import DenseLaws, Laws, MixedLaws
+from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws
 from ..types import Proposal
 from .base import Batch
 
 if TYPE_CHECKING:
     from ..hierarchy import Verify
 
-_LARGEST = 1 << 28  # bytes of a shape's tensors; larger ones are not kept from call to call
+_LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept from call to call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,12 +60,13 @@ class Form(NamedTuple):
         return rows * self.width * self.dtype.itemsize <= _LARGEST
 
     def empty(self) -> Batch:
-        """Zeros; every row is a draft of no tokens."""
+        """Laws that say token 0; every row is a draft of no tokens."""
         rows, n, width, scores, dtype, device = self
         p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
+        p[..., 0] = 1.0
         tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
         lengths = torch.zeros(rows, dtype=torch.long, device=device)
-        return Batch(p, p.new_zeros(rows, n, width), tokens, lengths, p.clone() if scores else None)
+        return Batch(p, p[:, :n].clone(), tokens, lengths, p.clone() if scores else None)
 
 
 def side_by_side(cases: Sequence[Case], form: Form) -> Batch:
@@ -96,12 +97,27 @@ def fill(batch: Batch, cases: Sequence[Case]) -> None:
     upload(batch.lengths, [len(draft) for draft in drafts] + [0] * spare)
     upload(batch.tokens, [[*d.tokens] + [0] * (n - len(d)) for d in drafts] + [[0] * n] * spare)
     for b, (case, draft) in enumerate(zip(cases, drafts, strict=True)):
-        batch.p[b, : len(draft) + 1] = case.p.dense(width)
-        if len(draft):
-            batch.q[b, : len(draft)] = draft.laws.dense(width).to(batch.q)
+        _write(batch.p[b, : len(draft) + 1], case.p)
+        _write(batch.q[b, : len(draft)], draft.laws)
         if batch.scores is not None:
             assert case.scores is not None, "scores for all drafts of a batch, or for none"
             batch.scores[b, : len(draft) + 1] = widened(case.scores, width)
+
+
+def _write(out: torch.Tensor, laws: Laws) -> None:
+    """Laws into as many rows ``out`` [n, V], without waiting for the device they are on."""
+    row = 0
+    for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
+        rows = out[row : row + len(part)]
+        row += len(part)
+        if not len(part):
+            continue
+        if isinstance(part, OneHotLaws):  # as dense rows they would be made on the CPU
+            ids = torch.empty(len(part), 1, dtype=torch.long, device=out.device)
+            upload(ids, [[i] for i in part.ids])
+            rows.zero_().scatter_(1, ids, 1.0)
+        else:
+            rows.copy_(part.dense(out.shape[1]), non_blocking=True)
 
 
 def widened(scores: torch.Tensor, width: int) -> torch.Tensor:

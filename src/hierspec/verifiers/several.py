@@ -139,7 +139,8 @@ def probability(f: torch.Tensor, token: int) -> float:
 
 def ratio(p_x: float, q_x: float) -> float:
     """min(1, p/q); a token that its drafter calls impossible is kept if the verifier can say it."""
-    return min(1.0, p_x / q_x) if q_x > 0.0 else float(p_x > 0.0)
+    # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
+    return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)
 
 
 # --- verdicts

@@ -235,7 +235,8 @@ def _padded(cases: list[Case], graphs: Graphs | None = None) -> list[Verdict]:
     for b, (case, (tau, token, mass)) in enumerate(
         zip(cases, decided.found.tolist(), strict=False)
     ):
-        chosen = None if _drops_bonus(case, int(tau)) else checked(token, mass)
+        following = checked(token, mass)
+        chosen = None if _drops_bonus(case, int(tau)) else following
         laws = case.p if decided.reported is None else DenseLaws(decided.reported[b])
         verdicts.append(_emit(case, int(tau), chosen, laws))
     return verdicts
@@ -246,6 +247,10 @@ def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
+    # Where scores are not looked at before (on accelerators), a NaN must not pass for a law.
+    read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
+    sound = ((batch.p[..., 0] >= 0.0) | ~read).all(1, keepdim=True)
+    mass = torch.where(sound, mass, torch.nan)
     found = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
     own = type(rule).reported is Verifier.reported
     return _Decided(found, None if own else rule.reported(batch))
@@ -270,11 +275,12 @@ def _recorded(
 
         return (batch, uniforms, out), body
 
-    call = graphs.get((rule, form), new)
-    batch, uniforms, out = call.tensors
-    fill(batch, cases)
-    upload(uniforms, _in_rows(dice, form))
-    call.run()
+    with torch.inference_mode():  # whoever calls first: static tensors outlive the call
+        call = graphs.get((rule, form), new)
+        batch, uniforms, out = call.tensors
+        fill(batch, cases)
+        upload(uniforms, _in_rows(dice, form))
+        call.run()
     # A copy, because the next decision of this shape writes there.
     return _Decided(out.found, None if out.reported is None else out.reported.clone())
 
