@@ -21,7 +21,8 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
-from hierspec.build import Loaded, build
+from hierspec.build import build
+from hierspec.checkpoints import Loaded
 from hierspec.planner.chain import Chain
 from hierspec.planner.online import OnlineController
 from hierspec.planner.search import Shapes, plan

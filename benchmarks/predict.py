@@ -18,7 +18,8 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
-from hierspec.build import Loaded, build
+from hierspec.build import build
+from hierspec.checkpoints import Loaded
 from hierspec.planner.chain import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import Shapes, plan

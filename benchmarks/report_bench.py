@@ -12,6 +12,13 @@ from hierspec.bench.table import equality, ran, short
 Table = Callable[[list[str], list[list[str]]], str]
 Where = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
+# As hierspec.bench chooses: ``tune`` among configurations, ``judge`` among transformers' methods.
+BEST = (
+    "Best, at each temperature, is the smallest median of ms a token: of transformers' methods, "
+    "and of the single drafts (`branch`, `speculative`), on the prompts measured; of each "
+    "method's configurations, on other prompts. Ratios are paired per prompt: median "
+    "[95 % bootstrap interval]."
+)
 
 
 def title(data: Mapping[str, Any]) -> str:
@@ -28,6 +35,7 @@ def bench(data: dict[str, Any], table: Table, where: Where) -> str:
         *data["notes"],
         f"`{again}`",
         where(data) + f" Floor of plain decoding: {data['floor']['ms_per_token']:.1f} ms a token.",
+        BEST,
     ]
     for cell in data["cells"]:
         parts.append(f"### Temperature {cell['temperature']:g}")
@@ -37,7 +45,8 @@ def bench(data: dict[str, Any], table: Table, where: Where) -> str:
         left = [f"{r['name']} ({r['skipped']})" for r in cell["methods"] if r["skipped"]]
         if left:
             parts.append("Not run: " + "; ".join(left) + ".")
-        parts.append("; ".join(_comparisons(records)) + ".")
+        if found := _comparisons(records):
+            parts.append("; ".join(found) + ".")
     if data["file"] == "bench-eps-0.2.json":
         parts += [
             f"![{name}]({PICTURES}/{stem}.svg)"
@@ -94,8 +103,7 @@ def _number(value: float | None) -> str:
 
 
 def _comparisons(records: list[Any]) -> list[str]:
-    """Paired per prompt: chains of all drafts, and the plan, against the best single draft: the
-    one of the smallest median."""
+    """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
     named = {record["name"]: record for record in records}
     out = []
     singles = [named[name] for name in ("branch", "speculative") if name in named]
@@ -105,7 +113,7 @@ def _comparisons(records: list[Any]) -> list[str]:
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
                 out.append(
-                    f"{name} over the best single draft ({single['name']}, the smaller median) "
+                    f"{name} over the best single draft ({single['name']}) "
                     f"{found['median']:.2f}× [{found['low95']:.2f}, {found['high95']:.2f}]"
                 )
     return out
@@ -139,7 +147,7 @@ def batch(data: dict[str, Any], table: Table, where: Where) -> str:
             "## Eight sequences together",
             f"`python benchmarks/batch.py --prompts humaneval.jsonl`: {data['target']}, prompts of "
             "different lengths, wall time with the reading of the prompts; each batch size with "
-            "the best budgets of the same grid, found on other prompts.",
+            "the best budgets of the same grid: the least time a token, on other prompts.",
             where(data),
             table(head, rows),
         ]

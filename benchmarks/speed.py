@@ -20,7 +20,8 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
-from hierspec.build import Loaded, build
+from hierspec.build import build
+from hierspec.checkpoints import Loaded
 from hierspec.lm.weights import hf_model
 from hierspec.zoo import registry
 

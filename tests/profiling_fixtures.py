@@ -7,7 +7,7 @@ import pytest
 from profiling_cases import PROMPTS, SMALL, V, save_model
 
 from hierspec import TargetConfig
-from hierspec.build import Loaded
+from hierspec.checkpoints import Loaded
 from hierspec.drafters.ngram import NgramModel
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,52 +272,6 @@ def test_prompts_to_warm_up_on_need_room_for_the_text_too(tmp_path, capsys):
     argv += ["--num-prompts", "1", "--tune-prompts", "1", "--tune-tokens", "4"]
     assert cli.run([*argv, "--max-new-tokens", "90"]) == 2
     assert "with 90 more" in capsys.readouterr().err
-
-
-def test_overwriting_measures_the_profile_anew_too(monkeypatch, tmp_path, capsys):
-    def interrupt(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Bench, "run", interrupt)
-    path, profile = tmp_path / "r.json", tmp_path / "r.profile.json"
-    argv = ["bench", "--target", "zoo:small", "--methods", "plain", "-o", str(path)]
-    for more, stays in (([], True), (["--overwrite"], False)):
-        profile.write_text("{}")
-        assert cli.run([*argv, *more]) == 130
-        assert profile.exists() == stays
-    assert "without --overwrite goes on" in capsys.readouterr().err
-
-
-def test_an_interruption_says_how_to_go_on(monkeypatch, tmp_path, capsys):
-    def interrupt(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Bench, "run", interrupt)
-    argv = ["bench", "--target", "zoo:small", "--methods", "plain"]
-    assert cli.run([*argv, "-o", str(tmp_path / "r.json")]) == 130
-    assert "same command goes on" in capsys.readouterr().err
-    assert json.loads((tmp_path / "r.json").read_text())["finished"] is False
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_interruption_while_drawing_loses_nothing(kept, written, monkeypatch, tmp_path, capsys):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    report = tmp_path / "a page.html"
-    shown = ["--report", str(report)]
-    monkeypatch.setattr("hierspec.bench.page.write", interrupt)
-    if kept:
-        assert cli.run(["bench", "--from", str(written), *shown]) == 130
-        again = shlex.join(["hierspec", "bench", "--from", str(written), *shown])
-        assert f"the results are in {written}; {again} shows them" in capsys.readouterr().err
-    else:
-        monkeypatch.setattr(Bench, "run", lambda self: None)
-        argv = ["bench", "--target", "zoo:small", "--methods", "plain", *shown]
-        assert cli.run(argv) == 130
-        err = capsys.readouterr().err
-        assert "-o FILE keeps them" in err
-        assert "bug" not in err
 
 
 def test_the_list_names_every_preset(capsys):

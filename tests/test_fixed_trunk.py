@@ -269,7 +269,7 @@ def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
 
     χ² over two tokens; a sound hierarchy fails one seed in ten thousand, and the seed is fixed.
     """
-    monkeypatch.setattr("hierspec.build.trunk_for", lambda *args, **_: FixedTrunk(*args))
+    monkeypatch.setattr("hierspec.level_models.trunk_for", lambda *args, **_: FixedTrunk(*args))
     params = SamplingParams(temperature=1.0, top_k=4)
     plain = built(tiny_family, {"levels": []}, "cpu")
     law = joint_law(plain, PROMPTS[0], params, 2)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from .build import Built, Loaded, build, flat, load_tokenizer
+from .build import Built, build, flat
+from .checkpoints import Loaded, load_tokenizer
 from .config import DraftModelConfig, HierarchyConfig, NgramTableConfig
 from .engine import Hierarchy
 from .params import SamplingParams

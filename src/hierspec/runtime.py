@@ -7,7 +7,6 @@ target call serves everybody. Rows are ragged; sequences may join or leave betwe
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence as Seq
@@ -15,27 +14,19 @@ from typing import Any
 
 import torch
 
-from . import drafting
+from . import checking, drafting
 from .drafters.ngram_pool import NgramPool, teach
 from .drafters.prompt_lookup import PromptLookup
-from .hierarchy import (
-    Concatenate,
-    Draft,
-    Node,
-    Verify,
-    verified,
-    walk,
-)
+from .hierarchy import Concatenate, Draft, Node, Verify, verified, walk
 from .laws import DenseLaws, Laws, OneHotLaws, draw
 from .lm.adaptive_exit import AdaptiveExit
 from .lm.base import Context, Query
 from .metrics import LevelStats, Metrics
-from .sampling import Job, laws, logprobs, signals
+from .sampling import Job, laws
 from .sequences import Sequence, Task
 from .several_drafts import draft_several
 from .trace import Tracer, event_of
 from .types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
-from .verifiers.several import alternatives, verify_several
 from .verifiers.verify import verify_batch
 
 
@@ -179,9 +170,15 @@ class Runtime:
 
     def _check(self, node: Verify, group: list[Task]) -> list[Verdict]:
         drafts = [task.request.draft for task in group]  # type: ignore[union-attr]
+        is_root = node.index == self.root.index
         if any(draft.others for draft in drafts):
-            verdicts, parts, chosen = self._check_several(node, group, drafts)
-            return self._finished(node, group, chosen, verdicts, parts)
+
+            def score(tasks: list[Task], tokens: list[tuple[int, ...]], numbers: list[int]):
+                return self._score(node, tasks, tokens, True, numbers)
+
+            found = checking.check_several(node, group, drafts, score, self.metrics)
+            verdicts, parts, chosen = found
+            return checking.finished(node, group, chosen, verdicts, parts, self.metrics, is_root)
         scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
         parts = scores.split(counts)
         began = time.perf_counter()
@@ -194,64 +191,9 @@ class Runtime:
             self._graphs,
         )
         self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
-        if self._pools and node.index == self.root.index:
+        if self._pools and is_root:
             teach(self._pools, group, drafts, p, verdicts)
-        return self._finished(node, group, drafts, verdicts, list(parts))
-
-    def _check_several(
-        self, node: Verify, group: list[Task], drafts: list[Proposal]
-    ) -> tuple[list[Verdict], list[torch.Tensor], list[Proposal]]:
-        """All drafts of all sequences in one call → verdicts; rows and draft they chose."""
-        rows: list[tuple[Task, tuple[int, ...], int]] = []
-        places: list[list[int]] = []  # per task and draft, its query; equal drafts share one
-        for task, draft in zip(group, drafts, strict=True):
-            mine: dict[tuple[int, ...], int] = {}
-            for number, one in enumerate(alternatives(draft)):
-                if one.tokens not in mine:
-                    mine[one.tokens] = len(rows)
-                    rows.append((task, one.tokens, number))
-            places.append([mine[one.tokens] for one in alternatives(draft)])
-        tasks, tokens, numbers = ([row[i] for row in rows] for i in range(3))
-        scores, p, counts = self._score(node, tasks, tokens, True, numbers)  # type: ignore[arg-type]
-        split = scores.split(counts)
-        verdicts, parts, chosen = [], [], []
-        began = time.perf_counter()
-        for task, draft, at in zip(group, drafts, places, strict=True):
-            several = alternatives(draft)
-            found = verify_several(node, several, [p[i] for i in at], task.sequence.dice)
-            verdicts.append(found.verdict)
-            parts.append(split[at[found.draft]])
-            chosen.append(several[found.draft])
-            for j, other in enumerate(several):
-                if j != found.draft:
-                    self.metrics.levels[other.owners[0]].num_draft_tokens += len(other)
-        self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
-        return verdicts, parts, chosen
-
-    def _finished(
-        self,
-        node: Verify,
-        group: list[Task],
-        drafts: list[Proposal],
-        verdicts: list[Verdict],
-        parts: list[torch.Tensor],
-    ) -> list[Verdict]:
-        """Verdicts counted, with their signals and log-probabilities from the rows ``parts``."""
-        is_root = node.index == self.root.index
-        self.metrics.target_calls += is_root
-        for i, (task, draft, verdict) in enumerate(zip(group, drafts, verdicts, strict=True)):
-            self._count(draft, verdict)
-            task.sequence.target_calls += is_root
-            emitted = verdict.emitted
-            if node.window.signal is not None:
-                rows = parts[i][: len(emitted)]
-                values = tuple(signals(rows, emitted.tokens, node.window.signal))
-                emitted = dataclasses.replace(emitted, signals=values)
-                verdicts[i] = verdict = dataclasses.replace(verdict, emitted=emitted)
-            if is_root and task.sequence.want_logprobs:
-                values = tuple(logprobs(parts[i][: len(emitted)], emitted.tokens))
-                verdicts[i] = dataclasses.replace(verdict, logprobs=values)
-        return verdicts
+        return checking.finished(node, group, drafts, verdicts, parts, self.metrics, is_root)
 
     def _rows(self, node: Node, group: list[Task]) -> list[Laws]:
         _, rows, _ = self._score(node, group, [()] * len(group), False)
@@ -277,17 +219,6 @@ class Runtime:
 
     def _token(self, law: Laws, sequence: Sequence) -> int:
         return self._tokens([law], [sequence])[0]
-
-    def _count(self, draft: Proposal, verdict: Verdict) -> None:
-        """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
-        start = 0
-        while start < len(draft):
-            end = start + 1
-            while end < len(draft) and draft.owners[end] == draft.owners[start]:
-                end += 1
-            kept = min(max(verdict.num_accepted - start, 0), end - start)
-            self.metrics.levels[draft.owners[start]].observe(end - start, kept, start)
-            start = end
 
     def _record(
         self, tracer: Tracer, task: Task, answer: Any, began: float, seconds: float

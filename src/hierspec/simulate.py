@@ -1,8 +1,8 @@
 """The simulated interpreter: latency without models, from acceptances and costs.
 
-It drives the same coroutines as the runtime. A check keeps draft tokens as long as its
-*acceptance source* says so (coin flips with given rates, or recorded outcomes), and every call
-costs what the cost function says. This is how P1's latency formula and the planner's exact model
+It drives the same coroutines as the runtime. A check keeps draft tokens as long as its acceptance
+source says so (:mod:`hierspec.acceptances`), and every call costs what its price is
+(:mod:`hierspec.call_prices`). This is how P1's latency formula and the planner's exact model
 are checked against the algorithm itself [P1 Table 5; MATH §4].
 
 ``model`` of a node is a number here: its row in the rates and costs.
@@ -11,12 +11,14 @@ are checked against the algorithm itself [P1 Table 5; MATH §4].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
+from .acceptances import Acceptances, CoinFlips, Recorded
+from .call_prices import ByCall, Cost, Prices
 from .control import Controller, Steering, initial_window_states
 from .hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
 from .laws import OneHotLaws
@@ -24,71 +26,21 @@ from .trace import Tracer, event_of
 from .types import Check, Proposal, Propose, Verdict
 from .verifiers import base as verifiers
 
-Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
+__all__ = [
+    "Acceptances",
+    "CoinFlips",
+    "Cost",
+    "Lengths",
+    "LevelCount",
+    "Prices",
+    "Recorded",
+    "Simulation",
+    "chain",
+    "simulate",
+]
+
 Lengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
 _UNLIMITED = 1 << 30
-
-
-@runtime_checkable
-class Prices(Protocol):
-    """What calls cost where that depends on more than the model; in ms."""
-
-    def draft(self, model: int, n: int) -> float:
-        """``n`` tokens drafted one by one, all together."""
-        ...
-
-    def check(self, drafter: int | None, model: int, n: int) -> float:
-        """One call on ``n`` tokens that ``drafter`` handed up; ``None``: on none, plain decoding.
-
-        Of tokens of several models the drafter is the largest, as the planner prices it.
-        """
-        ...
-
-
-class Acceptances(Protocol):
-    """How many draft tokens ``model`` keeps; ``owners`` are the models whose laws they are from."""
-
-    def kept(self, model: int, owners: Sequence[int]) -> int: ...
-
-
-class CoinFlips:
-    """Independent acceptances: token i is kept with probability ``rates[owner][model]``.
-
-    Args:
-        rates: [K, K] acceptance rates α of the row's tokens by the column's model.
-    """
-
-    def __init__(self, rates: Sequence[Sequence[float]], seed: int = 0) -> None:
-        self.rates = rates
-        self._random = np.random.Generator(np.random.Philox(seed))
-        self._block: list[float] = []
-
-    def kept(self, model: int, owners: Sequence[int]) -> int:
-        for i, owner in enumerate(owners):
-            if not self._block:
-                self._block = self._random.random(4096).tolist()
-            if not self._block.pop() < self.rates[owner][model]:
-                return i
-        return len(owners)
-
-
-class Recorded:
-    """Outcomes of single tests, replayed in order and over again, per (owner, model)."""
-
-    def __init__(self, outcomes: Mapping[tuple[int, int], Sequence[bool]]) -> None:
-        self._outcomes = {pair: list(seen) for pair, seen in outcomes.items()}
-        self._at = dict.fromkeys(self._outcomes, 0)
-
-    def kept(self, model: int, owners: Sequence[int]) -> int:
-        for i, owner in enumerate(owners):
-            pair = (owner, model)
-            if not self._outcomes.get(pair):
-                raise ValueError(f"no recorded acceptances of model {owner}'s tokens by {model}")
-            at = self._at[pair]
-            self._at[pair] = (at + 1) % len(self._outcomes[pair])
-            if not self._outcomes[pair][at]:
-                return i
-        return len(owners)
 
 
 @dataclass(slots=True)
@@ -166,7 +118,7 @@ def simulate(
                 f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
                 "which a simulation has none of"
             )
-    prices = costs if isinstance(costs, Prices) else _ByCall(costs)
+    prices = costs if isinstance(costs, Prices) else ByCall(costs)
     run = _Run(root, acceptances, prices, tracer, controller, catch_up, lengths)
     steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
     per_round: list[tuple[float, int]] = []
@@ -271,19 +223,6 @@ class _Run:
         level = self.levels[node.index]
         level.calls += calls
         level.milliseconds += price
-
-
-class _ByCall:
-    """A price per call of each model, or per call and tokens scored in it."""
-
-    def __init__(self, costs: Sequence[float] | Cost) -> None:
-        self.cost = costs if callable(costs) else lambda model, _: costs[model]
-
-    def draft(self, model: int, n: int) -> float:
-        return n * self.cost(model, 1)
-
-    def check(self, drafter: int | None, model: int, n: int) -> float:
-        return self.cost(model, n + 1)
 
 
 def _drafter(below: Node | None) -> int | None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..build import Loaded, build
+from ..build import build
+from ..checkpoints import Loaded
 from ..config import HierarchyConfig, TargetConfig
 from ..engine import Hierarchy
 from .runs import Request, Run, Unavailable

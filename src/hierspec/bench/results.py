@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,13 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}; measure again") from None
     return data
+
+
+def is_finished(path: Path) -> bool:
+    """Is there a bench in this file, and does it lack nothing?"""
+    with contextlib.suppress(ValueError):
+        return path.is_file() and read(path)["finished"]  # a pipe would keep a reader waiting
+    return False
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,15 @@ from ..checks import temperature as check_temperature
 from ..config import TargetConfig
 from ..presets import shipped_drafts
 from ..threads import use as use_threads
-from .bench_options import Options, check_from, check_outputs, profile_path, to_go_on, to_show_again
+from .bench_options import (
+    Options,
+    check_from,
+    check_outputs,
+    nothing_measured,
+    profile_path,
+    to_go_on,
+    to_show_again,
+)
 from .bench_show import say, show, show_list
 from .profile import progress
 
@@ -34,9 +42,10 @@ _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
 @dataclass(slots=True)
 class _Interrupted:
-    """What is to be said where the user cuts it short now."""
+    """What is to be said where the user cuts it short now; found out when it happens, because the
+    file may have been finished a moment ago."""
 
-    how: str = "nothing was measured"
+    how: Callable[[Options], str] = nothing_measured
 
 
 def run(options: Options) -> int:
@@ -49,7 +58,7 @@ def run(options: Options) -> int:
     try:
         return _run(options, interrupted)
     except KeyboardInterrupt:
-        say(Console(stderr=True), f"interrupted: {interrupted.how}")
+        say(Console(stderr=True), f"interrupted: {interrupted.how(options)}")
         return 130
 
 
@@ -62,7 +71,7 @@ def _run(options: Options, interrupted: _Interrupted) -> int:
     check_outputs(options)
     if options.from_file is not None:
         data = files.read(options.from_file)
-        interrupted.how = to_show_again(options)
+        interrupted.how = to_show_again
         tokenizer, asked = None, ()
         if options.spec_bench is not None:
             asked = _asked(options, data["settings"])
@@ -101,8 +110,10 @@ def _run(options: Options, interrupted: _Interrupted) -> int:
     notes = Console(stderr=True)
     with locked(options.output):
         data = files.resume(options.output, fresh, options.overwrite)
+        if data is not fresh:
+            interrupted.how = to_go_on
         tokenizer = _measure(options, settings, entries, prompts, data, notes, interrupted)
-    interrupted.how = to_show_again(options)
+    interrupted.how = to_show_again
     if options.output is not None:
         say(notes, f"written to {options.output}")
     return show(data, options, tokenizer, prompts.asked)
@@ -134,7 +145,7 @@ def _measure(
         longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
         tuning = _token_ids(models, prompts.tuning, longest)
         _begin(options, data)
-        interrupted.how = to_go_on(options)
+        interrupted.how = to_go_on
         models.planning = Planning(
             models,
             prompts.tuning,
@@ -219,7 +230,7 @@ def _notes(options: Options, prompts: Prompts) -> list[str]:
 
 def _tokenizer(target: str) -> Any:
     """The target's, without its weights."""
-    from ..build import load_tokenizer
+    from ..checkpoints import load_tokenizer
     from ..zoo import registry
 
     return load_tokenizer(registry.resolve(target) if target.startswith("zoo:") else target)

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bench.results import is_finished
 from ..files import probe, probe_folder
 
 
@@ -77,9 +78,16 @@ def profile_path(options: Options) -> Path | None:
     return options.output and options.output.with_suffix(".profile.json")
 
 
+def nothing_measured(options: Options) -> str:
+    return "nothing was measured"
+
+
 def to_go_on(options: Options) -> str:
+    """How to measure what is missing; as :func:`to_show_again` where nothing is."""
     if options.output is None:
         return "-o FILE keeps it"
+    if is_finished(options.output):  # the same command would be refused
+        return to_show_again(options)
     same = "the same command without --overwrite" if options.overwrite else "the same command"
     return f"{same} goes on where it was"
 
@@ -95,4 +103,6 @@ def to_show_again(options: Options) -> str:
             words += [f"--{name.replace('_', '-')}", str(value)]
     if options.spec_bench is not None and options.prompts is not None:
         words += ["--prompts", str(options.prompts)]
+    if options.as_json:
+        words.append("--json")
     return f"the results are in {path}; {shlex.join(words)} shows them"

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import write_whole
 from ..timeline import chrome, html, read, stories, svg
 from ..timeline.style import Texts
 
@@ -31,6 +32,8 @@ def run(options: Options) -> int:
         raise ValueError("--sequence goes with .svg: the other forms show every sequence")
     if options.output.resolve() == options.trace.resolve():
         raise ValueError(f"{options.output} is the trace itself: choose another output")
+    if not (folder := options.output.parent).is_dir():
+        raise ValueError(f"cannot write {options.output}: there is no folder {folder}")
     events = read(options.trace)
     texts = None if options.tokenizer is None else load_texts(options.tokenizer)
     if ending == ".svg":
@@ -39,10 +42,7 @@ def run(options: Options) -> int:
         out = html(events, texts)
     else:
         out = json.dumps(chrome(events, texts)) + "\n"
-    try:
-        options.output.write_text(out, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"cannot write {options.output}: {error.strerror}") from None
+    write_whole(options.output, out, "the timeline")
     found = stories(events)
     calls = sum(len(story.calls) for story in found)
     many = "1 sequence" if len(found) == 1 else f"{len(found)} sequences"
@@ -56,7 +56,7 @@ def load_texts(model: str) -> Texts:
     Raises:
         ValueError: there is no tokenizer.
     """
-    from ..build import load_tokenizer
+    from ..checkpoints import load_tokenizer
     from ..zoo import registry
 
     tokenizer = load_tokenizer(registry.resolve(model) if model.startswith("zoo:") else model)

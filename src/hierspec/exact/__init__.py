@@ -12,7 +12,8 @@ the same line with equal local variables have the same future, so their probabil
 and one of them goes on. And all drafts that await a check at one time are checked as one batch.
 """
 
-from .interpreter import UNLIMITED, ExactInterpreter, Outcome, longest, reach
+from .bounds import UNLIMITED, longest, reach
+from .interpreter import ExactInterpreter, Outcome
 from .output import model_law, output_law
 from .rows import Rows, TableLaws
 

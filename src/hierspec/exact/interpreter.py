@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..hierarchy import Concatenate, Coroutine, Draft, Node, Verify, propose, verified, walk
-from ..types import Check, Draw, Proposal, Propose, Request, Row, States, Verdict
-from ..verifiers.base import Batch, Verifier, law_of_tau
-from ..verifiers.several import alternatives, outcomes
-from .rows import Rows, TableLaws, normalised, row_of
+from ..hierarchy import Coroutine, Draft, Node, Verify, propose, verified, walk
+from ..types import Check, Draw, Proposal, Propose, Request, Row, States
+from .bounds import UNLIMITED, ample, reach
+from .checking import Verdicts, verdicts
+from .models import Models
+from .rows import Rows, TableLaws, normalised
 from .several import several
 from .states import fingerprint, replay, state_of
-
-UNLIMITED = 1 << 30  # a limit that no proposal reaches
 
 
 @dataclass(slots=True)
@@ -55,13 +52,13 @@ class ExactInterpreter:
         self.root = root
         self.vocab_size = vocab_size
         self.rows = Rows(vocab_size)
+        self._models = Models(self.rows)
         self.paths = 0
         self._reach = {node: reach(node) for node in walk(root)}
         self._ample = {node: ample(node) for node in walk(root)}
         self._rounds: dict[Any, list[Outcome]] = {}
         self._proposals: dict[Any, list[Outcome]] = {}
-        self._verdicts: dict[Any, list[tuple[float, Verdict]]] = {}
-        self._laws: dict[tuple[Any, tuple[int, ...]], int] = {}
+        self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
 
     # --- what a node may do
@@ -100,10 +97,10 @@ class ExactInterpreter:
         for _ in range(min(node.budget, limit)):
             grown = []
             for probability, draft in growing:
-                row = self._law(node, context + draft.tokens)
+                row = self._models.law(node, context + draft.tokens)
                 for token in np.flatnonzero(self.rows.rows[row]).tolist():
                     self.paths += 1
-                    step = self._tokens(node, (token,), (row,), (row,))
+                    step = self._models.tokens(node, (token,), (row,), (row,))
                     path = (probability * float(self.rows.rows[row][token]), draft + step)
                     stops = node.window.stops(step.signals, states[node.index])
                     (done if stops else grown).append(path)
@@ -160,7 +157,7 @@ class ExactInterpreter:
             case Check():
                 return self._verdicts[self._check_key(request)]
             case Row(node, pending):
-                return [(1.0, TableLaws(self.rows, (self._law(node, pending),)))]
+                return [(1.0, TableLaws(self.rows, (self._models.law(node, pending),)))]
             case Draw(_, law):
                 row = normalised(law.dense(self.vocab_size)[0].double().numpy())
                 return [(float(row[token]), token) for token in np.flatnonzero(row).tolist()]
@@ -178,126 +175,10 @@ class ExactInterpreter:
                 if key not in self._verdicts:
                     missing.setdefault(request.node, {})[key] = request
         for node, checks in missing.items():
-            for key, check in checks.items():
-                if check.draft.others:
-                    self._verdicts[key] = self._check_several(node, check)
-            single = {key: check for key, check in checks.items() if not check.draft.others}
-            if single:
-                verdicts = self._check(node, list(single.values()))
-                self._verdicts.update(zip(single, verdicts, strict=True))
+            found = verdicts(node, list(checks.values()), self._models)
+            self._verdicts.update(zip(checks, found, strict=True))
 
-    def _check_several(self, node: Verify, check: Check) -> list[tuple[float, Verdict]]:
-        drafts = alternatives(check.draft)
-        ids = [
-            tuple(self._law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
-            for d in drafts
-        ]
-        p: Any = [TableLaws(self.rows, rows) for rows in ids]
-        out = []
-        for chance, stop in outcomes(node.rule, drafts, p):
-            own, tau = ids[stop.draft], stop.num_accepted
-            draft, law = drafts[stop.draft], normalised(stop.law.numpy())
-            nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-            if node.bonus or not 0 < len(draft) == tau:
-                nexts = [(float(law[y]), (y,)) for y in np.flatnonzero(law).tolist()]
-            for share, extra in nexts:
-                rows = own[: tau + len(extra)]
-                emitted = self._tokens(node, draft.tokens[:tau] + extra, rows, rows)
-                out.append((chance * share, Verdict(tau, emitted)))
-        return out
-
-    def _check(self, node: Verify, checks: list[Check]) -> list[list[tuple[float, Verdict]]]:
-        rule, V = node.rule, self.vocab_size
-        lengths = [len(check.draft) for check in checks]
-        n = max(lengths)
-        p_ids = np.zeros((len(checks), n + 1), dtype=int)
-        q_ids = np.zeros((len(checks), n), dtype=int)
-        tokens = np.zeros((len(checks), n), dtype=int)
-        for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
-            draft = check.draft
-            for i in range(length + 1):
-                p_ids[b, i] = self._law(node, check.pending + draft.tokens[:i])
-            if length:
-                q_ids[b, :length] = draft.laws.ids  # type: ignore[union-attr]
-                tokens[b, :length] = draft.tokens
-        table = torch.from_numpy(self.rows.matrix())
-        batch = Batch(
-            table[torch.from_numpy(p_ids)],
-            table[torch.from_numpy(q_ids.ravel())].reshape(len(checks), n, V),
-            torch.from_numpy(tokens),
-            torch.tensor(lengths),
-        )
-        accepted = rule.acceptance(batch)
-        stops = law_of_tau(rule.order, accepted.h).numpy()
-        followers = np.stack(
-            [
-                normalised(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())
-                for t in range(n + 1)
-            ],
-            axis=1,
-        )
-        reported = p_ids
-        if type(rule).reported is not Verifier.reported:
-            given = rule.reported(batch).numpy()
-            reported = np.array([[self.rows.intern(row) for row in rows] for rows in given])
-        return [
-            self._verdicts_of(node, check, stops[b], followers[b], p_ids[b], reported[b])
-            for b, check in enumerate(checks)
-        ]
-
-    def _verdicts_of(
-        self,
-        node: Verify,
-        check: Check,
-        stops: np.ndarray,
-        followers: np.ndarray,
-        own: np.ndarray,
-        reported: np.ndarray,
-    ) -> list[tuple[float, Verdict]]:
-        """Every (τ, next token) of one draft."""
-        out = []
-        own_ids, ids = own.tolist(), reported.tolist()
-        for tau in range(len(check.draft) + 1):
-            if stops[tau] <= 0.0:
-                continue
-            kept = check.draft.tokens[:tau]
-            nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-            if node.bonus or tau < len(check.draft) or tau == 0:
-                row = followers[tau]
-                nexts = [(float(row[y]), (y,)) for y in np.flatnonzero(row).tolist()]
-            for chance, extra in nexts:
-                m = tau + len(extra)
-                emitted = self._tokens(node, kept + extra, tuple(ids[:m]), tuple(own_ids[:m]))
-                out.append((float(stops[tau]) * chance, Verdict(tau, emitted)))
-        return out
-
-    # --- rows
-
-    def _tokens(
-        self, node: Node, tokens: tuple[int, ...], ids: tuple[int, ...], own: tuple[int, ...]
-    ) -> Proposal:
-        """Tokens of ``node`` with laws ``ids``; ``own`` are its model's rows, for its window.
-
-        Who wrote a token first does not bear on any law, so origins are left equal to owners.
-        """
-        whose = (node.index,) * len(tokens)
-        match node.window.signal:  # type: ignore[union-attr]
-            case None:
-                signals = (math.nan,) * len(tokens)
-            case "entropy":
-                signals = tuple(self.rows.entropies[i] for i in own)
-            case "confidence":
-                rows = self.rows.rows
-                signals = tuple(float(rows[i][x]) for i, x in zip(own, tokens, strict=True))
-        return Proposal(tokens, TableLaws(self.rows, ids), whose, whose, signals)  # type: ignore[arg-type]
-
-    def _law(self, node: Node, context: tuple[int, ...]) -> int:
-        model: Any = node.model  # type: ignore[union-attr]
-        context = context[max(len(context) - model.order, 0) :]
-        key = (model, context)
-        if key not in self._laws:
-            self._laws[key] = self.rows.intern(row_of(model, context))
-        return self._laws[key]
+    # --- what tells contexts and states apart
 
     def _settled(self, states: States) -> States:
         """States in which sums that differ by the order of their terms only are one number."""
@@ -308,33 +189,3 @@ class ExactInterpreter:
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._reach[node], 0) :]
-
-
-def reach(node: Node) -> int:
-    """How many of the last tokens can matter to ``node`` and all below it."""
-    return max(n.model.order for n in walk(node) if not isinstance(n, Concatenate))
-
-
-def longest(node: Node | None) -> int:
-    """The most tokens ``node`` can hand up in one proposal."""
-    if node is None:
-        return 0
-    if isinstance(node, Draft):
-        return node.budget
-    if isinstance(node, Concatenate):
-        return node.repeat * sum(longest(part) for part in node.parts)
-    if node.exact_length:
-        return node.budget
-    below = longest(node.below)
-    return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
-
-
-def ample(node: Node | None) -> int:
-    """A limit from which on ``node`` and all below it act as if there were none."""
-    if node is None:
-        return 0
-    if isinstance(node, Draft):
-        return node.budget
-    if isinstance(node, Concatenate):
-        return node.repeat * sum(ample(part) for part in node.parts)
-    return node.budget + ample(node.below)  # its last round starts from budget − 1 tokens

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..control import Controller, report
 from ..types import States
-from .interpreter import UNLIMITED, ExactInterpreter, reach
+from .bounds import UNLIMITED, reach
+from .interpreter import ExactInterpreter
 from .rows import row_of
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hierspec.build import Loaded, build
+from hierspec.build import build
+from hierspec.checkpoints import Loaded
 from hierspec.config import HierarchyConfig, TargetConfig
 from hierspec.profiling import fingerprint
 from hierspec.profiling.texts import builtin

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hierspec.build import load_tokenizer
+from hierspec.checkpoints import load_tokenizer
 from hierspec.files import probe, write_whole
 from hierspec.lm.load import DTYPES, load
 from hierspec.profiling import fingerprint

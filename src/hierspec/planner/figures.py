@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files import write_whole
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -61,9 +63,18 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture, without the date, so that it can be compared and committed."""
-    svg = path.suffix.lower() == ".svg"
-    figure.savefig(path, dpi=150, metadata={"Date": None} if svg else None)
+    """Write the picture, without the date, so that it can be compared and committed.
+
+    Raises:
+        ValueError: it cannot be written; what was there before stays.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    metadata = {"Date": None} if kind == "svg" else None
+
+    def write(target: Path) -> None:  # whose own ending says nothing
+        figure.savefig(target, format=kind, dpi=150, metadata=metadata)
+
+    write_whole(path, write, "the picture")
 
 
 def shortened(name: str, longest: int) -> str:

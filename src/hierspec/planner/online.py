@@ -23,17 +23,14 @@ from dataclasses import dataclass, replace
 
 from ..control import RoundReport, levels_below, plan_of
 from ..hierarchy import Verify
-from ..verifiers.soundness import check
 from ..windows import Counts
 from .account import default_catch_up, spent_ms, worst_ms
-from .belief import Belief, Evidence, predicted, shifted
+from .belief import Belief, Evidence, predicted
 from .chain import Chain
 from .estimates import Estimates
-from .latency import latency
-from .menu import menu
+from .offers import offers
+from .price_list import PriceList
 
-Budgets = tuple[int, ...]
-_KEPT = 4096  # prices for that many beliefs
 _PROMPT = 0.02  # of the plain time of the text to come: so much of reading the prompt is free
 _SPARE = 1.5  # so that one bad round leaves enough for a shorter one
 
@@ -116,11 +113,6 @@ class OnlineController:
         self.margin, self.stake, self.risk = margin, stake, risk
         self.first_wait, self.longest_wait = first_wait, longest_wait
         self.indices = tuple(node.index for node in nodes)
-        self.dropped = frozenset(
-            model
-            for model, node in zip(self.models, nodes, strict=False)
-            if isinstance(node, Verify) and not node.bonus
-        )
         self.pairs = tuple(
             (i, k)
             for n, i in enumerate(self.models)
@@ -128,13 +120,10 @@ class OnlineController:
             if estimates.can_draft(i, k)
         )
         self.root = plan_of(root, [node.budget for node in nodes])
-        found = {
-            b: plan_of(root, b) for b in menu(estimates, self.models, chain.budgets, self.dropped)
-        }
-        found = {budgets: plan for budgets, plan in found.items() if _stands(plan)}
-        self.budgets = tuple(found)
-        self.plans = tuple(found.values())
-        self.chains = tuple(self._chain(budgets) for budgets in self.budgets)
+        found = offers(root, estimates, chain)
+        self.budgets = tuple(one.budgets for one in found)
+        self.plans = tuple(one.plan for one in found)
+        self.chains = tuple(one.chain for one in found)
         self.worst = tuple(worst_ms(estimates, one) for one in self.chains)
         # The account holds what the dearest plan needs.
         self.loss = tuple(ms - estimates.plain_ms for ms in self.worst)
@@ -145,13 +134,11 @@ class OnlineController:
         self.catch_up = tuple(catch_up_ms)
         if len(self.catch_up) != len(nodes):
             raise ValueError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
-        self._pairs_of = [self._used(one) for one in self.chains]
+        self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
         self._predicted = [predicted(estimates, i, k) for i, k in self.pairs]
         alone = [n for n, used in enumerate(self.chains) if len(used.levels) == 2]
         short = [n for n in alone if self.chains[n].budgets[0] <= 2]
         self.trials = tuple(sorted(short, key=lambda n: self.worst[n]))
-        self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
-        self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
 
     # --- the controller's contract
 
@@ -222,7 +209,7 @@ class OnlineController:
         best, least = 0, self.estimates.plain_ms
         for n in range(1, len(self.plans)):
             if self._affordable(n, state):
-                price = self._price(n, shifts)
+                price = self._price_list.price(n, shifts)
                 if price < least:
                     price += self._reading(n, state) / remaining
                 if price < least:
@@ -231,7 +218,7 @@ class OnlineController:
             return best
         if not self._affordable(state.plan, state):
             return best
-        hold = self._price(state.plan, shifts)
+        hold = self._price_list.price(state.plan, shifts)
         return state.plan if least > (1.0 - self.margin) * hold else best
 
     def _tried(self, state: OnlineState) -> OnlineState:
@@ -251,30 +238,6 @@ class OnlineController:
         prompt = max(self._reading(n, state) - written - spare, 0.0)
         return _SPARE * (self.loss[n] + written + prompt) <= state.account
 
-    def _price(self, n: int, shifts: tuple[int, ...]) -> float:
-        """Predicted ms a token, kept for every shift of the plan's own pairs."""
-        row = self._rows.get(shifts)
-        if row is None:
-            if len(self._rows) > _KEPT:
-                self._rows.clear()
-            row = self._rows[shifts] = [None] * len(self.plans)
-        found = row[n]
-        if found is None:
-            found = row[n] = self._priced(n, shifts)
-        return found
-
-    def _priced(self, n: int, shifts: tuple[int, ...]) -> float:
-        used = self._pairs_of[n]
-        key = (n, tuple(shifts[p] for p in used))
-        price = self._prices.get(key)
-        if price is None:
-            if len(self._prices) > 8 * _KEPT:
-                self._prices.clear()  # another thread may do so at any time: nothing is read twice
-            tilt = {self.pairs[p]: shifts[p] * self.belief.step for p in used}
-            tilted = shifted(self.estimates, tilt)
-            price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
-        return price
-
     def _reading(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
         """Ms until all levels of a plan have read the text. The account leaves out the prompt."""
         if not any(state.unread):
@@ -289,30 +252,8 @@ class OnlineController:
     ) -> OnlineState:
         # Pairs that others have replaced drift back to the estimates, or bad luck would be final.
         evidence = [self.belief.faded(one, emitted) for one in state.evidence]
-        for p in self._pairs_of[now]:
+        for p in self._price_list.pairs_of[now]:
             evidence[p] = state.evidence[p]
-        for p, counts in zip(self._pairs_of[now], used, strict=True):
+        for p, counts in zip(self._price_list.pairs_of[now], used, strict=True):
             evidence[p] = self.belief.learnt(evidence[p], self._predicted[p], counts)
         return replace(state, evidence=tuple(evidence))
-
-    def _chain(self, budgets: Budgets) -> Chain:
-        used = [(model, n) for model, n in zip(self.models, budgets, strict=False) if n]
-        models = tuple(model for model, _ in used)
-        return Chain(
-            (*models, self.models[-1]),
-            tuple(n for _, n in used),
-            dropped_bonus=tuple(m for m in models[1:] if m in self.dropped),
-        )
-
-    def _used(self, chain: Chain) -> tuple[int, ...]:
-        """The pairs of a chain, as indices."""
-        return tuple(self.pairs.index(p) for p in zip(chain.levels, chain.levels[1:], strict=False))
-
-
-def _stands(plan: Verify) -> bool:
-    """Whether the rules are sound where leaving levels out has put them."""
-    try:
-        check(plan, allow_lossy=True)
-    except ValueError:
-        return False
-    return True

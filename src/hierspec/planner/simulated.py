@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
+from ..call_prices import Prices
 from ..hierarchy import Concatenate, Draft, Node, Verify
-from ..simulate import LevelCount, Prices, Simulation, simulate
+from ..simulate import LevelCount, Simulation, simulate
 from ..verifiers import base as verifiers
 from .chain import Chain
 from .estimates import Estimates

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..build import Loaded
+from ..checkpoints import Loaded
 from ..config import HierarchyConfig, TargetConfig
 from ..files import probe
 from ..planner.plan import Plan

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import build
+from ..checkpoints import Loaded
 from ..checks import is_number
 from ..config import (
     DraftModelConfig,
@@ -187,7 +188,7 @@ class Pool:
 
 
 def load(
-    target: TargetConfig, candidates: Sequence[Candidate], loaded: build.Loaded | None = None
+    target: TargetConfig, candidates: Sequence[Candidate], loaded: Loaded | None = None
 ) -> Pool:
     """Load the models; one checkpoint is loaded once.
 
@@ -197,7 +198,7 @@ def load(
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"candidate {twice[0]!r} is given twice; leave one out")
-    loaded = loaded or build.Loaded()
+    loaded = loaded or Loaded()
     levels = tuple(candidate.level for candidate in candidates)
     top, views = build.models(target, levels, loaded)
     entrants = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..build import Loaded
+from ..checkpoints import Loaded
 from ..config import HierarchyConfig, TargetConfig
 from ..files import probe
 from . import costs, fingerprint, sizes

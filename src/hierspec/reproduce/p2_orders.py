@@ -7,10 +7,11 @@ formulas and simulations stand side by side. α, β, c and c_s as in
 
 from __future__ import annotations
 
+from ..acceptances import CoinFlips
 from ..planner.chain import Chain
 from ..planner.orders import Ordering, compare, horizontal_speedup, interleaved_speedup
 from ..planner.simulated import root_of
-from ..simulate import CoinFlips, Simulation, simulate
+from ..simulate import Simulation, simulate
 from .tables import Reproduction, Row, Table
 
 ALPHA, BETA, C, C_S, M = 0.8, 0.5, 0.1, 0.1, 4

@@ -1,14 +1,32 @@
-"""Where other engines are reached: importing them, and telling what went wrong in one line."""
+"""Where other engines are reached: what their methods share, importing them, and telling what went
+wrong in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runs import Request, Run, Unavailable
 from .checkpoints import first_line
+
+if TYPE_CHECKING:
+    from ..ours import Models
+
+
+@dataclass(eq=False, repr=False)
+class Peer:
+    """Another engine's way to decode: a :class:`hierspec.bench.runs.Method` once it has ``run``.
+
+    Attributes:
+        models: whose weights it runs on.
+    """
+
+    name: str
+    models: Models
+    configuration: dict[str, Any]
 
 
 def needed(module: str, package: str) -> Any:

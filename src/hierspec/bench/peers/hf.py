@@ -17,7 +17,7 @@ from ...planner.engines import ENGINES
 from ..catalogue import Entry
 from ..runs import Request, Run, Unavailable
 from .checkpoints import exported, quiet, reset_generation
-from .edge import complete, reported
+from .edge import Peer, complete, reported
 
 if TYPE_CHECKING:
     from ..ours import Models
@@ -51,17 +51,12 @@ DYNAMIC = (
 EXITS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2")
 
 
-class TransformersMethod:
+class TransformersMethod(Peer):
     """``generate`` with a configuration as ``hierspec plan --to transformers`` writes it.
 
     Its keys: ``generate`` (arguments), ``assistant_generation_config`` (of the draft model),
     ``target_generation_config``.
     """
-
-    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
-        self.name = name
-        self.models = models
-        self.configuration = configuration
 
     def run(self, prompt: Sequence[int], request: Request) -> Run:
         import torch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..catalogue import Entry
 from ..runs import Request, Run, Unavailable
 from .checkpoints import exported
-from .edge import complete, needed, reported
+from .edge import Peer, complete, needed, reported
 from .gguf_file import unsupported, write_gguf
 from .hf import LOOKUPS
 
@@ -26,13 +26,8 @@ PACKAGE = "llama-cpp-python"
 CONTEXT = 2048  # room for tokens at first; a longer request makes more
 
 
-class LlamaCppMethod:
+class LlamaCppMethod(Peer):
     """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
-
-    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
-        self.name = name
-        self.models = models
-        self.configuration = configuration
 
     def run(self, prompt: Sequence[int], request: Request) -> Run:
         with reported(PACKAGE):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..catalogue import Entry
 from ..runs import Request, Run
 from .checkpoints import exported
-from .edge import complete, needed, reported
+from .edge import Peer, complete, needed, reported
 from .hf import LEVIATHAN, drafting
 
 if TYPE_CHECKING:
@@ -29,13 +29,8 @@ STEPS = {
 }
 
 
-class SequentialMethod:
+class SequentialMethod(Peer):
     """One of ``STEPS``, again and again; what goes beyond the last token asked for is cut."""
-
-    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
-        self.name = name
-        self.models = models
-        self.configuration = configuration
 
     def run(self, prompt: Sequence[int], request: Request) -> Run:
         import torch

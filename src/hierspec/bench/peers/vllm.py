@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..catalogue import Entry
 from ..runs import Request, Run
 from .checkpoints import exported
-from .edge import complete, needed, reported
+from .edge import Peer, complete, needed, reported
 from .hf import LEVIATHAN, draft_models
 
 if TYPE_CHECKING:
@@ -32,13 +32,8 @@ LENGTHS = (3, 5, 7, 10, 14, 20)  # of the largest draft model: our own single dr
 LOOKUPS = ((3, 2), (3, 4), (5, 3), (8, 2), (8, 4), (12, 3))  # tokens copied, longest n-gram matched
 
 
-class VllmMethod:
+class VllmMethod(Peer):
     """One request at a time; ``configuration``: vLLM's ``speculative_config``, or empty."""
-
-    def __init__(self, name: str, models: Models, configuration: dict[str, Any]) -> None:
-        self.name = name
-        self.models = models
-        self.configuration = configuration
 
     def run(self, prompt: Sequence[int], request: Request) -> Run:
         package = needed("vllm", PACKAGE)
