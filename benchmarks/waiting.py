@@ -21,7 +21,7 @@ TARGET, CONTEXT, ROWS = "zoo:large?eps=0.2", 300, (1, 12)
 SETTINGS = {
     "sleep": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
     "spin 1000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"},
-    "spin 4000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "4000"},
+    "spin 6000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "6000"},
     "spin 300000 (the library's own)": {"GOMP_SPINCOUNT": "300000"},
 }
 

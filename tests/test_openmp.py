@@ -44,7 +44,7 @@ def test_only_gnus_runtime_reads_the_spin_count(process, monkeypatch, lines, gnu
     assert openmp.is_gnu() == gnu
     openmp.prepare()
     assert openmp.settings() == (
-        {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+        {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "6000"}
         if gnu
         else {"OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None}
     )
