@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hierspec.drafters.ngram import NgramModel
-from hierspec.lm.base import Context, LanguageModel, Query
+from hierspec.lm.base import Context, Drafter, LanguageModel, Query
+from hierspec.readings import Reading
 
 V = 50
 
@@ -85,6 +86,31 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
         expected = torch.from_numpy(np.log(model.law(context)))
         torch.testing.assert_close(packed[row], expected)
     assert isinstance(model, LanguageModel)
+
+
+@pytest.mark.parametrize("max_order", [1, 2, 4])
+@pytest.mark.parametrize(
+    "reading", [Reading(V, 0.0), Reading(V), Reading(V, 0.7, top_k=9), Reading(V - 3, top_p=0.8)]
+)
+def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, reading) -> None:
+    model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
+    assert isinstance(model, Drafter)
+    texts, counts = [documents[0][:9].tolist(), [5], documents[1][:2].tolist()], [4, 1, 3]
+    rng = np.random.default_rng(8)
+    uniforms = [() if reading.greedy else rng.random(count).tolist() for count in counts]
+    queries = [Query(model.open(), Context(text[:1], tuple(text[1:])), len(text)) for text in texts]
+    drafted = model.draft(queries, counts, 4, reading, uniforms)
+    assert drafted.calls == 4
+    for text, count, dice, tokens, laws in zip(
+        texts, counts, uniforms, drafted.tokens, drafted.laws, strict=True
+    ):
+        so_far = list(text)
+        for i in range(count):
+            picked, law = reading.pick(scores(model, so_far, len(so_far)), dice[i : i + 1])
+            assert torch.equal(law.dense(V)[0], laws.dense(V)[i])
+            so_far += picked
+        assert so_far == text + tokens
+        assert len(laws) == len(tokens) == count
 
 
 def test_unknown_tokens_back_off_to_the_unigram(documents: list[np.ndarray]) -> None:

@@ -91,7 +91,7 @@ class Reading:
         with OneThread(scores.device.type == "cpu" and scores.numel() <= _FEW):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
-        if probs.device.type == "cpu" and not float(probs[:, 0].sum()) >= 0.0:
+        if probs.device.type == "cpu" and not float(probs.numpy()[:, 0].sum()) >= 0.0:
             raise NoLawError(scores)
         return DenseLaws(probs)
 

@@ -17,7 +17,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from hierspec.lm.base import Query, Slot
+from hierspec.lm import ahead
+from hierspec.lm.base import Drafted, Query, Slot
+from hierspec.readings import Reading
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
 UNIGRAM_FLOOR = 0.5  # added to every token's count
@@ -93,14 +95,37 @@ class NgramModel:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Log-probabilities [Σ num_rows, V], float32."""
-        laws = np.empty((sum(query.num_rows for query in queries), self.vocab_size), np.float32)
-        row = 0
+        recents: list[list[int]] = []
         for query in queries:
             first = max(0, query.start - (self.max_order - 1))
             tokens = query.context.tokens(first)
             for end in range(query.start - first, len(tokens) + 1):
-                self._law_into(tokens[max(0, end - self.max_order + 1) : end], laws[row])
-                row += 1
+                recents.append(tokens[max(0, end - self.max_order + 1) : end])
+        return self._scores(recents)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        reading: Reading,
+        uniforms: Sequence[Sequence[float]],
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`."""
+        recents = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
+
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            for i, token in zip(going, last, strict=True):
+                recents[i].append(token)
+            return self._scores([recents[i] for i in going])
+
+        return ahead.picked(self._scores(recents), after, counts, reading, uniforms)
+
+    def _scores(self, recents: Sequence[list[int]]) -> torch.Tensor:
+        """Log-probabilities, [n, V] float32, after contexts of which the last tokens matter."""
+        laws = np.empty((len(recents), self.vocab_size), np.float32)
+        for recent, law in zip(recents, laws, strict=True):
+            self._law_into(recent[max(0, len(recent) - self.max_order + 1) :], law)
         return torch.from_numpy(np.log(laws, out=laws))
 
     def law(self, tokens: Sequence[int]) -> np.ndarray:

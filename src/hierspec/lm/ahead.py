@@ -6,7 +6,7 @@ stands the pick of a token; on a device that can do it there, :mod:`hierspec.lm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -31,34 +31,54 @@ def draft(
     index: int,
     head: Head | None,
 ) -> Drafted:
-    """See :meth:`hierspec.lm.base.Drafter.draft`; sequences leave as they reach their counts."""
+    """See :meth:`hierspec.lm.base.Drafter.draft`, by a trunk's exit."""
     scores = trunk.score(queries, index, head)
     slots = [query.slot for query in queries]
     for query, count in zip(queries, counts, strict=True):
         trunk.rewind(query.slot, len(query.context))
         trunk.make_room(query.slot, len(query.context) + count - 1)
-    tokens: list[list[int]] = [[] for _ in queries]
-    laws: list[list[Laws]] = [[] for _ in queries]
-    going, calls, seconds = list(range(len(queries))), 1, 0.0
+
+    def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+        # Held before it is computed: the reverse would not survive an interruption.
+        for i, token in zip(going, last, strict=True):
+            slots[i].held.append(token)
+        states = [slots[i].state for i in going]
+        spans = [Span(state.cache, state.lengths[0], 1) for state in states]
+        h = trunk.embed(last, spans)
+        for segment in range(index + 1):
+            h = trunk.pass_through(h, segment, states, spans)
+        trunk.counters.head_rows += len(h)
+        return (head or trunk.backend.head)(h)
+
+    return picked(scores, after, counts, reading, uniforms)
+
+
+def picked(
+    scores: torch.Tensor,
+    after: Callable[[Sequence[int], Sequence[int]], torch.Tensor],
+    counts: Sequence[int],
+    reading: Reading,
+    uniforms: Sequence[Sequence[float]],
+) -> Drafted:
+    """Tokens picked one after the other; sequences leave as they reach their counts.
+
+    Args:
+        scores: [B, V] of every sequence's first token.
+        after: (sequences, the token just picked for each) → scores [n, V] of their next ones.
+    """
+    tokens: list[list[int]] = [[] for _ in counts]
+    laws: list[list[Laws]] = [[] for _ in counts]
+    going, calls, seconds = list(range(len(counts))), 1, 0.0
     while True:
         began = perf_counter()
         dice = [] if reading.greedy else [uniforms[i][len(tokens[i])] for i in going]
-        picked, found = reading.pick(scores, dice)
-        for row, (i, token) in enumerate(zip(going, picked, strict=True)):
+        drawn, found = reading.pick(scores, dice)
+        for row, (i, token) in enumerate(zip(going, drawn, strict=True)):
             tokens[i].append(token)
-            laws[i].append(found if len(picked) == 1 else found.rows(row, row + 1))
+            laws[i].append(found if len(drawn) == 1 else found.rows(row, row + 1))
         seconds += perf_counter() - began
         going = [i for i in going if len(tokens[i]) < counts[i]]
         if not going:
             return Drafted(tokens, [concatenate(rows) for rows in laws], calls, seconds)
-        # Held before it is computed: the reverse would not survive an interruption.
-        for i in going:
-            slots[i].held.append(tokens[i][-1])
-        states = [slots[i].state for i in going]
-        spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-        h = trunk.embed([tokens[i][-1] for i in going], spans)
-        for segment in range(index + 1):
-            h = trunk.pass_through(h, segment, states, spans)
-        scores = (head or trunk.backend.head)(h)
-        trunk.counters.head_rows += len(h)
+        scores = after(going, [tokens[i][-1] for i in going])
         calls += 1
