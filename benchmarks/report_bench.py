@@ -24,7 +24,9 @@ BEST = (
 def title(data: Mapping[str, Any]) -> str:
     settings = data["settings"]
     count, tokens = settings["num_prompts"], settings["max_new_tokens"]
-    return f"{settings['target']}, {count} prompts × {tokens} tokens"
+    cpu = data["environment"]["cpu"]
+    maker = next((name for name in ("Intel", "AMD") if name in cpu), cpu)
+    return f"{settings['target']}, {count} prompts × {tokens} tokens, {maker}"
 
 
 def bench(data: dict[str, Any], table: Table, where: Where) -> str:
