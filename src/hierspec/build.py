@@ -20,7 +20,7 @@ from .config import (
     LevelConfig,
     TargetConfig,
 )
-from .hierarchy import Concatenate, Draft, Node, Verify, walk
+from .hierarchy import Concatenate, Draft, Node, Verify
 from .level_models import LevelModels
 from .verifiers import base as verifiers
 from .verifiers.leading import Leading
@@ -163,8 +163,3 @@ def _exits(levels: tuple[AnyLevelConfig, ...]) -> list[int]:
     for level in flat(levels, AdaptiveExitConfig):
         exits.update(level.exit_layers)
     return sorted(exits)
-
-
-def levels_of(root: Verify) -> list[Node]:
-    """The nodes below the target, lowest first."""
-    return [node for node in walk(root) if node is not root]
