@@ -35,3 +35,12 @@ def tiny_family(tmp_path_factory):
         paths[name] = folder / name
         model.save_pretrained(paths[name])
     return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def small_buffer():
+    """Memory is read for the floor; how fast is of no interest here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hierspec.bench.floor._BUFFER", 1 << 16)
+        patch.setattr("hierspec.bench.floor._SECONDS", 0.0)
+        yield

@@ -25,6 +25,8 @@ from hierspec.bench.turns import Guarded
 from hierspec.presets import PRESETS
 from hierspec.profiling.profile import from_dict
 
+pytestmark = pytest.mark.usefixtures("small_buffer")
+
 PROMPTS = [[5, 9, 33, 7], [11, 2, 60], [70, 8, 8, 41, 3]]
 TUNING = [[4, 44, 17]]
 TOKENS = 10
@@ -52,15 +54,6 @@ def entry(name, candidates, group="baseline"):
 
 def fake_entry(name, write, **more):
     return entry(name, lambda models, temperature: [Fake(name, write, **more)])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_buffer():
-    """Memory is read for the floor; how fast is of no interest here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.bench.floor._BUFFER", 1 << 16)
-        patch.setattr("hierspec.bench.floor._SECONDS", 0.0)
-        yield
 
 
 @pytest.fixture(scope="module")

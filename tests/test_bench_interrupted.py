@@ -18,19 +18,12 @@ from hierspec import cli
 from hierspec.bench import results
 from hierspec.bench.run import Bench
 
+pytestmark = pytest.mark.usefixtures("small_buffer")
+
 PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
 GOES_ON = "interrupted: the same command goes on where it was"
 NOTHING = "interrupted: nothing was measured"
 WRITES = 8  # of the results file: begun, two methods arranged, two rounds, measured, judged, done
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_buffer():
-    """Memory is read for the floor; how fast is of no interest here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.bench.floor._BUFFER", 1 << 16)
-        patch.setattr("hierspec.bench.floor._SECONDS", 0.0)
-        yield
 
 
 @pytest.fixture(scope="module")
