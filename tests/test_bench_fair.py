@@ -235,6 +235,25 @@ def test_our_own_methods_get_as_many_trials():
         grids.single("x", zoo(), "block")
 
 
+def test_a_table_may_draft_too_but_not_verify():
+    given = zoo("ngram", "a", "prompt-lookup")
+    chains = [method.configuration["levels"] for method in grids.chains("x", given)]
+    assert len(chains) == grids.TRIALS
+    assert {tuple(level["method"] for level in levels) for levels in chains} == {
+        ("ngram_table", "draft_model")
+    }
+    alone = [method.configuration["levels"][0] for method in grids.single("x", given, "block")]
+    assert [level["method"] for level in alone[::4]] == [
+        "prompt_lookup",
+        "draft_model",
+        "ngram_table",
+    ]
+    assert given.draft_models == ("a",)
+    for drafts in (("ngram",), ("a", "ngram")):
+        with pytest.raises(Unavailable, match="--draft MODEL"):
+            grids.chains("x", zoo(*drafts))
+
+
 @pytest.mark.parametrize("drafts", [("a",), ("a", "b"), ("a", "b", "c", "d", "e")])
 def test_other_engines_get_as_many_trials(drafts, monkeypatch):
     """vLLM half as many: ``docs/peers.md`` says why."""

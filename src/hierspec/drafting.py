@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .hierarchy import Draft
 from .laws import Laws, OneHotLaws, concatenate
-from .lm.base import Drafted, Drafter, Query
+from .lm.base import Drafted, Query
 from .metrics import LevelStats
 from .readings import NoLawError, Reading
 from .sampling import Job, reading_of, unusable
@@ -36,14 +36,15 @@ def shared_reading(node: Draft, jobs: Sequence[Job]) -> Reading | None:
     would mean waiting for a device.
     """
     signal = node.window.signal
-    if not isinstance(node.model, Drafter) or (signal and not getattr(node.model, "graphs", None)):
+    # A check against the protocol itself takes as long as drawing a token.
+    if not hasattr(node.model, "draft") or (signal and not getattr(node.model, "graphs", None)):
         return None
-    if any(job.params.logit_bias or job.params.needs_history for job in jobs):
+    if any(job.params.edits_scores for job in jobs):
         return None
     first = reading_of(jobs[0])
     if any(reading_of(job) != first for job in jobs[1:]):
         return None
-    return replace(first, signal=signal)
+    return replace(first, signal=signal) if signal else first
 
 
 def ahead(

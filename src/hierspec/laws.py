@@ -79,7 +79,7 @@ class OneHotLaws:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedLaws:
-    """Laws of several kinds in a row, as a concatenated draft or a partial look-up leaves them."""
+    """Laws in several pieces, as a draft made in steps or by several levels leaves them."""
 
     parts: tuple[DenseLaws | OneHotLaws, ...]
 
@@ -89,6 +89,14 @@ class MixedLaws:
     @property
     def width(self) -> int:
         return max(part.width for part in self.parts)
+
+    def at(self, row: int) -> tuple[DenseLaws | OneHotLaws, int]:
+        """The piece that holds a row, and the row's number there."""
+        for part in self.parts:
+            if row < len(part):
+                return part, row
+            row -= len(part)
+        raise IndexError(row)
 
     def rows(self, start: int, stop: int) -> Laws:
         kept, base = [], 0
@@ -105,19 +113,21 @@ class MixedLaws:
         return torch.cat([row.to(like) for row in rows])
 
     def prob(self, row: int, token: int) -> float:
-        for part in self.parts:
-            if row < len(part):
-                return part.prob(row, token)
-            row -= len(part)
-        raise IndexError(row)
+        part, at = self.at(row)
+        return part.prob(at, token)
 
 
 Laws = DenseLaws | OneHotLaws | MixedLaws
 EMPTY = OneHotLaws(())
+_CPU = torch.device("cpu")
 
 
 def concatenate(laws: Sequence[Laws]) -> Laws:
-    """One value for the rows of several, in order; all of one kind on one device are merged."""
+    """One value for the rows of several, in order; all of one kind on one device are merged.
+
+    Dense rows on a CPU stay where they are: copying them takes longer than looking for the piece
+    that holds a row. On an accelerator every piece would be a launch of its own.
+    """
     flat: list[DenseLaws | OneHotLaws] = []
     for law in laws:
         flat.extend(law.parts if isinstance(law, MixedLaws) else (law,))
@@ -128,7 +138,7 @@ def concatenate(laws: Sequence[Laws]) -> Laws:
         return flat[0]
     kind = type(flat[0])
     devices = {part.probs.device for part in flat if isinstance(part, DenseLaws)}
-    if all(type(part) is kind for part in flat) and len(devices) < 2:
+    if len(devices) < 2 and _CPU not in devices and all(type(part) is kind for part in flat):
         return kind.merged(flat)  # type: ignore[arg-type]
     return MixedLaws(tuple(flat))
 

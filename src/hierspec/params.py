@@ -113,6 +113,11 @@ class SamplingParams:
         )
 
     @property
+    def edits_scores(self) -> bool:
+        """Whether scores are changed before they become laws."""
+        return bool(self.logit_bias) or self.needs_history
+
+    @property
     def needs_history(self) -> bool:
         """Whether a row's law depends on which tokens came before, beyond its scores."""
         return bool(self.logits_processors) or self.has_penalties

@@ -12,6 +12,7 @@ Shapes: R rows over V scored ids.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,12 +75,12 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
     raw = logits
-    if any(job.params.logit_bias or job.params.needs_history for job in jobs):
+    if any(job.params.edits_scores for job in jobs):
         logits = _edited(jobs, logits)
     out: list[Laws] = []
     first = row = 0
     while first < len(jobs):
-        reading, last, stop = reading_of(jobs[first]), first, row
+        reading, last, stop = reading_of(jobs[first]), first + 1, row + jobs[first].num_rows
         while last < len(jobs) and reading_of(jobs[last]) == reading:
             stop += jobs[last].num_rows
             last += 1
@@ -138,8 +139,11 @@ def reading_of(job: Job) -> Reading:
     if temperature != 0.0 and job.temperature is not None:
         temperature = job.temperature
     if temperature == 0.0:
-        return Reading(job.vocab_size, 0.0)
-    return Reading(job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
+        return _reading(job.vocab_size, 0.0, None, None, None)
+    return _reading(job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
+
+
+_reading = functools.lru_cache(maxsize=64)(Reading)
 
 
 def _edited(jobs: Sequence[Job], logits: torch.Tensor) -> torch.Tensor:

@@ -32,15 +32,15 @@ def plain(models: Models, temperature: float) -> list[Method]:
 
 
 def single(name: str, models: Models, verify: str) -> list[Method]:
-    """One draft model: all drafts, budgets spread over each.
+    """One draft: all of them, budgets spread over each.
 
     Raises:
-        Unavailable: there is no draft model.
+        Unavailable: there is no draft.
     """
     drafts = _drafts(models)[-TRIALS:]
     return [
-        HierarchyMethod(name, models, [_draft(model, budget)], verify=verify)
-        for model, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
+        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
         for budget in spread(BUDGETS, share)
     ]
 
@@ -48,17 +48,22 @@ def single(name: str, models: Models, verify: str) -> list[Method]:
 def chains(name: str, models: Models) -> list[Method]:
     """Three levels and more: every two of the drafts, and all of them; block verification.
 
-    A single draft model is stacked on prompt lookup.
+    A single draft model is stacked on prompt lookup. What cannot verify stands lowest.
 
     Raises:
-        Unavailable: there is no draft model.
+        Unavailable: there is no draft that can verify another.
     """
     drafts = _drafts(models)
+    if len(drafts) == 1:
+        drafts = ["prompt-lookup", *drafts]
     stacks = [tuple(drafts)] if len(drafts) > 2 else []
-    stacks += [*itertools.combinations(reversed(drafts), 2)][: TRIALS - len(stacks)]
-    stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks] or [tuple(drafts)]
+    stacks += itertools.combinations(reversed(drafts), 2)
+    stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks]
+    stacks = [stack for stack in stacks if all(map(models.verifies, stack[1:]))][:TRIALS]
+    if not stacks:
+        raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
     return [
-        HierarchyMethod(name, models, _stacked(stack, lower, upper), verify="block")
+        HierarchyMethod(name, models, _stacked(models, stack, lower, upper), verify="block")
         for stack, share in zip(stacks, shares(len(stacks)), strict=True)
         for lower, upper in spread([*itertools.product(LOWER, UPPER)], share)
     ]
@@ -69,16 +74,13 @@ def shares(parts: int) -> list[int]:
     return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
 
 
-def _stacked(stack: Sequence[str], lower: int, upper: int) -> list[Level]:
-    """Levels of these models, budgets in even steps from ``lower`` to ``upper``."""
+def _stacked(models: Models, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
+    """Levels of these drafts, budgets in even steps from ``lower`` to ``upper``."""
     first, *others = stack
-    if not others:
-        lookup = {"method": "prompt_lookup", "num_speculative_tokens": lower}
-        return [lookup, _draft(first, upper, "block")]
     steps = len(others)
     budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
-    above = [_draft(m, n, "block") for m, n in zip(others, budgets, strict=True)]
-    return [_draft(first, lower), *above]
+    above = [models.level(m, n, verify="block") for m, n in zip(others, budgets, strict=True)]
+    return [models.level(first, lower), *above]
 
 
 def of_preset(preset: Preset, models: Models) -> list[Method]:
@@ -87,9 +89,9 @@ def of_preset(preset: Preset, models: Models) -> list[Method]:
     Raises:
         Unavailable: it needs other models.
     """
-    if preset.max_drafts != 0 and not models.drafts:
+    if preset.max_drafts != 0 and not models.draft_models:
         raise Unavailable(_NO_DRAFT)
-    kit = PresetModels(models.target, tuple(models.drafts), lambda: models.num_layers)
+    kit = PresetModels(models.target, models.draft_models, lambda: models.num_layers)
     try:
         config = preset.make(kit)
     except ValueError as error:
@@ -111,11 +113,6 @@ def _drafts(models: Models) -> list[str]:
     if not models.drafts:
         raise Unavailable(_NO_DRAFT)
     return list(models.drafts)
-
-
-def _draft(model: str, budget: int, verify: str | None = None) -> Level:
-    level = {"method": "draft_model", "model": model, "num_speculative_tokens": budget}
-    return level if verify is None else {**level, "verify": verify}
 
 
 def spread(values: Sequence[Any], count: int) -> list[Any]:

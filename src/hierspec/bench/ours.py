@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..build import build
 from ..checkpoints import Loaded
 from ..config import HierarchyConfig, TargetConfig
 from ..engine import Hierarchy
+from ..profiling.candidates import parse
 from .runs import Request, Run, Unavailable
+
+_MODEL = {"method", "model", "num_speculative_tokens"}  # a draft model's level without options
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +23,8 @@ class Models:
 
     Attributes:
         target: its dtype, device and backend hold for drafters too.
-        drafts: names or paths.
+        drafts: as :func:`hierspec.profiling.candidates.parse` takes them: models by name or path,
+            and what drafts without being one (``ngram``, ``prompt-lookup``).
         planning: how planned methods measure these models; ``None``: as ``auto`` does
             (:class:`hierspec.bench.planned.Planning`).
     """
@@ -58,11 +62,30 @@ class Models:
             ValueError: names the first that cannot be loaded, or cannot draft for this target.
         """
         for name in self.drafts:
-            level = {"method": "draft_model", "model": name, "num_speculative_tokens": 1}
             try:
-                self.hierarchy([level])
+                self.hierarchy([self.level(name, 1)])
             except Exception as error:  # libraries raise what they like over damaged files
                 raise ValueError(f"--draft {name}: {error}") from error
+
+    def level(self, draft: str, budget: int, **more: Any) -> dict[str, Any]:
+        """A draft as a level of a hierarchy file.
+
+        Raises:
+            ValueError: the name says nothing.
+        """
+        level = replace(parse(draft).level, num_speculative_tokens=budget)
+        whole = HierarchyConfig(target=self.target, levels=(level,))
+        return {**whole.to_dict()["levels"][0], **more}
+
+    @property
+    def draft_models(self) -> tuple[str, ...]:
+        """Those of the drafts that are models by name or path, as other engines know them."""
+        alone = [self.level(name, 1).keys() == _MODEL for name in self.drafts]
+        return tuple(name for name, one in zip(self.drafts, alone, strict=True) if one)
+
+    def verifies(self, draft: str) -> bool:
+        """Whether a draft can also verify the level below it."""
+        return parse(draft).verifies
 
     @property
     def plain(self) -> Hierarchy:

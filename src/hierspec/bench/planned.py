@@ -85,7 +85,7 @@ def settings(prompts: int, tokens: int) -> Settings:
 def candidates(models: Models) -> list[str]:
     """Names for :func:`hierspec.profiling.candidates.parse`."""
     tables = ["ngram"] if models.target.model.startswith("zoo:") else []
-    return [*tables, *models.drafts, "prompt-lookup"]
+    return list(dict.fromkeys([*tables, *models.drafts, "prompt-lookup"]))
 
 
 def planning(models: Models) -> Planning:

@@ -23,8 +23,8 @@ def bench(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draft model; repeat it, smallest first. Default for the shipped family: "
-            "zoo:small and zoo:trunk.",
+            help="Draft model, or ngram or prompt-lookup; repeat it, smallest first. Default for "
+            "the shipped family: zoo:small and zoo:trunk.",
             rich_help_panel=_MODELS,
         ),
     ] = None,

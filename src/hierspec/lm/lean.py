@@ -138,7 +138,8 @@ class LeanBackend:
         if unembed is not None:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
-        with self._threads(self.vocab_size * self.hidden_size, num):
+        # A second thread that the layers have kept awake costs nothing to ask.
+        with self._threads(self._layer_weights + self.vocab_size * self.hidden_size, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
             return self._lm_head(self._norm(rows))[:num].to(self.dtype)
 

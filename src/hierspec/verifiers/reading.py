@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws
+from ..laws import DenseLaws, Laws, MixedLaws
 
 
 def chosen_probabilities(
@@ -58,26 +58,25 @@ def chosen_probabilities(
 
 def row_at(laws: Laws, i: int) -> torch.Tensor:
     """Row i, [width]."""
-    if isinstance(laws, DenseLaws):
-        return laws.probs[i]
-    one = laws.rows(i, i + 1)
+    part, i = laws.at(i) if isinstance(laws, MixedLaws) else (laws, i)
+    if isinstance(part, DenseLaws):
+        return part.probs[i]
+    one = part.rows(i, i + 1)
     return one.dense(one.width)[0]
 
 
 def residual(p: Laws, q: Laws, i: int, w: float) -> torch.Tensor:
     """max(w·p − q, 0) at row i, [width of p]; what q says beyond p's vocabulary cannot matter."""
     row = row_at(p, i)
-    if isinstance(q, MixedLaws):
-        q, i = q.rows(i, i + 1), 0
-    if isinstance(q, DenseLaws):
-        other = q.probs[i].to(row)
+    part, i = q.at(i) if isinstance(q, MixedLaws) else (q, i)
+    if isinstance(part, DenseLaws):
+        other = part.probs[i].to(row)
         missing = row.shape[0] - other.shape[0]
         if missing:  # padding by a negative number cuts
             other = torch.nn.functional.pad(other, (0, missing))
         return torch.sub(row if w == 1.0 else row * w, other).clamp_(min=0.0)
-    assert isinstance(q, OneHotLaws)
     out = row * w
-    token = q.ids[i]
+    token = part.ids[i]
     if token < out.shape[0]:
         out[token] = (out[token] - 1.0).clamp(min=0.0)
     return out

@@ -11,6 +11,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...planner.engines import ENGINES
@@ -207,7 +208,8 @@ def drafting(models: Models) -> list[tuple[str, int]]:
     """
     from ..grids import single
 
-    levels = [method.configuration["levels"][0] for method in single("", models, "tokenwise")]
+    own = replace(models, drafts=draft_models(models))
+    levels = [method.configuration["levels"][0] for method in single("", own, "tokenwise")]
     return [(level["model"], level["num_speculative_tokens"]) for level in levels]
 
 
@@ -217,9 +219,9 @@ def draft_models(models: Models) -> tuple[str, ...]:
     Raises:
         Unavailable: there is none.
     """
-    if not models.drafts:
+    if not models.draft_models:
         raise Unavailable("needs a draft model of the target's family: add --draft")
-    return models.drafts
+    return models.draft_models
 
 
 def entries() -> list[Entry]:
