@@ -24,7 +24,9 @@ from hierspec.lm.base import Drafted, Query, Slot
 from hierspec.lm.trunk_state import Counters, State, Work
 from hierspec.readings import Reading
 
-_FIRST_CAPACITY = 256
+# Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
+# long as several tokens.
+_FIRST_CAPACITY, _FIRST_CAPACITY_ON_CPU = 256, 1024
 Head = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
@@ -144,7 +146,9 @@ class Trunk:
         state, backend = slot.state, self.backend
         if state is not None and end <= state.capacity:
             return state
-        capacity = max(_FIRST_CAPACITY, 1 << (end - 1).bit_length())
+        on_cpu = torch.device(backend.device).type == "cpu"
+        first = _FIRST_CAPACITY_ON_CPU if on_cpu else _FIRST_CAPACITY
+        capacity = max(first, 1 << (end - 1).bit_length())
         capacity = min(capacity, max(backend.max_length, end))
         shape = (capacity, backend.hidden_size)
         edges = [torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits]
