@@ -81,7 +81,7 @@ class Reading:
             NoLawError: a row has NaN or no token left. On an accelerator only greedy rows are
                 looked at here, for that is a wait; others say so when a token is drawn.
         """
-        scores = scores[:, : self.vocab_size]
+        scores = self._cut(scores)
         if self.greedy:
             values, chosen = _best(scores)
             if not all(value > -math.inf for value in values):
@@ -106,7 +106,7 @@ class Reading:
             found = self.laws(scores)
             assert isinstance(found, OneHotLaws)
             return list(found.ids), found
-        probs = self.probabilities(scores[:, : self.vocab_size])
+        probs = self.probabilities(self._cut(scores))
         try:
             return draw(probs, uniforms), DenseLaws(probs)
         except ValueError:  # drawing finds out what `laws` would have looked for
@@ -114,7 +114,7 @@ class Reading:
 
     def pick_there(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
         """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
-        rows, probs = scores[:, : self.vocab_size], None
+        rows, probs = self._cut(scores), None
         if self.greedy:
             best, tokens = rows.max(-1)
             ok = best > -math.inf
@@ -126,6 +126,11 @@ class Reading:
             tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)
         values = None if self.signal is None else signal_of(scores, tokens, self.signal)
         return Picked(tokens, probs, ok, values)
+
+    def _cut(self, scores: torch.Tensor) -> torch.Tensor:
+        """Without the columns of ids that get no mass."""
+        fits = scores.shape[1] <= self.vocab_size
+        return scores if fits else scores[:, : self.vocab_size]
 
     def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
         """[R, V] for sampling; NaN throughout where a row of ``scores`` is no law."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept from call to call
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class Case(NamedTuple):
     """One draft to verify: n tokens, n + 1 laws of the verifier, and the dice of its sequence."""
 
     node: Verify

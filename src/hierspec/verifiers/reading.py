@@ -9,51 +9,18 @@ import torch
 from ..laws import DenseLaws, Laws, MixedLaws
 
 
-def chosen_probabilities(
-    drafts: Sequence[tuple[Sequence[int], Laws, Laws]],
-) -> list[tuple[list[float], list[float]]]:
-    """p_i(x_i) and q_i(x_i) of every draft (tokens, p, q), read off the device at once."""
-    gathered: list[torch.Tensor] = []
-    plan: list[list[list[float] | int]] = []  # per law: numbers known already, or how many to read
-    for tokens, p, q in drafts:
-        for laws in (p, q):
-            pieces: list[list[float] | int] = []
-            start = 0
-            for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
-                mine = tokens[start : start + len(part)]
-                start += len(mine)
-                if not mine:
-                    continue
-                if isinstance(part, DenseLaws) and part.probs.device.type == "cpu":
-                    # A few numbers: NumPy reads them in a tenth of what a gather costs.
-                    rows, width = part.probs.numpy(), part.width
-                    pieces.append(
-                        [float(rows[i, t]) if t < width else 0.0 for i, t in enumerate(mine)]
-                    )
-                elif isinstance(part, DenseLaws) and max(mine) < part.width:
-                    at = torch.tensor(mine, device=part.probs.device).unsqueeze(-1)
-                    gathered.append(part.probs.gather(-1, at))
-                    pieces.append(len(mine))
-                else:  # one-hot, or a token beyond a narrower vocabulary
-                    pieces.append([part.prob(i, token) for i, token in enumerate(mine)])
-            plan.append(pieces)
-    values: list[float] = []
-    if gathered:
-        like = gathered[0]
-        # float64 holds every float32 exactly; one device, because laws may come from several
-        whole = torch.cat([g.to(like.device, torch.float64) for g in gathered])
-        values = whole.squeeze(-1).tolist()
-    out, at_value = [], 0
-    for pieces in plan:
-        numbers: list[float] = []
-        for piece in pieces:
-            if isinstance(piece, int):
-                numbers += values[at_value : at_value + piece]
-                at_value += piece
-            else:
-                numbers += piece
-        out.append(numbers)
-    return list(zip(out[::2], out[1::2], strict=True))
+def chosen_probabilities(tokens: Sequence[int], laws: Laws) -> list[float]:
+    """p_i(x_i) of every token, from laws that lie in the host's memory."""
+    out: list[float] = []
+    for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
+        mine = tokens[len(out) : len(out) + len(part)]
+        if isinstance(part, DenseLaws):
+            # A few numbers: NumPy reads them in a tenth of what a gather costs.
+            rows, width = part.probs.numpy(), part.width
+            out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(mine)]
+        else:
+            out += [part.prob(i, token) for i, token in enumerate(mine)]
+    return out
 
 
 def row_at(laws: Laws, i: int) -> torch.Tensor:

@@ -173,37 +173,32 @@ class _Residuals:
         return float(self.row(k, w).sum(dtype=torch.float64))
 
 
-def _short(jobs: list[Case]) -> list[Verdict]:
+def _short(cases: list[Case]) -> list[Verdict]:
     taus: list[int] = []
-    rows: list[torch.Tensor] = []
+    rows: list[torch.Tensor] = []  # those that a token is drawn from, of the cases ``at``
     uniforms: list[float] = []
-    to_draw: list[int] = []
-    chosen = chosen_probabilities([(job.draft.tokens, job.p, job.draft.laws) for job in jobs])
-    for i, (job, (p_x, q_x)) in enumerate(zip(jobs, chosen, strict=True)):
-        p, q, n = job.p, job.draft.laws, len(job.draft)
-        dice = job.dice.take(n + 1).tolist()
+    at: list[int] = []
+    for i, case in enumerate(cases):
+        tokens, p, q = case.draft.tokens, case.p, case.draft.laws
+        n = len(tokens)
+        dice = case.dice.take(n + 1).tolist()
         residuals = _Residuals(p, q)
-        decision = job.node.rule.decide(p_x, q_x, dice, residuals.excess)
+        p_x, q_x = chosen_probabilities(tokens, p), chosen_probabilities(tokens, q)
+        decision = case.node.rule.decide(p_x, q_x, dice, residuals.excess)
         assert decision is not None
         tau, w = decision
         taus.append(tau)
-        if not _drops_bonus(job, tau):
-            rows.append(row_at(p, tau) if tau == n else residuals.row(tau, w))
+        if not _drops_bonus(case, tau):
+            rows.append(row_at(p, n) if tau == n else residuals.row(tau, w))
             uniforms.append(dice[n])
-            to_draw.append(i)
-
-    drawn = dict(
-        zip(
-            to_draw,
-            draw(stacked(rows), uniforms, lambda j: row_at(jobs[to_draw[j]].p, taus[to_draw[j]])),
-            strict=True,
-        )
-        if to_draw
-        else ()
-    )
+            at.append(i)
+    drawn: list[int | None] = [None] * len(cases)
+    if rows:
+        found = draw(stacked(rows), uniforms, lambda j: row_at(cases[at[j]].p, taus[at[j]]))
+        for i, token in zip(at, found, strict=True):
+            drawn[i] = token
     return [
-        _emit(job, tau, drawn.get(i), job.p)
-        for i, (job, tau) in enumerate(zip(jobs, taus, strict=True))
+        _emit(case, tau, token, case.p) for case, tau, token in zip(cases, taus, drawn, strict=True)
     ]
 
 
