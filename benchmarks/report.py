@@ -201,6 +201,7 @@ def main() -> None:
         ("batch", report_bench.batch),
         ("verification", report_bench.verification),
         ("waiting", report_bench.waiting),
+        ("cold", report_bench.cold),
         ("heads", report_bench.heads),
     ):
         data = load(name)

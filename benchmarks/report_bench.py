@@ -223,3 +223,19 @@ def waiting(data: dict[str, Any], table: Table, where: Where) -> str:
             table(["waiting", "processes", "one row", "twelve rows"], rows),
         ]
     )
+
+
+def cold(data: dict[str, Any], table: Table, where: Where) -> str:
+    rows = [
+        [name, f"{times['cold']:.0f}", f"{times['warm']:.1f}"]
+        for name, times in data["microseconds"].items()
+    ]
+    return "\n\n".join(
+        [
+            "## Work between forwards, with cold and with warm caches",
+            f"`python benchmarks/cold.py`: median microseconds right after a forward of "
+            f"{data['target']} and repeated at once, at a vocabulary of {data['vocab_size']}.",
+            where(data),
+            table(["work", "after a forward", "repeated"], rows),
+        ]
+    )

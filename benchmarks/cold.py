@@ -1,0 +1,113 @@
+"""What stands between forwards, timed after a forward and repeated at once.
+
+A pass over the weights drives everything else from the caches. Each piece of work below is timed
+right after a forward of the target (cold) and in a loop of its own (warm).
+
+    python benchmarks/cold.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import common
+
+TARGET, CONTEXT, DRAFT, VOCAB = "zoo:large?eps=0.2", 300, 12, 4096
+
+
+def pieces() -> dict[str, Callable[[], Any]]:
+    """Work of a round by name; verdicts are about drafts from another law than the verifier's."""
+    import torch
+
+    from hierspec.dice import PhiloxDice
+    from hierspec.laws import DenseLaws, draw
+    from hierspec.readings import Reading
+    from hierspec.types import Proposal
+    from hierspec.verifiers import get
+    from hierspec.verifiers.verify import verify
+
+    seeded = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(DRAFT + 1, VOCAB, generator=seeded)
+    sampled, greedy, rule = Reading(VOCAB), Reading(VOCAB, 0.0), get("block")
+    q = DenseLaws((scores[:-1] + 0.3 * torch.randn(DRAFT, VOCAB, generator=seeded)).softmax(-1))
+    dice = PhiloxDice(0)
+    tokens = tuple(draw(q.probs, dice.take(DRAFT)))
+    whose = (0,) * DRAFT
+    draft = Proposal(tokens, q, whose, whose, (float("nan"),) * DRAFT)
+    p = sampled.laws(scores)
+    return {
+        "an empty function": lambda: None,
+        "one greedy row": lambda: greedy.laws(scores[:1]),
+        "one row's law": lambda: sampled.laws(scores[:1]),
+        f"{DRAFT + 1} rows' laws": lambda: sampled.laws(scores),
+        "a draw": lambda: draw(q.probs[:1], dice.take(1)),
+        f"a block verdict on {DRAFT} tokens": lambda: verify_short(rule, draft, p, dice),
+        "the same, padded": lambda: verify(rule, draft, p, dice),
+    }
+
+
+def verify_short(rule: Any, draft: Any, p: Any, dice: Any) -> Any:
+    """By the road that the runtime takes on a CPU."""
+    from hierspec.hierarchy import Verify
+    from hierspec.verifiers.verify import verify_batch
+
+    return verify_batch(Verify(1, "", None, 1, rule, None), [draft], [p], [dice])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=40)
+    args = parser.parse_args()
+
+    import torch
+
+    from hierspec.bench.ours import Models
+    from hierspec.config import TargetConfig
+    from hierspec.lm.base import Context, Query
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+    text, slot = list(range(5, 5 + CONTEXT)), model.open()
+
+    def forward(i: int) -> None:
+        model.score([Query(slot, Context(text, (5 + i % 3000,)), CONTEXT + 1)])
+
+    def timed(work: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        work()
+        return 1e6 * (time.perf_counter() - began)
+
+    found: dict[str, dict[str, list[float]]] = {}
+    with torch.inference_mode():
+        work = pieces()
+        for i in range(args.repeats):
+            for name, piece in work.items():
+                forward(i)
+                times = found.setdefault(name, {"cold": [], "warm": []})
+                times["cold"].append(timed(piece))
+                for _ in range(5):
+                    piece()
+                times["warm"].append(timed(piece))
+    microseconds = {
+        name: {kind: common.spread(times)["median"] for kind, times in kinds.items()}
+        for name, kinds in found.items()
+    }
+    for name, times in microseconds.items():
+        print(f"{name:32} cold {times['cold']:6.0f} µs, warm {times['warm']:6.1f} µs")
+    common.write(
+        "cold",
+        {
+            "environment": common.environment(),
+            "target": TARGET,
+            "vocab_size": VOCAB,
+            "microseconds": microseconds,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
