@@ -464,6 +464,32 @@ def test_padded_vocabularies(rule, p_width):
 
 
 @pytest.mark.parametrize("rule", RULES)
+def test_laws_in_pieces_are_laws_in_one(rule):
+    """Neither reading nor verifying tells whether a draft's rows lie in one matrix."""
+    whole, p = random_case(7, 4)
+    assert isinstance(whole.laws, DenseLaws)
+    one, two, three = (DenseLaws(whole.laws.probs[a:b]) for a, b in ((0, 1), (1, 3), (3, 4)))
+    pieces = laws.concatenate([laws.concatenate([one, two]), OneHotLaws(()), three])
+    assert isinstance(pieces, MixedLaws)
+    assert [part.probs.data_ptr() for part in pieces.parts] == [  # not copied
+        part.probs.data_ptr() for part in (one, two, three)
+    ]
+    for start, stop in ((0, 4), (1, 4), (0, 2), (2, 3)):
+        some = pieces.rows(start, stop)
+        assert len(some) == stop - start
+        assert torch.equal(some.dense(V), whole.laws.rows(start, stop).dense(V))
+    assert all(pieces.prob(i, t) == whole.laws.prob(i, t) for i in range(4) for t in range(V))
+    with pytest.raises(IndexError):
+        pieces.at(4)
+    for seed in range(30):
+        a = verify_batch(node(rule), [whole], [p], [PhiloxDice(seed)])[0]
+        b = verify_batch(
+            node(rule), [dataclasses.replace(whole, laws=pieces)], [p], [PhiloxDice(seed)]
+        )[0]
+        assert facts(a) == facts(b)
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_one_hot_and_mixed_drafts(rule):
     """A prompt look-up's one-hot laws, alone and after a model's dense ones."""
     _, p = random_case(4, 3)
