@@ -50,7 +50,7 @@ def rows_for(num: int) -> int:
     """
     if num <= 2:
         return num
-    step = 4 if num <= 16 else 16 if num <= 64 else 64
+    step = 4 if num <= 32 else 16 if num <= 64 else 64
     return -(-num // step) * step
 
 

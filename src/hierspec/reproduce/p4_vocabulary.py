@@ -19,7 +19,7 @@ import torch
 
 from ..dice import PhiloxDice
 from ..hierarchy import Verify
-from ..laws import DenseLaws, Laws, concatenate, draw
+from ..laws import Laws, concatenate, draw
 from ..lm.base import Context
 from ..params import SamplingParams
 from ..sampling import Job, laws
@@ -109,9 +109,8 @@ def _drafted(steps: Any, dice: list[PhiloxDice], vocab: int) -> list[Proposal]:
     rows: list[list[Laws]] = [[] for _ in dice]
     for step in steps:
         found = laws([_job(vocab, 1)] * batch, step)
-        whole = concatenate(found)
-        assert isinstance(whole, DenseLaws)
-        picked = draw(whole.probs, [float(die.take(1)[0]) for die in dice])
+        whole = torch.cat([law.dense(vocab) for law in found])
+        picked = draw(whole, [float(die.take(1)[0]) for die in dice])
         for mine, law, ids, token in zip(rows, found, tokens, picked, strict=True):
             mine.append(law)
             ids.append(token)
