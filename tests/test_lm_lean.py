@@ -11,6 +11,7 @@ from torch import nn
 
 from hierspec.lm import Context, Query, Trunk, lean_layers
 from hierspec.lm import lean as lean_module
+from hierspec.lm.hf import HFBackend
 from hierspec.lm.lean import LeanBackend
 from hierspec.lm.lean_shape import Shape, unsupported
 
@@ -144,6 +145,21 @@ def test_rewinds_and_chunks_give_the_rows_of_a_fresh_forward(name):
         low.score([Query(slot, context, len(context))])
         got = view.score([Query(slot, context, 1)])
         assert (got - own(model, list(context))).abs().max() < 1e-11 * scale
+
+
+@pytest.mark.parametrize("backend", [LeanBackend, HFBackend])
+def test_a_cache_that_grew_gives_the_rows_of_a_fresh_forward(backend, monkeypatch):
+    monkeypatch.setattr("hierspec.lm.trunk._FIRST_CAPACITY_ON_CPU", 8)
+    model, lean = make("llama gqa", torch.float64)
+    view = Trunk(lean if backend is LeanBackend else HFBackend(model)).view()
+    slot, ids = view.open(), tokens(40, 5)
+    want = view.score([Query(view.open(), Context(ids), 1)])
+    rooms = []
+    for start, end in ((0, 5), (5, 9), (9, 17), (17, 40)):
+        got = view.score([Query(slot, Context(ids[:end]), start + 1)])
+        assert (got - want[start:end]).abs().max() < 1e-10
+        rooms.append(slot.state.capacity)
+    assert rooms == [8, 16, 32, 64]
 
 
 def test_an_exit_is_the_first_layers_with_norm_and_head():

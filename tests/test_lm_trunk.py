@@ -207,10 +207,13 @@ def test_an_exception_half_way_leaves_the_slots_consistent(error, at):
 def test_caches_grow_and_can_be_closed_and_used_again():
     view = Trunk(Toy(), [2]).view()
     slot = view.open()
-    ids = [i * i % V for i in range(700)]
-    for n in (10, 255, 256, 257, 700):
+    ids = [i * i % V for i in range(1500)]
+    rooms = []
+    for n in (10, 255, 256, 257, 700, 1024, 1025, 1500):
         got = view.score([Query(slot, Context(ids[:n]), n)])
         assert (got - fresh(LAYERS, ids[:n])[-1:]).abs().max() < 1e-12
+        rooms.append(slot.state.capacity)
+    assert rooms == [1024] * 6 + [2048] * 2
     view.close(slot)
     assert slot.held == []
     assert slot.state is None
