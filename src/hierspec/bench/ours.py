@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..build import build
@@ -13,8 +13,6 @@ from ..config import HierarchyConfig, TargetConfig
 from ..engine import Hierarchy
 from ..profiling.candidates import parse
 from .runs import Request, Run, Unavailable
-
-_MODEL = {"method", "model", "num_speculative_tokens"}  # a draft model's level without options
 
 
 @dataclass(slots=True, eq=False)
@@ -73,15 +71,16 @@ class Models:
         Raises:
             ValueError: the name says nothing.
         """
-        level = replace(parse(draft).level, num_speculative_tokens=budget)
-        whole = HierarchyConfig(target=self.target, levels=(level,))
-        return {**whole.to_dict()["levels"][0], **more}
+        return {**parse(draft).in_file(self.target), "num_speculative_tokens": budget, **more}
 
     @property
     def draft_models(self) -> tuple[str, ...]:
         """Those of the drafts that are models by name or path, as other engines know them."""
-        alone = [self.level(name, 1).keys() == _MODEL for name in self.drafts]
-        return tuple(name for name, one in zip(self.drafts, alone, strict=True) if one)
+        return tuple(
+            name
+            for name in self.drafts
+            if parse(name).in_file(self.target) == {"method": "draft_model", "model": name}
+        )
 
     def verifies(self, draft: str) -> bool:
         """Whether a draft can also verify the level below it."""

@@ -46,6 +46,11 @@ class Candidate:
     def window(self) -> Window:
         return self.level.window
 
+    def in_file(self, target: TargetConfig) -> dict[str, Any]:
+        """The level as in a hierarchy file for ``target``, without a budget."""
+        whole = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
+        return {k: v for k, v in whole["levels"][0].items() if k != "num_speculative_tokens"}
+
 
 def parse(text: str) -> Candidate:
     """A candidate from the command line.

@@ -123,8 +123,7 @@ def _described(pool: Pool, number: int, call_ms: float) -> dict[str, Any]:
     entrant = pool.entrants[number]
     level = None
     if entrant.candidate is not None:
-        whole = HierarchyConfig(target=pool.target, levels=(entrant.candidate.level,)).to_dict()
-        level = {k: v for k, v in whole["levels"][0].items() if k != "num_speculative_tokens"}
+        level = entrant.candidate.in_file(pool.target)
     readable = entrant.scores or entrant.owner == pool.target.model
     return {
         "name": entrant.name,
