@@ -12,6 +12,7 @@ import torch
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig, preset
 from hierspec.presets import PRESETS
 from hierspec.testing import FAMILIES, save_tiny
+from hierspec.trace import ListTracer
 from hierspec.vocabulary import VocabularyWarning
 
 PROMPTS = [
@@ -196,21 +197,27 @@ def test_any_of_several_end_tokens_stops_inside_a_draft(tiny_family):
         assert result.finish_reason == "stop"
 
 
-def test_logprobs_are_the_raw_targets(tiny_family):
+@pytest.mark.parametrize("edits", [{}, {"top_k": 5, "repetition_penalty": 1.3}], ids=str)
+@pytest.mark.parametrize("name", ["hierarchy", "naive", "no bonus", "tails"])
+def test_logprobs_are_the_raw_targets(tiny_family, name, edits):
+    """Also of tokens that a rule draws after its check, one call of the target each."""
     from transformers import AutoModelForCausalLM
 
-    hierarchy = built(tiny_family, "hierarchy")
-    result = hierarchy.generate(
-        PROMPTS[0], max_new_tokens=15, temperature=0.7, seed=2, logprobs=True, ignore_eos=True
-    )
+    hierarchy, tracer = built(tiny_family, name), ListTracer()
+    options = {"max_new_tokens": 30, "temperature": 0.7, "seed": 2, "ignore_eos": True, **edits}
+    results = hierarchy.generate_batch(PROMPTS[:3], logprobs=True, tracer=tracer, **options)
+    silent = hierarchy.generate_batch(PROMPTS[:3], **options)
+    assert [r.token_ids for r in silent] == [r.token_ids for r in results]
+    assert any(event["kind"] == "row" for event in tracer.events) == (name == "naive")
     model = AutoModelForCausalLM.from_pretrained(tiny_family["target"], dtype=torch.float64)
-    ids = torch.tensor([[*PROMPTS[0], *result.token_ids]])
-    with torch.no_grad():
-        rows = model(ids).logits[0].log_softmax(-1)
-    for i, (token, value) in enumerate(zip(result.token_ids, result.logprobs, strict=True)):
-        expected = float(rows[len(PROMPTS[0]) - 1 + i, token])
-        # transformers keeps rotary angles in float32, also in a float64 model
-        assert math.isclose(value, expected, abs_tol=1e-5)
+    for prompt, result in zip(PROMPTS, results, strict=False):
+        ids = torch.tensor([[*prompt, *result.token_ids]])
+        with torch.no_grad():
+            rows = model(ids).logits[0].log_softmax(-1)
+        for i, (token, value) in enumerate(zip(result.token_ids, result.logprobs, strict=True)):
+            expected = float(rows[len(prompt) - 1 + i, token])
+            # transformers keeps rotary angles in float32, also in a float64 model
+            assert math.isclose(value, expected, abs_tol=1e-5)
 
 
 def test_events_tell_who_wrote_what_and_add_up(tiny_family):

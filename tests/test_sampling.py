@@ -18,10 +18,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from hierspec.dice import PhiloxDice
 from hierspec.laws import DenseLaws, OneHotLaws
 from hierspec.lm.base import Context
 from hierspec.penalties import History
-from hierspec.sampling import Job, SamplingParams, laws, logprobs, signals
+from hierspec.readings import NoLawError, _masked, _nucleus, _nucleus_by_sorting
+from hierspec.sampling import Job, SamplingParams, laws, logprobs, reading_of, signals
+from hierspec.several_drafts import first_tokens
 
 V = 60
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 3]
@@ -246,6 +249,78 @@ def test_unusable_scores_are_named(temperature):
     bad[2] = -math.inf
     with pytest.raises(ValueError, match="every token is forbidden"):
         laws([one], bad)
+
+
+TRUNCATIONS = [
+    {"top_p": 0.9},
+    {"top_p": 1e-6},
+    {"top_k": 5},
+    {"min_p": 0.1},
+    {"min_p": 1.0},
+    {"top_k": 40, "top_p": 0.95, "min_p": 0.05},
+]
+NO_LAWS = {
+    "a NaN": ({7: math.nan}, "llama produced NaN scores"),
+    "all NaN": (dict.fromkeys(range(V), math.nan), "llama produced NaN scores"),
+    "an infinity": ({7: math.inf}, "llama produced infinite scores"),
+    "all forbidden": (dict.fromkeys(range(V), -math.inf), "every token is forbidden"),
+}
+
+
+def spoilt(values: dict[int, float], dtype=torch.float32) -> torch.Tensor:
+    """Three rows of scores, the middle one with ``values`` in their columns."""
+    bad = scores(3, dtype=dtype)
+    for column, value in values.items():
+        bad[1, column] = value
+    return bad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("after", TRUNCATIONS, ids=str)
+@pytest.mark.parametrize("kind", NO_LAWS)
+def test_truncation_names_unusable_scores_too(kind, after, dtype):
+    """One bad row between two good ones, whichever way its law is asked for."""
+    values, message = NO_LAWS[kind]
+    params = SamplingParams(temperature=0.8, **after)
+    bad = spoilt(values, dtype)
+    with pytest.raises(ValueError, match=message):
+        laws([job(params, draft=(1, 2), model="llama")], bad)
+    alone = [job(params, draft=(), model=name) for name in ("good", "llama", "good")]
+    with pytest.raises(ValueError, match=message):
+        laws(alone, bad)
+    reading = reading_of(alone[0])
+    with pytest.raises(NoLawError):
+        reading.pick(bad, [0.5] * 3)
+    picked = reading.pick_there(bad, torch.full((3,), 0.5, dtype=torch.float64))
+    assert picked.ok.tolist() == [True, False, True]
+    (good,) = laws([job(params, draft=(1,))], bad[::2])
+    assert torch.equal(picked.probs[::2], good.dense(V))
+
+
+@pytest.mark.parametrize("kind", NO_LAWS)
+@pytest.mark.parametrize("width", [V, 4000])
+def test_both_ways_to_a_nucleus_leave_no_law_a_nan(kind, width):
+    bad = torch.nn.functional.pad(spoilt(NO_LAWS[kind][0]), (0, width - V), value=-math.inf)
+    probs = bad.softmax(-1)
+    kept = [nucleus(probs, 0.9) for nucleus in (_nucleus, _nucleus_by_sorting)]
+    assert torch.equal(kept[0][::2], kept[1][::2])
+    for mask in kept:
+        assert _masked(probs, mask).isnan().all(-1).tolist() == [False, True, False]
+
+
+def test_drafts_without_replacement_refuse_what_is_no_law():
+    """Accelerators look at scores here only; a list of no drafts must not come of it."""
+    law = DenseLaws(torch.full((1, V), math.nan))
+    for distinct in (True, False):
+        with pytest.raises(ValueError, match="not finite"):
+            first_tokens(law, 2, distinct, PhiloxDice(0))
+
+
+def test_scores_too_large_for_a_temperature_are_named_with_truncation():
+    hot = scores(6) * 1e35
+    for after in TRUNCATIONS:
+        with pytest.raises(ValueError, match="too large for this temperature"):
+            laws([job(SamplingParams(temperature=2e-5, **after))], hot)
 
 
 def test_forbidden_tokens_get_no_mass():

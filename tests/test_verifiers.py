@@ -543,6 +543,57 @@ def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
         assert verdict.emitted.laws.ids == verdict.emitted.tokens
 
 
+@pytest.mark.parametrize("top_m", [2, 3, 4, 9])
+def test_greedy_leading_of_a_verifier_narrower_than_its_draft(top_m):
+    """A drafted id past its vocabulary is not among its leaders, however many count."""
+    scores = torch.tensor([[5.0, 4.0, -math.inf], [0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])
+    choices = OneHotLaws((0, 2, 0))
+    for tokens, tau in (((1, 5), 1), ((3, 1), 0), ((1, 1), 2), ((2, 0), 0)):
+        draft = proposal(tokens, OneHotLaws(tokens))
+        above = node(get("leading", top_m=top_m))
+        verdict = verify_batch(above, [draft], [choices], [NoDice()], [scores])[0]
+        assert verdict.num_accepted == tau
+        assert verdict.emitted.tokens == (*tokens[:tau], choices.ids[tau])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    top_m=st.integers(1, 9),
+    widths=st.tuples(st.integers(2, 7), st.integers(2, 7)),
+    hot=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_leaders_depend_neither_on_the_road_nor_on_the_draft(top_m, widths, hot, seed):
+    """One-hot, mixed and dense drafts; verifiers wider and narrower: the tokens kept are those
+    among the first m of the verifier's own scores.
+    """
+    own, drafted = widths
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(4, own, generator=generator, dtype=torch.float64)
+    scores[torch.rand(4, own, generator=generator) < 0.2] = -math.inf
+    scores[:, 0] = 0.0
+    q = rows(generator, 3, drafted, torch.float64, False)
+    tokens = torch.multinomial(q, 1, generator=generator).squeeze(-1).tolist()
+    pieces = MixedLaws((DenseLaws(q[:1]), OneHotLaws(tuple(tokens[1:]))))
+    p = DenseLaws(scores.softmax(-1)) if hot else OneHotLaws(tuple(scores.argmax(-1).tolist()))
+    expected = 0
+    for row, token in zip(scores.tolist(), tokens, strict=False):
+        best = sorted(range(own), key=lambda i: (-row[i], i))[:top_m]
+        if token not in best or row[token] == -math.inf:
+            break
+        expected += 1
+    above, wide = node(get("leading", top_m=top_m)), random_case(seed, 3, 9)
+    for law in (DenseLaws(q), OneHotLaws(tuple(tokens)), pieces):
+        draft = proposal(tokens, law)
+        alone = verify_batch(above, [draft], [p], [PhiloxDice(0)], [scores])[0]
+        assert alone.num_accepted == expected
+        dice, both = [PhiloxDice(0), PhiloxDice(1)], [scores, wide[1].probs.log()]
+        together = verify_batch(above, [draft, wide[0]], [p, wide[1]], dice, both)[0]
+        assert facts(together) == facts(alone)
+        for i, token in enumerate(tokens[:expected]):
+            assert together.emitted.laws.prob(i, token) == alone.emitted.laws.prob(i, token)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 9))
 def test_leaders_are_a_stable_sort(values, m):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -96,6 +96,26 @@ def finished(
             verdict = dataclasses.replace(verdict, logprobs=values)
         out.append(verdict)
     return out
+
+
+def keep_raw(group: Sequence[Task], scores: torch.Tensor) -> None:
+    """Note the target's scores [n, V], one row a task, for :func:`completed` to read."""
+    for task, row in zip(group, scores.split(1), strict=True):
+        if task.sequence.want_logprobs:
+            request: Any = task.request
+            task.raw[request.pending] = row
+
+
+def completed(task: Task) -> Verdict:
+    """A finished round's verdict, with log-probabilities also of tokens drawn after its check."""
+    verdict = task.verdict
+    assert verdict is not None
+    tokens, known = verdict.emitted.tokens, verdict.logprobs
+    if not task.sequence.want_logprobs or len(known) == len(tokens):
+        return verdict
+    rows = torch.cat([task.raw[tokens[:i]] for i in range(len(known), len(tokens))])
+    more = logprobs(rows, tokens[len(known) :])
+    return dataclasses.replace(verdict, logprobs=(*known, *more))
 
 
 def count(draft: Proposal, verdict: Verdict, metrics: Metrics) -> None:

@@ -223,7 +223,8 @@ def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tens
     best = probs.topk(k)[0]
     before = best.cumsum(-1, dtype=torch.float64).sub_(best)
     stays = before < top_p
-    size = stays.sum(-1, keepdim=True)
+    # A row that is no law has no token that stays: its best one stands in, and it remains NaN.
+    size = stays.sum(-1, keepdim=True).clamp_(min=1)
     floor = best.gather(1, size - 1)
     if k < probs.shape[1]:
         short = stays[:, -1].nonzero().flatten()

@@ -74,10 +74,9 @@ class Runtime:
                 if self.tracer is not None:
                     self._record(self.tracer, task, answer, began, seconds)
                 task.advance(answer)
-        verdicts = [task.verdict for task in tasks]
-        assert all(verdict is not None for verdict in verdicts)
-        self.metrics.emitted += sum(len(v.emitted) for v in verdicts if v is not None)
-        return verdicts  # type: ignore[return-value]
+        verdicts = [checking.completed(task) for task in tasks]
+        self.metrics.emitted += sum(len(verdict.emitted) for verdict in verdicts)
+        return verdicts
 
     def _contexts(self, root: Verify) -> dict[int, int]:
         """The longest context each node of a plan can take, by index."""
@@ -187,7 +186,8 @@ class Runtime:
             drafts,
             p,
             [task.sequence.dice for task in group],
-            list(parts) if node.rule.reads_scores else None,
+            # Ids past the target's vocabulary get no mass, so they must not lead either.
+            [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None,
             self._graphs,
         )
         self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
@@ -196,8 +196,10 @@ class Runtime:
         return checking.finished(node, group, drafts, verdicts, parts, self.metrics, is_root)
 
     def _rows(self, node: Node, group: list[Task]) -> list[Laws]:
-        _, rows, _ = self._score(node, group, [()] * len(group), False)
+        scores, rows, _ = self._score(node, group, [()] * len(group), False)
         is_root = node.index == self.root.index
+        if is_root:
+            checking.keep_raw(group, scores)
         self.metrics.target_calls += is_root
         for task in group:
             task.sequence.target_calls += is_root

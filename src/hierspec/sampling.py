@@ -63,7 +63,8 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
     Args:
         jobs: in the order their rows are packed.
         logits: raw scores [Σ num_rows, V]; not modified. V may be below a job's ``vocab_size``
-            (laws are then narrower) or above it (a padded embedding: the rest is cut off).
+            (laws are then narrower, unless processors edit them) or above it (a padded embedding:
+            the rest is cut off).
 
     Returns:
         one value per job: :class:`OneHotLaws` where greedy, else :class:`DenseLaws` (float64 for
@@ -75,13 +76,15 @@ def laws(jobs: Sequence[Job], logits: torch.Tensor) -> list[Laws]:
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
     raw = logits
+    widths = [_width(job, raw.shape[1]) for job in jobs]
     if any(job.params.edits_scores for job in jobs):
-        logits = _edited(jobs, logits)
+        logits = _edited(jobs, logits, widths)
+    readings = [reading_of(job, width) for job, width in zip(jobs, widths, strict=True)]
     out: list[Laws] = []
     first = row = 0
     while first < len(jobs):
-        reading, last, stop = reading_of(jobs[first]), first + 1, row + jobs[first].num_rows
-        while last < len(jobs) and reading_of(jobs[last]) == reading:
+        reading, last, stop = readings[first], first + 1, row + jobs[first].num_rows
+        while last < len(jobs) and readings[last] == reading:
             stop += jobs[last].num_rows
             last += 1
         scores = logits if stop - row == logits.shape[0] else logits[row:stop]
@@ -132,35 +135,81 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
 
 
-def reading_of(job: Job) -> Reading:
-    """Equal for jobs whose (edited) rows may become laws in one batch."""
+def reading_of(job: Job, width: int | None = None) -> Reading:
+    """Equal for jobs whose (edited) rows, ``width`` columns of them, may become laws in one batch.
+
+    ``width``: at most the job's ``vocab_size``, which it is by default.
+    """
     params = job.params
+    width = job.vocab_size if width is None else width
     temperature = params.temperature
     if temperature != 0.0 and job.temperature is not None:
         temperature = job.temperature
     if temperature == 0.0:
-        return _reading(job.vocab_size, 0.0, None, None, None)
-    return _reading(job.vocab_size, temperature, params.top_k, params.top_p, params.min_p)
+        return _reading(width, 0.0, None, None, None)
+    return _reading(width, temperature, params.top_k, params.top_p, params.min_p)
 
 
 _reading = functools.lru_cache(maxsize=64)(Reading)
 
 
-def _edited(jobs: Sequence[Job], logits: torch.Tensor) -> torch.Tensor:
-    """A copy of ``logits`` with every job's bias, penalties and processors applied."""
-    logits = logits.clone()
+def _width(job: Job, width: int) -> int:
+    """How many columns a job's rows have once edited, from ``width`` that its model scores.
+
+    The target's vocabulary, also where a narrower model is edited by processors (their masks and
+    tables are made for the target) or by biases that may ban all it can say.
+    """
+    params = job.params
+    if width < job.vocab_size and (params.logits_processors or len(params.logit_bias) >= width):
+        return job.vocab_size
+    return min(width, job.vocab_size)
+
+
+def _edited(jobs: Sequence[Job], logits: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
+    """A copy of ``logits`` [Σ num_rows, V] with every job's edits, each in its own width."""
+    known = logits.shape[1]
+    missing = max(widths) - known
+    if missing > 0:
+        logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
+    else:
+        logits = logits.clone()
     row = 0
-    for job in jobs:
-        scores = logits[row : row + job.num_rows, : job.vocab_size]
+    for job, width in zip(jobs, widths, strict=True):
+        scores = logits[row : row + job.num_rows, :width]
         row += job.num_rows
-        for token, bias in job.params.logit_bias:
-            if token < scores.shape[1]:
-                scores[:, token] += bias
-        if job.params.has_penalties:
-            penalise(scores, job.context, job.start, job.prompt_length, job.params, job.history)
-        if job.params.logits_processors:
-            _process(job, scores)
+        if width > known:
+            _edit_padded(job, scores, known)
+        else:
+            _edit(job, scores)
     return logits
+
+
+def _edit_padded(job: Job, scores: torch.Tensor, known: int) -> None:
+    """Edit ``scores`` [num_rows, V] of a model that scores the first ``known`` ids only, in place.
+
+    Where nothing that the model can say is left, it finds what else is left equally likely: so
+    a draft goes on where the target alone has a token, and any law of a draft's is as good to the
+    rules above.
+    """
+    equal = scores.clone()
+    equal[:, known:] = 0.0
+    _edit(job, scores)
+    scores[:, known:].masked_fill_(scores[:, known:].isnan(), -math.inf)  # sums of ±inf: no token
+    mute = scores.amax(-1) == -math.inf
+    if bool(mute.any()):
+        _edit(job, equal)
+        scores[mute] = equal[mute]
+
+
+def _edit(job: Job, scores: torch.Tensor) -> None:
+    """Apply a job's bias, penalties and processors to ``scores`` [num_rows, V], in place."""
+    for token, bias in job.params.logit_bias:
+        if token < scores.shape[1]:
+            scores[:, token] += bias
+    if job.params.has_penalties:
+        penalise(scores, job.context, job.start, job.prompt_length, job.params, job.history)
+    if job.params.logits_processors:
+        _process(job, scores)
 
 
 def _process(job: Job, scores: torch.Tensor) -> None:

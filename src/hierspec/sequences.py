@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from .dice import Dice
 from .hierarchy import Coroutine, Draft, Verify, initial_states, propose
 from .lm.base import Context, Slot
@@ -66,13 +68,19 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A sequence's round in progress: a stack of coroutines and the request it waits for."""
+    """A sequence's round in progress: a stack of coroutines and the request it waits for.
+
+    Attributes:
+        raw: the target's scores [1, V] at places asked for one by one, by the tokens pending there;
+            kept where log-probabilities are wanted.
+    """
 
     sequence: Sequence
     stack: list[Coroutine]
     longest: Mapping[int, int]
     request: Request | None = None
     verdict: Verdict | None = None
+    raw: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
 
     def context(self, pending: tuple[int, ...]) -> Context:
         return Context(self.sequence.tokens, pending)

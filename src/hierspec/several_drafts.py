@@ -38,8 +38,8 @@ def first_tokens(
     tokens: list[int] = []
     laws: list[Laws] = []
     left = law.dense(law.width)[0].double()
-    while len(tokens) < num_drafts and (total := float(left.sum())) > 0.0:
-        left = left / total
+    while len(tokens) < num_drafts and (total := float(left.sum())) != 0.0:
+        left = left / total  # of NaN, which drawing refuses, where the law was none
         token = draw(left.unsqueeze(0), dice.take(1))[0]
         tokens.append(token)
         laws.append(DenseLaws(left.unsqueeze(0)))

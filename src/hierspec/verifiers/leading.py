@@ -22,7 +22,8 @@ class Leading(Verifier):
     """Keep while among the verifier's leading tokens; at the first miss draw from its own law.
 
     Attributes:
-        top_m: how many leading tokens count, at least 1. Ties go to the lower id.
+        top_m: how many leading tokens count, at least 1. Ties go to the lower id; a token that the
+            verifier cannot say (score −inf, or an id past its vocabulary) is never among them.
     """
 
     top_m: int = 1
@@ -44,9 +45,10 @@ class Leading(Verifier):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         n = batch.tokens.shape[1]
-        kept = (self._leaders(batch) == batch.tokens.unsqueeze(-1)).any(-1)
-        real = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
-        h = (kept & real).double()
+        ids, real = self._leaders(batch)
+        kept = ((ids == batch.tokens.unsqueeze(-1)) & real).any(-1)
+        inside = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
+        h = (kept & inside).double()
         return Acceptance(h, h.new_ones(h.shape[0], n + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
@@ -54,31 +56,37 @@ class Leading(Verifier):
 
     def reported(self, batch: Batch) -> torch.Tensor:
         n = batch.tokens.shape[1]
-        leaders = self._leaders(batch)
+        ids, real = self._leaders(batch)
         own = batch.p[:, :n]
-        kept = batch.q.gather(-1, leaders).to(own.dtype)
+        kept = batch.q.gather(-1, ids).to(own.dtype) * real
         mixture = own * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
-        mixture.scatter_add_(-1, leaders, kept)
-        real = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
-        mixture = torch.where(real.unsqueeze(-1), mixture, own)
+        mixture.scatter_add_(-1, ids, kept)
+        inside = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
+        mixture = torch.where(inside.unsqueeze(-1), mixture, own)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
-    def _leaders(self, batch: Batch) -> torch.Tensor:
-        """A of every drafted slot, [B, n, m] token ids."""
-        scores = batch.p if batch.scores is None else batch.scores
-        return leaders(scores[:, : batch.tokens.shape[1]], self.top_m)
+    def _leaders(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """A of every drafted slot: [B, n, m] token ids, and which of them the verifier can say."""
+        n = batch.tokens.shape[1]
+        if batch.scores is None:
+            scores, least = batch.p[:, :n], 0.0
+        else:
+            scores, least = batch.scores[:, :n], -torch.inf
+        ids = leaders(scores, self.top_m)
+        return ids, scores.gather(-1, ids) > least
 
     def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
         assert scores is not None, "more than one leading token: the scores must be there"
         rows = scores[: len(draft)]
+        width = rows.shape[-1]
         tokens = torch.tensor(draft, device=rows.device).unsqueeze(-1)
-        mine = rows.gather(-1, tokens)
-        ids = torch.arange(rows.shape[-1], device=rows.device)
+        mine = rows.gather(-1, tokens.clamp(max=width - 1))
+        ids = torch.arange(width, device=rows.device)
         ahead = (rows > mine) | ((rows == mine) & (ids < tokens))
-        ranks = ahead.sum(-1).tolist()
-        return next((i for i, rank in enumerate(ranks) if rank >= self.top_m), len(draft))
+        leads = (ahead.sum(-1, keepdim=True) < self.top_m) & (mine > -torch.inf) & (tokens < width)
+        return next((i for i, kept in enumerate(leads.flatten().tolist()) if not kept), len(draft))
 
 
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:

@@ -43,6 +43,10 @@ class Form(NamedTuple):
     def of(cls, cases: Sequence[Case]) -> Form:
         width = max(max(case.p.width, case.draft.laws.width) for case in cases)
         scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
+        if scores:  # one-hot laws are as wide as their ids, which the draft's tokens may decide
+            width = max(
+                width, *(case.scores.shape[-1] for case in cases if case.scores is not None)
+            )
         tokens = max(len(case.draft) for case in cases)
         return cls(len(cases), tokens, width, scores, *_kept_as(cases[0].p))
 
