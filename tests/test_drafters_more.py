@@ -86,7 +86,7 @@ def test_greedy_equals_plain_greedy(target, name):
     assert sum(r.target_calls for r in batch) < 4 * 29, "some drafts are kept"
 
 
-@pytest.mark.parametrize("name", [name for name in CHAINS if "shared" not in name])
+@pytest.mark.parametrize("name", CHAINS)
 def test_a_sequence_samples_the_same_whoever_shares_its_batch(tiny_family, name):
     hierarchy = built(tiny_family["target"], CHAINS[name], **rule_of(name))
     options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5, "ignore_eos": True}

@@ -1,9 +1,15 @@
 """`model.generate(custom_generate=...)` against transformers' own loop, token for token."""
 
+import gc
+import itertools
+import threading
+import weakref
+
 import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    LlamaConfig,
     LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
@@ -240,3 +246,139 @@ def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
             torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=hierarchy
         )
     assert "\n" not in str(caught.value)
+
+
+# --- the model stays its owner's
+
+
+BATCH = torch.tensor([[5, 9, 7, 22], [11, 4, 4, 30], [60, 2, 8, 1]])
+
+
+def ours(model, ids=BATCH, **options):
+    options = {"max_new_tokens": 24, "do_sample": False, "hierarchy": LEVELS, **options}
+    return model.generate(ids, custom_generate=hierspec.custom_generate, **options)
+
+
+def everything(model):
+    """All attributes of all modules and of their configs; by identity where it is an object."""
+    plain = (bool, int, float, str, type(None))
+    found = {}
+    for name, module in model.named_modules():
+        for holder in (module, getattr(module, "config", None)):
+            for key, value in vars(holder).items() if holder is not None else ():
+                kept = value if isinstance(value, plain) else id(value)
+                found[name, type(holder).__name__, key] = kept
+        for kind in (module._parameters, module._buffers, module._modules):
+            found |= {(name, key): id(value) for key, value in kind.items()}
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_may_run_in_another_thread_meanwhile(tiny_family, training):
+    """Its forward gives the same bits, and its attributes are what they were, at any moment."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"]).train(training)
+    model.generation_config.pad_token_id = 0
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    with torch.no_grad():
+        alone = model(input_ids=ids).logits
+    ours(model)  # transformers settles its generation config
+    before, wanted = everything(model), ours(model)
+    wrong, errors, seen = [], [], threading.Event()
+
+    def user():
+        try:
+            for _ in range(60):
+                with torch.no_grad():
+                    wrong.append(not torch.equal(model(input_ids=ids).logits, alone))
+                wrong.append(everything(model) != before)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            seen.set()
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    while not seen.is_set():
+        assert torch.equal(ours(model), wanted)
+    thread.join()
+    assert not errors
+    assert len(wrong) == 120
+    assert not any(wrong)
+    assert everything(model) == before
+
+
+def test_no_attribute_is_other_while_layers_run(model):
+    """As a layer's own hooks see it, in the middle of a batch."""
+    before, seen = None, []
+
+    def look(*_):
+        seen.append(everything(model) == before)
+
+    hooks = [module.register_forward_hook(look) for module in model.model.layers[1].modules()]
+    before = everything(model)
+    ours(model)
+    for hook in hooks:
+        hook.remove()
+    assert seen
+    assert all(seen)
+
+
+def test_what_becomes_of_the_weights_is_seen(tiny_family):
+    """In place, by other parameters, by other modules: what is run is the model as it is."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"], dtype=torch.float64)
+    model.generation_config.pad_token_id = 0
+    texts = [ours(model)]
+    attention = model.model.layers[0].self_attn
+    rows, columns = attention.q_proj.weight.shape
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        attention.v_proj.weight.mul_(-3.0)
+    texts.append(ours(model))
+    attention.q_proj.weight = torch.nn.Parameter(noise)
+    texts.append(ours(model))
+    attention.o_proj = torch.nn.Linear(attention.o_proj.in_features, rows, dtype=torch.float64)
+    texts.append(ours(model))
+    assert torch.equal(texts[-1], model.generate(BATCH, max_new_tokens=24, do_sample=False))
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(texts))
+
+
+def test_a_hierarchy_dies_with_its_model(tiny_family):
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"])
+    model.generation_config.pad_token_id = 0
+    ours(model)
+    layer = weakref.ref(model.model.layers[0])
+    del model
+    gc.collect()
+    assert layer() is None
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_frequencies_that_follow_the_length_stay_the_owners(rope):
+    """The library keeps them in the module; a long text of ours must not move a short one's."""
+    parameters = {"rope_type": rope, "rope_theta": 10000.0, "factor": 4.0}
+    if rope == "longrope":
+        factors = {"short_factor": [1.0] * 4, "long_factor": [3.0, 5.0, 7.0, 9.0]}
+        parameters |= {**factors, "original_max_position_embeddings": 8}
+    config = LlamaConfig(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        rope_parameters=parameters,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval().double()
+    frequencies = model.model.rotary_emb.inv_freq
+    before, state = frequencies.clone(), everything(model)
+    pads = [0, 3, 1]
+    mask = (torch.arange(4) >= torch.tensor(pads)[:, None]).long()
+    out = ours(model, attention_mask=mask, max_new_tokens=40)
+    assert everything(model) == state
+    assert torch.equal(frequencies, before)
+    for row, ids, pad in zip(out, BATCH, pads, strict=True):
+        assert torch.equal(row[pad:], ours(model, ids[None, pad:], max_new_tokens=40)[0])

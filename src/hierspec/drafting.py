@@ -2,7 +2,9 @@
 
 A draft can be left to the model where nothing else depends on its tokens: no penalty, grammar or
 processor reads them, and all sequences read their scores alike. Without a window that reads them
-either, tokens, laws and uniforms spent are those of the way token by token.
+either, tokens, laws and uniforms spent are those of the way token by token. A window that reads
+them may be asked about several at once, and then a stop throws uniforms away; where a node could
+draft so, it throws them away on both ways, since the way that is taken depends on other sequences.
 """
 
 from __future__ import annotations
@@ -29,6 +31,25 @@ if TYPE_CHECKING:
 _CHUNK = 4  # tokens a window is asked about at once
 
 
+def _by_itself(node: Draft) -> bool:
+    """Whether the node's model can draft several tokens, and the node lets it."""
+    # A check against the protocol itself takes as long as drawing a token.
+    if not hasattr(node.model, "draft"):
+        return False
+    return node.window.signal is None or bool(getattr(node.model, "graphs", None))
+
+
+def _chunk(node: Draft) -> int:
+    """For how many tokens uniforms are taken at once, whatever a window says in between.
+
+    It is a matter of the node alone. So a sequence spends the same uniforms whoever shares its
+    batch, and whether or not that lets it draft by itself.
+    """
+    if not _by_itself(node):
+        return 1
+    return node.budget if node.window.signal is None else min(node.budget, _CHUNK)
+
+
 def shared_reading(node: Draft, jobs: Sequence[Job]) -> Reading | None:
     """How all jobs read their scores, where the node's model can draft by itself; else ``None``.
 
@@ -36,8 +57,7 @@ def shared_reading(node: Draft, jobs: Sequence[Job]) -> Reading | None:
     would mean waiting for a device.
     """
     signal = node.window.signal
-    # A check against the protocol itself takes as long as drawing a token.
-    if not hasattr(node.model, "draft") or (signal and not getattr(node.model, "graphs", None)):
+    if not _by_itself(node):
         return None
     if any(job.params.edits_scores for job in jobs):
         return None
@@ -67,7 +87,7 @@ def ahead(
     tokens: list[list[int]] = [[] for _ in group]
     laws: list[list[Laws]] = [[] for _ in group]
     signals: list[list[float]] = [[] for _ in group]
-    chunk = node.budget if reading.signal is None else min(node.budget, _CHUNK)
+    chunk = _chunk(node)
     going = list(range(len(group)))
     while going:
         queries = [_query(node, group[i], jobs[i], tokens[i]) for i in going]
@@ -94,13 +114,15 @@ def by_steps(
 ) -> list[tuple[Proposal, States]]:
     """Token by token, each sequence until its own window or limit stops it.
 
+    It leaves the dice where :func:`ahead` would.
+
     Args:
         step: (tasks, drafted so far) → scores [n, V], the n laws, a token drawn from each.
     """
     tokens: list[list[int]] = [[] for _ in group]
     laws: list[list[Laws]] = [[] for _ in group]
     signals: list[list[float]] = [[] for _ in group]
-    going = list(range(len(group)))
+    going, chunk = list(range(len(group))), _chunk(node)
     while going:
         scores, rows, picked = step([group[i] for i in going], [tuple(tokens[i]) for i in going])
         if node.window.signal is not None:
@@ -114,8 +136,11 @@ def by_steps(
             signals[i].append(value)
             request: Any = group[i].request
             stopped = node.window.stops((value,), request.states[node.index])
-            if len(tokens[i]) < min(node.budget, request.limit) and not stopped:
+            n, limit = len(tokens[i]), min(node.budget, request.limit)
+            if n < limit and not stopped:
                 still.append(i)
+            elif n < limit and not isinstance(law, OneHotLaws):
+                group[i].sequence.dice.take(min(-n % chunk, limit - n))
         going = still
     return _handed_up(node, group, tokens, laws, signals)
 

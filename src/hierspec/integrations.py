@@ -163,8 +163,9 @@ def _on(model: Any, config: HierarchyConfig) -> Built:
     from .lm.hf import HFBackend
 
     shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
-    loaded = Loaded()
-    loaded.put(config.target, HFBackend(model), None if shared else _tokenizer(model))
+    loaded, backend = Loaded(), HFBackend(model)
+    backend.model = None  # its parts are enough, and a model held by its own entry would never go
+    loaded.put(config.target, backend, None if shared else _tokenizer(model))
     return build(config, loaded)
 
 

@@ -56,8 +56,18 @@ class Sequence:
         owner = getattr(model, "cache_owner", model)
         key = (id(owner), draft)
         if key not in self.slots:
-            self.slots[key] = (owner, owner.open())
+            self.slots[key] = (owner, self._open(owner))
         return self.slots[key][1]
+
+    def _open(self, owner: Any) -> Any:
+        """A place that other sequences write to as well only where no draft can show in the text.
+
+        What is sampled depends on what was drafted, and drafts learnt from a text are not
+        independent of the dice that wrote it: those may be this sequence's own, used again.
+        """
+        if self.params.greedy and self.root.rule.exact_for(True):
+            return owner.open()
+        return getattr(owner, "open_own", owner.open)()
 
     def close(self) -> None:
         """Give the cache memory back. Safe to call twice."""

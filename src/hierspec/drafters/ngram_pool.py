@@ -13,7 +13,7 @@ the text's last token, and verifies them. So does this drafter, with these diffe
 
 Against prompt lookup, which copies the run after the *latest* match within one text: counts
 decide, a continuation may cross from one passage into another, rejected drafts teach, and with
-``shared`` all texts of one engine do.
+``shared`` all greedy texts of one engine do.
 
 Nothing is scored: the law of every proposed token is one-hot, given all that came before it.
 
@@ -84,10 +84,10 @@ class NgramPool:
     Attributes:
         ngram_min: fewest last tokens that must be known for a proposal.
         ngram_max: most last tokens looked for; longer ones are tried first.
-        shared: one pool for all sequences, earlier ones included. Then what a sequence drafts
-            depends on the others. The law of its output does not, as long as their dice are
-            independent of its own: a seed used again drafts what the very same dice wrote before,
-            and sampling from such drafts is not exact.
+        shared: one pool for all greedy sequences, earlier ones included. What they draft then
+            depends on the others, and what they write does not. Sequences that sample keep pools
+            of their own (:meth:`open_own`): a seed used again would find drafts that the very
+            same dice have written, and sampling from such drafts is not exact.
         max_ngrams: that a pool keeps.
     """
 
@@ -111,11 +111,15 @@ class NgramPool:
 
     def open(self) -> PoolSlot:
         """A place for one sequence."""
-        return PoolSlot(self.common if self.shared else Pool(self.max_ngrams))
+        return PoolSlot(self.common) if self.shared else self.open_own()
+
+    def open_own(self) -> PoolSlot:
+        """The same, with a pool that no other sequence reads or writes."""
+        return PoolSlot(Pool(self.max_ngrams))
 
     def close(self, slot: PoolSlot) -> None:
         """Give a sequence's own n-grams back; shared ones stay."""
-        if not self.shared:
+        if slot.pool is not self.common:
             slot.pool.grams.clear()
         slot.indexed = 0
 

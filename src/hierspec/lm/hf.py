@@ -4,6 +4,9 @@ The model's own forward runs all layers with one cache length; segments need a r
 with lengths of their own. So the loop, the cache, the masks, the positions and the final head are
 ours, and the layers, norms and embeddings are the library's. What is driven is found by structure
 (``_parts``) and, since structure can deceive, checked once against the model's own forward.
+
+A loaded model is never written to: where a layer must run otherwise than its owner has set it up,
+a stand-in with the same weights does (:mod:`hierspec.lm.hf_attention`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ import torch
 from torch import nn
 
 from hierspec.lm.backend import Span
-from hierspec.lm.hf_attention import ATTENTION, packed_attention
+from hierspec.lm.hf_attention import (
+    PackedAttention,
+    attention_paths,
+    detached,
+    evaluating,
+)
 from hierspec.lm.hf_cache import ManySpans, OneSpan, Storage
 from hierspec.lm.hf_support import check_supported, layer_kinds
 
@@ -25,7 +33,8 @@ class HFBackend:
     """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
 
     Args:
-        model: the loaded model; it is put in eval mode and otherwise left as it is.
+        model: the loaded model. It is left as it is, and its owner may run it meanwhile; in
+            training mode it is run as if in eval mode, a little more slowly.
         name: for messages; defaults to the model's own.
 
     Raises:
@@ -34,7 +43,7 @@ class HFBackend:
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         check_supported(model)
-        self.model = model.eval()
+        self.model: Any = model  # for callers; what is run are its parts
         config = model.config.get_text_config(decoder=True)
         self.config = config
         self.name: str = name or model.config.name_or_path or config.model_type
@@ -42,6 +51,9 @@ class HFBackend:
         self.embedding, self.modules = parts["embedding"], parts["layers"]
         self.norm, self.lm_head = parts["norm"], parts["head"]
         self.rotary, self.learned = parts["rotary"], parts["positions"]
+        self.rotary_adapts = _adapts(self.rotary)
+        if self.rotary_adapts:
+            self.rotary = detached(self.rotary)
         self.project_in, self.project_out = parts["project_in"], parts["project_out"]
         self.num_layers = len(self.modules)
         self.hidden_size = config.hidden_size
@@ -68,9 +80,11 @@ class HFBackend:
         self.takes_rotary = "position_embeddings" in arguments
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
+        self.attentions = [attention_paths(layer) for layer in self.modules]
         self.packs = bool(getattr(model, "_supports_attention_backend", False))
+        self.packs = self.packs and all(self.attentions)
         try:
-            self._check_against_model()
+            self._check_against(model, parts["rotary"])
         except (TypeError, AttributeError, IndexError, KeyError) as error:
             raise ValueError(
                 f"{self.name} ({config.model_type}) cannot be driven layer by layer "
@@ -96,17 +110,16 @@ class HFBackend:
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        with ATTENTION:
-            if len(spans) == 1 or self.packs:
-                return self._layers(h, lo, hi, spans)
-            sizes = [span.n for span in spans]
-            parts = zip(h.split(sizes), spans, strict=True)
-            return torch.cat([self._layers(part, lo, hi, [span]) for part, span in parts])
+        if len(spans) == 1 or self.packs:
+            return self._layers(h, lo, hi, spans)
+        sizes = [span.n for span in spans]
+        parts = zip(h.split(sizes), spans, strict=True)
+        return torch.cat([self._layers(part, lo, hi, [span]) for part, span in parts])
 
     def _layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         positions = self._positions(spans)[None]
         h = h[None]
-        rotary = self._rotary(h, positions, lo, hi)
+        rotary = self._rotary(h, spans, lo, hi)
         kinds = set(self.kinds[lo:hi])
         if len(spans) == 1:
             cache: OneSpan | ManySpans = OneSpan(spans[0])
@@ -114,8 +127,8 @@ class HFBackend:
             return self._run(h, lo, hi, cache, masks, rotary, positions)[0]
         cache = ManySpans(spans)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
-        with packed_attention(self.config, self.attention, cache, masks, self.kinds):
-            return self._run(h, lo, hi, cache, {}, rotary, positions)[0]
+        packed = PackedAttention(self.attention, cache, masks, self.kinds)
+        return self._run(h, lo, hi, cache, {}, rotary, positions, packed)[0]
 
     def _run(
         self,
@@ -126,13 +139,19 @@ class HFBackend:
         masks: dict[str, Any],
         rotary: dict[str, Any],
         positions: torch.Tensor,
+        packed: PackedAttention | None = None,
     ) -> torch.Tensor:
         for i in range(lo, hi):
             kind = self.kinds[i]
+            layer = self.modules[i]
+            if layer.training:
+                layer = evaluating(layer)
+            if packed is not None:
+                layer = packed.layer(layer, self.attentions[i])
             extra: dict[str, Any] = {self.cache_argument: cache}
             if self.takes_rotary:
                 extra["position_embeddings"] = rotary[kind]
-            out = self.modules[i](
+            out = layer(
                 h,
                 attention_mask=masks.get(kind),
                 position_ids=positions,
@@ -162,13 +181,21 @@ class HFBackend:
         parts = [torch.arange(s.start, s.start + s.n, device=self.device) for s in spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _rotary(self, h: torch.Tensor, positions: torch.Tensor, lo: int, hi: int) -> dict[str, Any]:
+    def _rotary(self, h: torch.Tensor, spans: Sequence[Span], lo: int, hi: int) -> dict[str, Any]:
         kinds = set(self.kinds[lo:hi])
         if self.rotary is None or not self.takes_rotary:
             return dict.fromkeys(kinds)
         if self.rotary_by_type:
-            return {kind: self.rotary(h, positions, kind) for kind in kinds}
-        return dict.fromkeys(kinds, self.rotary(h, positions))
+            return {kind: self._rotation(h, spans, kind) for kind in kinds}
+        return dict.fromkeys(kinds, self._rotation(h, spans))
+
+    def _rotation(self, h: torch.Tensor, spans: Sequence[Span], *kind: str) -> Any:
+        """Cosines and sines [1, N, d] of all spans."""
+        if not self.rotary_adapts:
+            return self.rotary(h, self._positions(spans)[None], *kind)
+        # Frequencies that follow the length of a text: each by its own, not by its neighbours'.
+        each = [detached(self.rotary)(h, self._positions([s])[None], *kind) for s in spans]
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
 
     def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
         """[1, 1, n, start + n]; None where the attention needs none, as the library does it."""
@@ -192,7 +219,7 @@ class HFBackend:
             ~seen, blocked
         )
 
-    def _check_against_model(self) -> None:
+    def _check_against(self, model: Any, rotary: Any) -> None:
         """A few tokens through both loops: structure may look familiar and still mean otherwise.
 
         Ours takes them in two bites, the second beside another sequence, so that a cache that is
@@ -202,8 +229,10 @@ class HFBackend:
         ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
         one, two = self.new_cache(n), self.new_cache(n)
         bites = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
+        memo = {id(rotary): detached(rotary)} if self.rotary_adapts else {}
+        whole = evaluating(model, memo)
         with torch.inference_mode():
-            theirs = self.model(input_ids=ids[None], use_cache=False).logits[0].double()
+            theirs = whole(input_ids=ids[None], use_cache=False).logits[0].double()
             rows = []
             for spans in bites:
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
@@ -223,6 +252,16 @@ class HFBackend:
                 f"scores differ by {worst:.3g} from the model's own forward. This architecture "
                 "is not supported yet; please report it"
             )
+
+
+def _adapts(rotary: Any) -> bool:
+    """Whether the frequencies of a rotary embedding follow the longest text of a call.
+
+    The library then writes them to the module, in the middle of its forward.
+    """
+    kinds = getattr(rotary, "rope_type", None) or ()
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds)
 
 
 def _parts(model: Any) -> dict[str, Any]:

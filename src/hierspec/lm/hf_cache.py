@@ -63,7 +63,7 @@ class OneSpan:
 
 
 class ManySpans:
-    """The same for packed sequences: keys and values go on to :func:`packed_attention`."""
+    """The same for packed sequences: keys and values go on to :class:`PackedAttention`."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = spans
