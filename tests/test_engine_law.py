@@ -118,6 +118,15 @@ def test_what_is_compared_is_enumerated():
     }
 
 
+def test_what_is_no_box_is_refused():
+    def program(dice):
+        a, b = dice.take(2).tolist()
+        return a < b
+
+    with pytest.raises(ValueError, match="two uniforms"):
+        outcomes(program)
+
+
 @pytest.mark.parametrize("few", [-1, 4])
 @pytest.mark.parametrize("large", [2, 1000])
 def test_a_draw_has_its_law(few, large):
@@ -137,7 +146,7 @@ DRAFTERS += [(Ahead, "fixed")] + [(Device, window) for window in WINDOWS]
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(("drafter", "window"), DRAFTERS)
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("road", ["short", "padded", "blocks", "recorded"])
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
 def test_every_road(rule, road, drafter, window, batch):
     small, target = models("random", 2, seed=0)  # such that every branch of `block` is taken
@@ -152,6 +161,15 @@ def test_every_road(rule, road, drafter, window, batch):
     with spied(drafting, "ahead") as requests:
         assert tv(root, 3, neighbours=others, road=road, states=remembered(root)) < TIGHT
     assert bool(requests) is (drafter is not TabularModel)
+
+
+@pytest.mark.parametrize("family", ["peaked", "zeros", "disjoint", "equal"])
+@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
+def test_laws_with_holes_and_equal_ones(rule, road, family):
+    """Tokens that one of two laws cannot say, and residuals that vanish."""
+    root = chain(models(family, 2, order=0 if family == "zeros" else 1, seed=3), [rule], [2])
+    assert tv(root, 3, neighbours=BATCHES[3], road=road) < TIGHT
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -254,7 +272,7 @@ def test_a_level_may_be_hotter(rule, reading):
 @pytest.mark.parametrize("drafter", [TabularModel, Ahead, Device])
 @pytest.mark.parametrize("window", ["fixed", "entropy"])
 def test_greedy(rule, batch, drafter, window):
-    """One text, whatever the neighbours draw, and no uniform is spent on it."""
+    """One text, whatever the neighbours draw."""
     params = SamplingParams(temperature=0.0, repetition_penalty=1.2 if window == "fixed" else 1.0)
     small, target = models("random", 2, seed=8)
     root = chain([like(drafter, small), target], [rule], [2], [WINDOWS[window]])
