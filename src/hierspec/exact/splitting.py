@@ -7,9 +7,10 @@ volume is its probability. Nothing is sampled and nothing is foretold: threshold
 comparisons that are made.
 
 They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``bisect`` among them;
-:class:`_Watch` sees those of torch, replayed recordings included. A tensor keeps no objects, so a
-uniform is known there by its value. One that should go unseen would leave its box whole, and so
-give a wrong law: such a fault is told, not hidden.
+:class:`_Watch` sees those of torch, operation by operation; inside a CUDA graph it sees nothing,
+so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects: there a
+uniform is known by its value. One that should go unseen would leave its box whole, and so give a
+wrong law: such a fault is told, not hidden.
 """
 
 from __future__ import annotations
