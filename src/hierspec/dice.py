@@ -16,7 +16,7 @@ _BLOCK = 1024
 
 
 class Dice(Protocol):
-    """Where uniforms come from; the exact interpreter has none, it enumerates instead."""
+    """Where uniforms come from; :mod:`hierspec.exact.splitting` answers with every possibility."""
 
     def take(self, n: int) -> np.ndarray:
         """The next ``n`` uniforms in [0, 1), float64."""

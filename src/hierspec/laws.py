@@ -10,6 +10,7 @@ Shapes: n rows over a vocabulary of V tokens.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -189,7 +190,8 @@ def _found(probs: torch.Tensor, uniforms: np.ndarray | Sequence[float]) -> list[
     on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
     if on_cpu and num <= _FEW and width < _LARGE:
         cdf = probs.cumsum(-1, dtype=torch.float64).numpy()
-        return [_search_row(row, float(u)) for row, u in zip(cdf, uniforms, strict=True)]
+        each = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
+        return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
     return torch.cat(locate(probs, u), 1).tolist()
 
@@ -210,7 +212,7 @@ _FEW = 4  # rows that NumPy, with a third of torch's overhead a call, searches s
 def _search_row(cdf: np.ndarray, u: float) -> tuple[int, float]:
     total = float(cdf[-1])
     goal = min(u * total, math.nextafter(total, 0.0))  # as :func:`_goal`
-    return int(cdf.searchsorted(goal, side="right")), total
+    return bisect_right(cdf, goal), total  # sooner done than NumPy's search, below _LARGE
 
 
 def _search(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

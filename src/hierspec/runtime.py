@@ -212,7 +212,7 @@ class Runtime:
         dense = [i for i, law in enumerate(step) if isinstance(law, DenseLaws)]
         out = [law.ids[0] if isinstance(law, OneHotLaws) else -1 for law in step]
         if dense:
-            uniforms = [float(sequences[i].dice.take(1)[0]) for i in dense]
+            uniforms = [sequences[i].dice.take(1).item() for i in dense]
             width = max(step[i].width for i in dense)
             rows = torch.cat([step[i].dense(width) for i in dense])
             for i, token in zip(dense, draw(rows, uniforms), strict=True):

@@ -1,15 +1,24 @@
-"""The exact interpreter: every random branch of a hierarchy, enumerated, in float64.
+"""Exact output laws by enumeration, in two ways that check each other.
 
-It drives the very coroutines that the runtime drives (:func:`hierarchy.propose`,
-:func:`hierarchy.verified`), over tabular models, and adds up probabilities where the runtime
-throws dice. What comes out is the output's law itself, not an estimate: this is how losslessness
-is proved, for every rule, window and tree that the engine can run.
+:class:`ExactInterpreter` follows every random branch of a hierarchy, in float64. It drives the very
+coroutines that the runtime drives (:func:`hierarchy.propose`, :func:`hierarchy.verified`), over
+tabular models, and adds up probabilities where the runtime throws dice. What comes out is the
+output's law itself, not an estimate: this is how losslessness is proved for every rule, window and
+tree that the engine can run, as far as they go: acceptance, correction, reported laws, follow-ups,
+what windows remember, what a controller decides. Certificates are made so.
 
-Three things keep a four-level stack within seconds. Models of order o look at the last o tokens,
-so a child's outcomes are memoised by (node, last tokens, limit, window states). A coroutine
-cannot be cloned, so it is replayed from its recorded answers; but two coroutines that stand at
-the same line with equal local variables have the same future, so their probabilities are added
-and one of them goes on. And all drafts that await a check at one time are checked as one batch.
+How the engine gets there is no part of that: which road it takes to a decision (the shortcut, a
+padded batch, a recorded call, integers where greedy), how it drafts (step by step, ahead, in
+chunks, several at once, by look-up) and draws, how scores become laws, who shares the batch.
+:mod:`hierspec.exact.engine` enumerates that: the runtime itself, run on dice that split. It is
+the test of every road (``tests/test_engine_law.py``), on tables small enough to end.
+
+Three things keep the interpreter's four-level stacks within seconds. Models of order o look at the
+last o tokens, so a child's outcomes are memoised by (node, last tokens, limit, window states). A
+coroutine cannot be cloned, so it is replayed from its recorded answers; but two coroutines that
+stand at the same line with equal local variables have the same future, so their probabilities are
+added and one of them goes on. And all drafts that await a check at one time are checked as one
+batch.
 """
 
 from .bounds import UNLIMITED, longest, reach

@@ -1,0 +1,112 @@
+"""The engine's own output law: the runtime itself, run for every way its uniforms may fall.
+
+:mod:`hierspec.exact.interpreter` puts probabilities where the runtime throws dice; what the runtime
+does with its dice (shortcuts, padding, recorded calls, drafts made in chunks, draws), and how it
+reads scores, it cannot see. Here the runtime runs as it does for a user, on dice that split
+(:mod:`hierspec.exact.splitting`), so that whatever stands between a score and a token is in the
+law. It costs a run for each way, so models are tiny and texts short; beyond those, the interpreter
+proves what rules, windows and trees do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..dice import PhiloxDice
+from ..generate import Generation
+from ..hierarchy import Verify, initial_states
+from ..params import SamplingParams
+from ..runtime import Runtime
+from ..sequences import Sequence as LiveSequence
+from ..types import States
+from .splitting import outcomes
+
+Text = tuple[int, ...]
+
+
+def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[Text, float]:
+    """The law of the tokens of one sequence of a generation, of the first by default.
+
+    Args:
+        start: makes the generation, the same one each time (:meth:`hierspec.Hierarchy.start` with
+            a seed, which the other sequences draw their numbers from).
+    """
+
+    def program(dice: Any) -> Text:
+        generation = start()
+        stream = generation.streams[sequence]
+        stream.sequence.dice = dice
+        for _ in generation:
+            pass
+        return tuple(stream.emitted)
+
+    return outcomes(program)
+
+
+class Neighbour(NamedTuple):
+    """Another sequence of the batch; it draws ordinary numbers."""
+
+    tokens: Sequence[int]
+    params: SamplingParams
+    wanted: int = 4
+
+
+def engine_law(
+    root: Verify,
+    prompt: Sequence[int],
+    horizon: int,
+    params: SamplingParams | None = None,
+    neighbours: Sequence[Neighbour] = (),
+    *,
+    states: States | None = None,
+    cut_at_horizon: bool = True,
+) -> dict[Text, float]:
+    """The law of the first ``horizon`` tokens after ``prompt``, by rounds of the runtime.
+
+    Rounds that begin after one text in one state of the windows are run as one, so it costs far
+    less than :func:`generation_law`. A round must depend on nothing else: no n-gram pool.
+
+    Args:
+        root: with models that the runtime can ask; tables are small enough to end.
+        neighbours: run in the same calls, half of them before the sequence and half after it.
+        states: of the windows at the start; ``None``: those of a new text.
+        cut_at_horizon: limit rounds to the tokens still wanted, as the end of a generation does.
+    """
+    params = params or SamplingParams(temperature=1.0)
+    runtime = Runtime(root, root.model.vocab_size)
+    half = len(neighbours) // 2
+
+    def round_after(text: Text, states: Any, wanted: int) -> dict[tuple[Text, Any], float]:
+        def program(dice: Any) -> tuple[Text, Any]:
+            mine = LiveSequence(
+                0, root, [*prompt, *text], params, dice, wanted, len(prompt), states=states
+            )
+            others = [
+                LiveSequence(i, root, [*one.tokens], one.params, PhiloxDice(1, i), one.wanted)
+                for i, one in enumerate(neighbours, start=1)
+            ]
+            batch = [*others[:half], mine, *others[half:]]
+            try:
+                verdict = runtime.round(batch)[half]
+            finally:
+                for sequence in batch:
+                    sequence.close()
+            return verdict.emitted.tokens, mine.states
+
+        return outcomes(program)
+
+    out: dict[Text, float] = {}
+    ended: list[dict[tuple[Text, Any], float]] = [{} for _ in range(horizon)]
+    ended[0][(), states or initial_states(root)] = 1.0
+    for length in range(horizon):
+        for (text, states), mass in ended[length].items():
+            wanted = horizon - length if cut_at_horizon else horizon
+            for (more, after), chance in round_after(text, states, wanted).items():
+                if not more:
+                    raise ValueError("a round of the target emitted nothing")
+                now = (*text, *more)
+                into: dict[Any, float] = ended[len(now)] if len(now) < horizon else out
+                key: Any = (now, after) if len(now) < horizon else now[:horizon]
+                into[key] = into.get(key, 0.0) + mass * chance
+    return out

@@ -1,0 +1,229 @@
+"""Dice that split: a program run once for every way its uniforms may fall.
+
+A uniform is a number in an interval. Where a program compares it with something inside that
+interval, the run goes on with the side that the number lies on, and the other side is left for
+another run. In the end each run stands for a box of uniforms that all take its way, and the box's
+volume is its probability. Nothing is sampled and nothing is foretold: thresholds are read off the
+comparisons that are made.
+
+They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``bisect`` among them;
+:class:`_Watch` sees those of torch, operation by operation; inside a CUDA graph it sees nothing,
+so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects: there a
+uniform is known by its value. One that should go unseen would leave its box whole, and so give a
+wrong law: such a fault is told, not hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Interval = tuple[float, float]
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+_TINY = 1e-14  # of an interval: narrower ones are left by rounding, and hold no way of their own
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+_MOST = 256  # numbers in a tensor of uniforms, or made from one
+
+
+class _Origin(NamedTuple):
+    """A number that is ``scale`` · (uniform ``number``) + ``shift``."""
+
+    number: int
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+class SplittingDice:
+    """One run's uniforms, each known to lie in an interval.
+
+    Args:
+        intervals: of the first uniforms; those that follow may be anywhere in [0, 1).
+
+    Attributes:
+        others: after the run, the intervals of the runs that remain: together with this run's own
+            they fill the box that it began with.
+    """
+
+    def __init__(self, intervals: Sequence[Interval] = ()) -> None:
+        self._intervals = list(intervals)
+        self._taken = 0
+        self.origins: dict[float, _Origin] = {}
+        self.others: list[list[Interval]] = []
+
+    @property
+    def probability(self) -> float:
+        """The volume of the box that this run stands for."""
+        return math.prod(high - low for low, high in self._intervals)
+
+    def take(self, n: int) -> Uniforms:
+        """As :meth:`hierspec.dice.Dice.take`."""
+        out = Uniforms()
+        for number in range(self._taken, self._taken + n):
+            if number == len(self._intervals):
+                self._intervals.append((0.0, 1.0))
+            low, high = self._intervals[number]
+            # Anywhere inside; by its value it must be told from other uniforms, and from the
+            # round numbers that tables are made of.
+            value = low + (high - low) * (0.25 + 0.5 * ((number + 1) * _GOLDEN % 1.0))
+            out.append(Uniform.of(self, value, _Origin(number)))
+        self._taken += n
+        return out
+
+    def made(self, value: float, origin: _Origin) -> None:
+        """Know a number again that was made from a uniform."""
+        if origin.scale != 0.0:
+            self.origins[value] = origin
+
+    def compared(self, value: float, with_what: float) -> None:
+        """A number was compared; if a uniform made it, the other side is for another run.
+
+        Raises:
+            ValueError: with a number that a uniform made, too: what is left is no box.
+        """
+        if value not in self.origins:
+            return
+        if with_what in self.origins:
+            raise ValueError("two uniforms were compared with each other")
+        number, scale, shift = self.origins[value]
+        low, high = self._intervals[number]
+        edge = (with_what - shift) / scale
+        if not low + _TINY < edge < high - _TINY:  # infinite and NaN ones, too
+            return
+        mine, other = (low, edge), (edge, high)
+        if (value < with_what) != (scale > 0.0):
+            mine, other = other, mine
+        self._intervals[number] = other
+        self.others.append(list(self._intervals))
+        self._intervals[number] = mine
+
+
+class Uniforms(list["Uniform"]):
+    """What dice hand out, as far as the engine asks more of an array than of a list."""
+
+    def tolist(self) -> list[Uniform]:
+        return list(self)
+
+    def item(self) -> Uniform:
+        (one,) = self
+        return one
+
+
+class Uniform(float):
+    """A number made from a uniform, which tells its dice what it is compared with."""
+
+    __slots__ = ("dice", "origin")
+    dice: SplittingDice
+    origin: _Origin
+
+    @classmethod
+    def of(cls, dice: SplittingDice, value: float, origin: _Origin) -> Uniform:
+        out = cls(value)
+        out.dice, out.origin = dice, origin
+        dice.made(value, origin)
+        return out
+
+    def _compared(self, other: float) -> float:
+        self.dice.compared(float(self), float(other))
+        return float(self)
+
+    def __lt__(self, other: float) -> bool:
+        return self._compared(other) < float(other)
+
+    def __le__(self, other: float) -> bool:
+        return self._compared(other) <= float(other)
+
+    def __gt__(self, other: float) -> bool:
+        return self._compared(other) > float(other)
+
+    def __ge__(self, other: float) -> bool:
+        return self._compared(other) >= float(other)
+
+    def __mul__(self, other: float) -> Uniform:
+        number, scale, shift = self.origin
+        origin = _Origin(number, scale * float(other), shift * float(other))
+        return Uniform.of(self.dice, float(self) * float(other), origin)
+
+    __rmul__ = __mul__
+
+
+class _Watch(TorchDispatchMode):
+    """Within it, comparisons of uniforms in tensors are told to their dice."""
+
+    def __init__(self, dice: SplittingDice) -> None:
+        super().__init__()
+        self._dice = dice
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in _COMPARISONS:
+            for x, y in self._pairs(*args[:2]):
+                self._dice.compared(x, y)
+                self._dice.compared(y, x)
+        elif name == "searchsorted":
+            self._searched(*args[:2])
+        elif name in _MADE_FROM and (pairs := self._pairs(*args[:2])):
+            for (x, y), value in zip(pairs, _numbers(out), strict=True):
+                if (origin := self._dice.origins.get(x)) is not None:
+                    self._dice.made(value, _MADE_FROM[name](*origin, y))
+        return out
+
+    def _pairs(self, x: Any, y: Any) -> list[tuple[float, float]]:
+        """Numbers of two operands side by side, where uniforms are among them; else none."""
+        if not self._knows(x) and not self._knows(y):
+            return []
+        left, right = (torch.as_tensor(one, dtype=torch.float64) for one in (x, y))
+        left, right = torch.broadcast_tensors(left, right)
+        return list(zip(_numbers(left), _numbers(right), strict=True))
+
+    def _knows(self, tensor: Any) -> bool:
+        """Whether numbers made from uniforms lie in it."""
+        return (
+            isinstance(tensor, torch.Tensor)
+            and tensor.dtype == torch.float64
+            and tensor.numel() <= _MOST
+            and any(value in self._dice.origins for value in _numbers(tensor))
+        )
+
+    def _searched(self, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """``values`` [..., n] were looked for in sorted ``rows`` [..., V]."""
+        if not self._knows(values):
+            return
+        for row, own in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
+            for value in own.tolist():
+                for step in row.tolist():
+                    self._dice.compared(value, step)
+
+
+_COMPARISONS = {"lt", "le", "gt", "ge"}
+# What becomes of the origin of x in an operation with y.
+_MADE_FROM: dict[str, Callable[[int, float, float, float], _Origin]] = {
+    "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
+    "sub": lambda number, scale, shift, y: _Origin(number, scale, shift - y),
+}
+
+
+def _numbers(tensor: torch.Tensor) -> list[float]:
+    return tensor.flatten().tolist()
+
+
+def outcomes(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
+    """The law of what a program returns, given the dice that it throws.
+
+    Args:
+        program: called with dice as often as there are ways; each call must begin anew.
+    """
+    law: dict[Outcome, float] = {}
+    boxes: list[list[Interval]] = [[]]
+    while boxes:
+        dice = SplittingDice(boxes.pop())
+        with _Watch(dice):
+            outcome = program(dice)
+        law[outcome] = law.get(outcome, 0.0) + dice.probability
+        boxes += dice.others
+    return law

@@ -1,0 +1,220 @@
+"""Every road that the engine can take to the same decision, forced; and what it must come to.
+
+The target's law is written out here in plain Python, apart from :mod:`hierspec.sampling`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import tape
+import torch
+
+from hierspec import drafting, laws, readings
+from hierspec.graphs import Graphs
+from hierspec.laws import DenseLaws, OneHotLaws
+from hierspec.lm import ahead
+from hierspec.lm.base import Context, Drafted, Query
+from hierspec.lm.tabular import TabularModel
+from hierspec.params import SamplingParams
+from hierspec.readings import NoLawError
+from hierspec.verifiers import leading
+
+# The package has a function of that name.
+verify = importlib.import_module("hierspec.verifiers.verify")
+
+# --- models that stand in for those that draft by themselves
+
+
+class Ahead(TabularModel):
+    """A table that is asked for a whole draft at once, as a trunk on the CPU is."""
+
+    def draft(self, queries, counts, steps, reading, uniforms):
+        contexts = [query.context for query in queries]
+
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            for i, token in zip(going, last, strict=True):
+                contexts[i] = contexts[i].plus((token,))
+            return self.score(
+                [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
+            )
+
+        return ahead.picked(self.score(queries), after, counts, reading, uniforms)
+
+
+class Device(TabularModel):
+    """A table that drafts as a trunk on an accelerator does: all sequences, then cut."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.graphs = Graphs(torch.device("cpu"))
+
+    def draft(self, queries, counts, steps, reading, uniforms):
+        filled = [[*own, *[0.0] * (steps - len(own))] for own in uniforms]
+        dice = torch.tensor(filled, dtype=torch.float64)
+        contexts = [Context(query.context.committed, query.context.pending) for query in queries]
+        steps_taken = []
+        for step in range(steps):
+            asked = [
+                Query(query.slot, context, len(context))
+                for query, context in zip(queries, contexts, strict=True)
+            ]
+            picked = reading.pick_there(self.score(asked), dice[:, step])
+            if not bool(picked.ok.all()):
+                raise NoLawError
+            steps_taken.append(picked)
+            contexts = [
+                context.plus((token,))
+                for context, token in zip(contexts, picked.tokens.tolist(), strict=True)
+            ]
+        tokens = [
+            [int(p.tokens[row]) for p in steps_taken[:count]] for row, count in enumerate(counts)
+        ]
+        rows = []
+        for row, own in enumerate(tokens):
+            if reading.greedy:
+                rows.append(OneHotLaws(tuple(own)))
+            else:
+                rows.append(DenseLaws(torch.stack([p.probs[row] for p in steps_taken[: len(own)]])))
+        values = None
+        if reading.signal:
+            values = [
+                [float(p.signals[row]) for p in steps_taken[:count]]
+                for row, count in enumerate(counts)
+            ]
+        return Drafted(tokens, rows, steps, 0.0, values)
+
+
+class Single(TabularModel):
+    """A table that scores in float32, as models do."""
+
+    def score(self, queries):
+        return super().score(queries).float()
+
+
+def like(kind: type[TabularModel], table: TabularModel, **options) -> TabularModel:
+    """The same laws, another road."""
+    return kind(table.vocab_size, table.order, table.table(), name=table.name, **options)
+
+
+# --- roads
+
+
+class Taped(Graphs):
+    """Decisions recorded and replayed as a GPU's are: at the second run of a shape."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.replayed = 0
+
+    def get(self, key, make):
+        call = super().get(key, make)
+        if call._runs == 1 and not call.recorded:
+            replay = tape.record(call._run, None, None, None)
+
+            def run() -> None:
+                self.replayed += 1
+                replay()
+
+            call._run, call.recorded = run, True
+        return call
+
+
+@contextlib.contextmanager
+def patched(*changes: tuple[object, str, object]) -> Iterator[None]:
+    """Attributes of modules, changed for a while."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _leaders_by_sorting(scores: torch.Tensor, m: int) -> torch.Tensor:
+    """What a device is asked for instead of looking at the scores' ties."""
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
+
+
+_GENERAL = (verify, "_has_shortcut", lambda rule: False)
+_ON_DEVICE = (laws, "_FEW", -1)  # draws by torch, however few the rows
+_IN_BLOCKS = ((laws, "_LARGE", 2), (laws, "_BLOCK", 2))  # as for a large vocabulary
+VERIFYING: dict[str, tuple] = {
+    "short": (),
+    "padded": (_GENERAL, _ON_DEVICE),
+    "blocks": (_GENERAL, *_IN_BLOCKS),
+    "short, blocks": _IN_BLOCKS,
+    "recorded": (
+        _GENERAL,
+        (readings, "_nucleus", readings._nucleus_by_sorting),
+        (leading, "leaders", _leaders_by_sorting),
+    ),
+}
+CHUNKS = ((drafting, "_CHUNK", 2),)
+
+
+# --- the law that must come out
+
+
+def row(table: TabularModel, text: Sequence[int], params: SamplingParams, num_prompt: int):
+    """The law after ``text`` as transformers' settings make it, [V] floats."""
+    scores = [math.log(p) if p > 0.0 else -math.inf for p in table.law(text).tolist()]
+    for token, bias in params.logit_bias:
+        scores[token] += bias
+    output = list(text[num_prompt:])
+    for token in set(text):
+        scores[token] *= (
+            params.repetition_penalty if scores[token] < 0.0 else 1.0 / params.repetition_penalty
+        )
+        scores[token] -= params.frequency_penalty * output.count(token)
+        scores[token] -= params.presence_penalty * (token in output)
+    for processor in params.logits_processors:
+        ids, values = torch.tensor([list(text)]), torch.tensor([scores], dtype=torch.float64)
+        scores = processor(ids, values)[0].tolist()
+    if params.greedy:
+        return [float(i == scores.index(max(scores))) for i in range(len(scores))]
+    law = _normal([math.exp((s - max(scores)) / params.temperature) for s in scores])
+    if params.top_k:
+        floor = sorted(law)[-min(params.top_k, len(law))]
+        law = _normal([p if p >= floor else 0.0 for p in law])
+    if params.top_p:
+        kept, mass = set(), 0.0
+        for i in sorted(range(len(law)), key=lambda i: (-law[i], -i)):
+            if mass < params.top_p:
+                kept.add(i)
+            mass += law[i]
+        law = _normal([p if i in kept else 0.0 for i, p in enumerate(law)])
+    if params.min_p:
+        law = _normal([p if p >= params.min_p * max(law) else 0.0 for p in law])
+    return law
+
+
+def _normal(law: list[float]) -> list[float]:
+    total = math.fsum(law)
+    return [p / total for p in law]
+
+
+def distance(
+    found: dict[tuple[int, ...], float],
+    table: TabularModel,
+    prompt: Sequence[int],
+    horizon: int,
+    params: SamplingParams | None = None,
+    row: Callable = row,
+) -> float:
+    """Total variation between a law of texts and the target's own."""
+    params = params or SamplingParams(temperature=1.0)
+    total = 0.0
+    for text in product(range(table.vocab_size), repeat=horizon):
+        chance = 1.0
+        for i, token in enumerate(text):
+            if chance:
+                chance *= row(table, [*prompt, *text[:i]], params, len(prompt))[token]
+        total += abs(chance - found.get(text, 0.0))
+    return total / 2.0
