@@ -17,8 +17,8 @@ from typing import Any
 import common
 import torch
 
-from hierspec.bench.ours import Models
-from hierspec.config import TargetConfig
+from hierspec.bench.methods.ours import Models
+from hierspec.config.schema import TargetConfig
 
 
 def draft(model: str, budget: int, **more: Any) -> dict[str, Any]:

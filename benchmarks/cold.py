@@ -23,39 +23,41 @@ def pieces() -> dict[str, Callable[[], Any]]:
     """Work of a round by name; verdicts are about drafts from another law than the verifier's."""
     import torch
 
-    from hierspec.dice import PhiloxDice
-    from hierspec.laws import DenseLaws, draw
-    from hierspec.readings import Reading
-    from hierspec.types import Proposal
+    from hierspec.core.distributions import DenseDistributions, draw
+    from hierspec.core.proposals import Proposal
+    from hierspec.core.rng import PhiloxRng
+    from hierspec.sampling.sampler import Sampler
     from hierspec.verifiers import get
     from hierspec.verifiers.verify import verify
 
     seeded = torch.Generator().manual_seed(0)
     scores = 3 * torch.randn(DRAFT + 1, VOCAB, generator=seeded)
-    sampled, greedy, rule = Reading(VOCAB), Reading(VOCAB, 0.0), get("block")
-    q = DenseLaws((scores[:-1] + 0.3 * torch.randn(DRAFT, VOCAB, generator=seeded)).softmax(-1))
-    dice = PhiloxDice(0)
-    tokens = tuple(draw(q.probs, dice.take(DRAFT)))
+    sampled, greedy, rule = Sampler(VOCAB), Sampler(VOCAB, 0.0), get("block")
+    q = DenseDistributions(
+        (scores[:-1] + 0.3 * torch.randn(DRAFT, VOCAB, generator=seeded)).softmax(-1)
+    )
+    rng = PhiloxRng(0)
+    tokens = tuple(draw(q.probs, rng.take(DRAFT)))
     whose = (0,) * DRAFT
     draft = Proposal(tokens, q, whose, whose, (float("nan"),) * DRAFT)
-    p = sampled.laws(scores)
+    p = sampled.distributions(scores)
     return {
         "an empty function": lambda: None,
-        "one greedy row": lambda: greedy.laws(scores[:1]),
-        "one row's law": lambda: sampled.laws(scores[:1]),
-        f"{DRAFT + 1} rows' laws": lambda: sampled.laws(scores),
-        "a draw": lambda: draw(q.probs[:1], dice.take(1)),
-        f"a block verdict on {DRAFT} tokens": lambda: verify_short(rule, draft, p, dice),
-        "the same, padded": lambda: verify(rule, draft, p, dice),
+        "one greedy row": lambda: greedy.distributions(scores[:1]),
+        "one row's law": lambda: sampled.distributions(scores[:1]),
+        f"{DRAFT + 1} rows' laws": lambda: sampled.distributions(scores),
+        "a draw": lambda: draw(q.probs[:1], rng.take(1)),
+        f"a block verdict on {DRAFT} tokens": lambda: verify_short(rule, draft, p, rng),
+        "the same, padded": lambda: verify(rule, draft, p, rng),
     }
 
 
-def verify_short(rule: Any, draft: Any, p: Any, dice: Any) -> Any:
+def verify_short(rule: Any, draft: Any, p: Any, rng: Any) -> Any:
     """By the road that the runtime takes on a CPU."""
-    from hierspec.hierarchy import Verify
+    from hierspec.core.nodes import Verify
     from hierspec.verifiers.verify import verify_batch
 
-    return verify_batch(Verify(1, "", None, 1, rule, None), [draft], [p], [dice])
+    return verify_batch(Verify(1, "", None, 1, rule, None), [draft], [p], [rng])
 
 
 def main() -> None:
@@ -65,9 +67,10 @@ def main() -> None:
 
     import torch
 
-    from hierspec.bench.ours import Models
-    from hierspec.config import TargetConfig
-    from hierspec.lm.base import Context, Query
+    from hierspec.bench.methods.ours import Models
+    from hierspec.config.schema import TargetConfig
+    from hierspec.core.context import Context
+    from hierspec.lm.base import Query
 
     torch.set_num_threads(os.cpu_count() or 1)
     model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hierspec import openmp
-from hierspec.bench.environment import environment
 from hierspec.bench.summary import ratio, spread
+from hierspec.utils import openmp
+from hierspec.utils.machine import environment
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 openmp.prepare()  # nothing above loads torch
@@ -32,7 +32,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
     """The prompts of a file and what identifies it."""
-    from hierspec.prompts import read_prompt_file
+    from hierspec.utils.prompts import read_prompt_file
 
     file = read_prompt_file(path)
     return list(file.prompts), {"file": file.name, "sha256": file.sha256}
@@ -40,7 +40,7 @@ def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
 
 def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
     """A chain of a profile's models by name; the target is left out of ``budgets``."""
-    from hierspec.planner.chain import Chain
+    from hierspec.planner.estimates import Chain
 
     names = [model["name"] for model in profile.models]
     levels = sorted(names.index(name) for name in budgets)

@@ -19,8 +19,8 @@ import torch
 
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.lm.weights import hf_model
-from hierspec.presets import PRESETS
-from hierspec.testing import FAMILIES, save_tiny
+from hierspec.presets.registry import PRESETS
+from hierspec.utils.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
 
 

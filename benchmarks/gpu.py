@@ -90,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(
             "torch sees no CUDA device here; --device cpu --size tiny tries the benchmark itself"
         )
-    from hierspec.cli.bench import run
-    from hierspec.cli.bench_options import Options
+    from hierspec.cli.bench import Options, run
 
     try:
         name = target(options.size, options.eps)

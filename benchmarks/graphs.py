@@ -19,18 +19,19 @@ from typing import Any
 import common
 import torch
 
+from hierspec.core.context import Context
 from hierspec.lm.backend import Backend
-from hierspec.lm.base import Context, Query, Slot
-from hierspec.lm.fixed_trunk import FixedTrunk
-from hierspec.lm.lean import LeanBackend
+from hierspec.lm.base import Query, Slot
+from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.load import load
-from hierspec.lm.trunk import Trunk
-from hierspec.readings import Reading
+from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.sampler import Sampler
 from hierspec.zoo.registry import resolve
 
 MODELS = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large?eps=0.2", "zoo:large?widen=8&deepen=3")
 CONTEXT, DRAFT, CHECK = 300, 8, (1, 4, 8)
-READINGS = {"greedy": Reading(4096, 0.0), "sampling": Reading(4096, 1.0)}
+READINGS = {"greedy": Sampler(4096, 0.0), "sampling": Sampler(4096, 1.0)}
 
 
 def ways(backend: LeanBackend) -> dict[str, Trunk]:
@@ -58,10 +59,10 @@ class Way:
     def check(self, n: int) -> None:
         self.trunk.score([self.query(self.new(n))], 0)
 
-    def draft(self, reading: Reading) -> None:
+    def draft(self, sampler: Sampler) -> None:
         context = Context(self.text, self.new(1))
         query = Query(self.slot, context, len(context))
-        self.trunk.draft([query], [DRAFT], DRAFT, reading, [[0.5] * DRAFT], 0)
+        self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
 
 
 def milliseconds(work: Callable[[], None], device: torch.device) -> float:
@@ -79,8 +80,8 @@ def measured(backend: LeanBackend, repeats: int) -> dict[str, Any]:
     works: dict[str, Callable[[Way], None]] = {
         f"check of {n}": lambda way, n=n: way.check(n) for n in CHECK
     }
-    for name, reading in READINGS.items():
-        works[f"draft of {DRAFT}, {name}"] = lambda way, reading=reading: way.draft(reading)
+    for name, sampler in READINGS.items():
+        works[f"draft of {DRAFT}, {name}"] = lambda way, sampler=sampler: way.draft(sampler)
     out: dict[str, Any] = {}
     for what, work in works.items():
         times: dict[str, list[float]] = {name: [] for name in workers}

@@ -21,10 +21,10 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
-from hierspec.build import build
-from hierspec.checkpoints import Loaded
-from hierspec.planner.chain import Chain
-from hierspec.planner.online import OnlineController
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.planner.estimates import Chain
+from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.search import Shapes, plan
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import Settings, measure

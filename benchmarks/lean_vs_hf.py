@@ -21,8 +21,8 @@ import torch
 import transformers
 
 from hierspec.lm import Context, Query, Trunk
-from hierspec.lm.hf import HFBackend
-from hierspec.lm.lean import LeanBackend
+from hierspec.lm.hf.decoder import HFBackend
+from hierspec.lm.lean.decoder import LeanBackend
 
 MODELS = {
     "large": {"hidden_size": 768, "layers": 16, "intermediate_size": 2048, "heads": 12},

@@ -34,8 +34,6 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: F401
 
-    import hierspec.lm.hf
-    import hierspec.lm.lean  # noqa: F401  loaded when first needed; imports all the same
     from hierspec import Hierarchy, HierarchyConfig
     from hierspec.zoo import registry
 

@@ -18,9 +18,9 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
-from hierspec.build import build
-from hierspec.checkpoints import Loaded
-from hierspec.planner.chain import Chain
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import Shapes, plan
 from hierspec.profiling import costs

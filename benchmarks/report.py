@@ -183,8 +183,8 @@ def benches() -> list[dict[str, Any]]:
 
 def pictures(found: list[dict[str, Any]]) -> None:
     """Of the first bench, and one page that stands alone for all."""
-    from hierspec.bench import page
-    from hierspec.bench.pictures import draw
+    from hierspec.bench.report import page
+    from hierspec.bench.report.pictures import draw
 
     if found:
         draw(found[0], PAGE.parent / report_bench.PICTURES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hierspec.bench.pages.details import command
+from hierspec.bench.report.details import command
+from hierspec.bench.report.table import equality, ran, short
 from hierspec.bench.summary import ratio
-from hierspec.bench.table import equality, ran, short
 
 Table = Callable[[list[str], list[list[str]]], str]
 Where = Callable[[dict[str, Any]], str]

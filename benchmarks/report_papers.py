@@ -8,9 +8,9 @@ from typing import Any
 
 import common
 
-from hierspec.reproduce import MEASURED
-from hierspec.reproduce.drawing import draw
-from hierspec.reproduce.figures import Curve, Figure, Grid
+from hierspec_papers import MEASURED
+from hierspec_papers.drawing import draw
+from hierspec_papers.tables import Curve, Figure, Grid
 
 FOLDER = common.ROOT / "docs" / "papers"
 INTRO = """# The papers' experiments, measured here
@@ -87,7 +87,7 @@ def _plainly(value: Any) -> str:
 
 
 def _figure(data: dict[str, Any]) -> Figure:
-    """A figure as :meth:`hierspec.reproduce.figures.Figure.to_dict` wrote it."""
+    """A figure as :meth:`hierspec_papers.tables.Figure.to_dict` wrote it."""
     grid = data.get("grid")
     return Figure(
         data["name"],

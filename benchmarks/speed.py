@@ -20,8 +20,8 @@ import common
 import torch
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
-from hierspec.build import build
-from hierspec.checkpoints import Loaded
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
 from hierspec.lm.weights import hf_model
 from hierspec.zoo import registry
 

@@ -25,9 +25,9 @@ def main() -> None:
 
     import torch
 
-    from hierspec.bench.environment import load_average
-    from hierspec.bench.floor import bandwidth
-    from hierspec.reproduce.p4_vocabulary import RULES, SIZES, floor_ms, shares, timing
+    from hierspec.bench.roofline import bandwidth
+    from hierspec.utils.machine import load_average
+    from hierspec_papers.p4.cost import RULES, SIZES, floor_ms, shares, timing
 
     torch.set_num_threads(options.threads)
     speed = bandwidth(torch.device("cpu"))

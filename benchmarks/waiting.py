@@ -30,9 +30,10 @@ def forwards(repeats: int) -> dict[str, float]:
     """Median milliseconds of a forward, by number of rows."""
     import torch
 
-    from hierspec.bench.ours import Models
-    from hierspec.config import TargetConfig
-    from hierspec.lm.base import Context, Query
+    from hierspec.bench.methods.ours import Models
+    from hierspec.config.schema import TargetConfig
+    from hierspec.core.context import Context
+    from hierspec.lm.base import Query
 
     torch.set_num_threads(os.cpu_count() or 1)
     model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model

@@ -7,7 +7,7 @@ from demo import PROMPT
 from rich.console import Console
 
 from hierspec import Hierarchy
-from hierspec.cli.render import Painter, summary
+from hierspec.cli.generate import Painter, summary
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generation.svg"
 

@@ -10,7 +10,7 @@ import random
 import statistics
 from typing import Any
 
-from hierspec.bench.runs import Run
+from hierspec.bench.turns import Run
 
 PLAIN_MS = 20.0
 PROMPTS = 5
@@ -99,9 +99,9 @@ def _skipped() -> dict[str, Any]:
 def _method(name: str, temperature: float) -> dict[str, Any]:
     title, group, source, lossless, levels, speedup = METHODS[name]
     ours = group != "peer"
-    dice = random.Random(f"{name} {temperature}")
+    rng = random.Random(f"{name} {temperature}")
     speedup *= 1.0 if name == "plain" or temperature == 0 else 0.9
-    decode = [PLAIN_MS / speedup * dice.uniform(0.9, 1.1) for _ in range(PROMPTS)]
+    decode = [PLAIN_MS / speedup * rng.uniform(0.9, 1.1) for _ in range(PROMPTS)]
     wall = [ms + 1.0 for ms in decode]
     overhead = [0.07 * ms for ms in decode]
     calls = [max(1, round(TOKENS / (1.0 + 2.2 * len(levels)))) for _ in decode]
@@ -140,7 +140,7 @@ def _method(name: str, temperature: float) -> dict[str, Any]:
                 for n in (4, 8)
             ],
         } if levels else None,
-        "predicted_ms_per_token": statistics.mean(decode) * dice.uniform(0.93, 1.12)
+        "predicted_ms_per_token": statistics.mean(decode) * rng.uniform(0.93, 1.12)
         if ours and levels else None,
         "runs": runs,
         "summary": {

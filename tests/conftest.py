@@ -19,7 +19,7 @@ def tiny_family(tmp_path_factory):
     Random models of different seeds agree about as often as dice; drafts made by perturbing the
     target's weights agree often enough for every branch of a round to be taken.
     """
-    from hierspec.testing import tiny_model
+    from hierspec.utils.testing import tiny_model
 
     folder = tmp_path_factory.mktemp("tiny")
     target = tiny_model("llama", seed=1, layers=3)
@@ -41,6 +41,6 @@ def tiny_family(tmp_path_factory):
 def small_buffer():
     """Memory is read for the floor; how fast is of no interest here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.bench.floor._BUFFER", 1 << 16)
-        patch.setattr("hierspec.bench.floor._SECONDS", 0.0)
+        patch.setattr("hierspec.bench.roofline._BUFFER", 1 << 16)
+        patch.setattr("hierspec.bench.roofline._SECONDS", 0.0)
         yield

@@ -1,6 +1,6 @@
 """Every road that the engine can take to the same decision, forced; and what it must come to.
 
-The target's law is written out here in plain Python, apart from :mod:`hierspec.sampling`.
+The target's law is written out here in plain Python, apart from :mod:`hierspec.sampling.scores`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from itertools import product
 import tape
 import torch
 
-from hierspec import drafting, laws, readings
-from hierspec.graphs import Graphs
-from hierspec.laws import DenseLaws, OneHotLaws
-from hierspec.lm import ahead
-from hierspec.lm.base import Context, Drafted, Query
+from hierspec.core import distributions as distributions
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, OneHotDistributions
+from hierspec.drafters import model as drafting
+from hierspec.lm.base import Drafted, Query
 from hierspec.lm.tabular import TabularModel
-from hierspec.params import SamplingParams
-from hierspec.readings import NoLawError
+from hierspec.lm.trunk import drafting as ahead
+from hierspec.sampling import sampler as readings
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.sampler import NoLawError
+from hierspec.utils.graphs import Graphs
 from hierspec.verifiers import leading
 
 # The package has a function of that name.
@@ -55,7 +58,7 @@ class Device(TabularModel):
 
     def draft(self, queries, counts, steps, reading, uniforms):
         filled = [[*own, *[0.0] * (steps - len(own))] for own in uniforms]
-        dice = torch.tensor(filled, dtype=torch.float64)
+        rng = torch.tensor(filled, dtype=torch.float64)
         contexts = [Context(query.context.committed, query.context.pending) for query in queries]
         steps_taken = []
         for step in range(steps):
@@ -63,7 +66,7 @@ class Device(TabularModel):
                 Query(query.slot, context, len(context))
                 for query, context in zip(queries, contexts, strict=True)
             ]
-            picked = reading.pick_there(self.score(asked), dice[:, step])
+            picked = reading.pick_there(self.score(asked), rng[:, step])
             if not bool(picked.ok.all()):
                 raise NoLawError
             steps_taken.append(picked)
@@ -77,9 +80,11 @@ class Device(TabularModel):
         rows = []
         for row, own in enumerate(tokens):
             if reading.greedy:
-                rows.append(OneHotLaws(tuple(own)))
+                rows.append(OneHotDistributions(tuple(own)))
             else:
-                rows.append(DenseLaws(torch.stack([p.probs[row] for p in steps_taken[: len(own)]])))
+                rows.append(
+                    DenseDistributions(torch.stack([p.probs[row] for p in steps_taken[: len(own)]]))
+                )
         values = None
         if reading.signal:
             values = [
@@ -143,8 +148,11 @@ def _leaders_by_sorting(scores: torch.Tensor, m: int) -> torch.Tensor:
 
 
 _GENERAL = (verify, "_has_shortcut", lambda rule: False)
-_ON_DEVICE = (laws, "_FEW", -1)  # draws by torch, however few the rows
-_IN_BLOCKS = ((laws, "_LARGE", 2), (laws, "_BLOCK", 2))  # as for a large vocabulary
+_ON_DEVICE = (distributions, "_FEW", -1)  # draws by torch, however few the rows
+_IN_BLOCKS = (
+    (distributions, "_LARGE", 2),
+    (distributions, "_BLOCK", 2),
+)  # as for a large vocabulary
 VERIFYING: dict[str, tuple] = {
     "short": (),
     "padded": (_GENERAL, _ON_DEVICE),

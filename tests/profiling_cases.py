@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hierspec.profiling.settings import Settings
-from hierspec.testing import tiny_model
+from hierspec.utils.testing import tiny_model
 
 V = 256
 SMALL = Settings(

@@ -7,8 +7,8 @@ import pytest
 from profiling_cases import PROMPTS, SMALL, V, save_model
 
 from hierspec import TargetConfig
-from hierspec.checkpoints import Loaded
-from hierspec.drafters.ngram import NgramModel
+from hierspec.config.checkpoints import Loaded
+from hierspec.drafters.ngram_table import NgramModel
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hierspec.graphs import Unwatched
+from hierspec.utils.graphs import Unwatched
 
 
 class Tape(Unwatched):
@@ -39,7 +39,7 @@ def _tensors(value) -> list[torch.Tensor]:
 
 
 def record(body, device, stream, pool):
-    """In place of :func:`hierspec.graphs.record`."""
+    """In place of :func:`hierspec.utils.graphs.record`."""
     tape = Tape()
     with tape:
         body()
@@ -55,8 +55,8 @@ def _attention(*args, **kwargs):
 
 def install(monkeypatch) -> None:
     """Let graphs be tapes, and pinned memory be memory."""
-    monkeypatch.setattr("hierspec.graphs.record", record)
-    monkeypatch.setattr("hierspec.graphs.new_pool", object)
-    monkeypatch.setattr("hierspec.graphs.new_stream", lambda device: object())
+    monkeypatch.setattr("hierspec.utils.graphs.record", record)
+    monkeypatch.setattr("hierspec.utils.graphs.new_pool", object)
+    monkeypatch.setattr("hierspec.utils.graphs.new_stream", lambda device: object())
     monkeypatch.setattr(F, "scaled_dot_product_attention", _attention)
-    monkeypatch.setattr("hierspec.graphs.pinned", lambda tensor: tensor)
+    monkeypatch.setattr("hierspec.utils.graphs.pinned", lambda tensor: tensor)

@@ -11,32 +11,33 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .certificate import Certificate, certify
-    from .config import HierarchyConfig, TargetConfig
-    from .engine import Hierarchy
-    from .generate import GenerationResult
-    from .integrations import custom_generate
-    from .params import SamplingParams
-    from .presets import preset
-    from .types import Proposal, TokenEvent, Verdict
-    from .verifiers.base import Verifier, register
+    from hierspec.api import Hierarchy
+    from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.core.proposals import Proposal, Verdict
+    from hierspec.core.rules import Verifier
+    from hierspec.engine.results import GenerationResult, TokenEvent
+    from hierspec.exact.certificate import Certificate, certify
+    from hierspec.integrations.transformers import custom_generate
+    from hierspec.presets.registry import preset
+    from hierspec.sampling.parameters import SamplingParams
+    from hierspec.verifiers.registry import register
 
 # Loaded when first used: importing hierspec costs no torch.
 _HOME = {
-    "Certificate": "certificate",
-    "GenerationResult": "generate",
-    "Hierarchy": "engine",
-    "HierarchyConfig": "config",
-    "Proposal": "types",
-    "SamplingParams": "params",
-    "TargetConfig": "config",
-    "TokenEvent": "types",
-    "Verdict": "types",
-    "Verifier": "verifiers.base",
-    "certify": "certificate",
-    "custom_generate": "integrations",
-    "preset": "presets",
-    "register": "verifiers.base",
+    "Certificate": "exact.certificate",
+    "GenerationResult": "engine.results",
+    "Hierarchy": "api",
+    "HierarchyConfig": "config.schema",
+    "Proposal": "core.proposals",
+    "SamplingParams": "sampling.parameters",
+    "TargetConfig": "config.schema",
+    "TokenEvent": "engine.results",
+    "Verdict": "core.proposals",
+    "Verifier": "core.rules",
+    "certify": "exact.certificate",
+    "custom_generate": "integrations.transformers",
+    "preset": "presets.registry",
+    "register": "verifiers.registry",
 }
 
 __all__ = [

@@ -1,5 +1,5 @@
 """``python -m hierspec``: the command line, where its script is not on the path."""
 
-from .cli import main
+from hierspec.cli import main
 
 main()

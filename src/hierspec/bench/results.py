@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
-from . import shape
+from hierspec.errors import HierspecError
+from hierspec.utils.files import write_whole
+
+from . import schema as shape
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 # What two parts of one measurement must share; a commit may change, and is noted.
@@ -49,23 +51,23 @@ def read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"cannot read results from {path}: {error.strerror}") from None
+        raise HierspecError(f"cannot read results from {path}: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
+        raise HierspecError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         kind = data.get("kind") if isinstance(data, dict) else None
-        raise ValueError(
+        raise HierspecError(
             f"{path} holds no results of hierspec bench: its kind is {kind!r}, not {KIND!r}"
         )
     if data.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(
+        raise HierspecError(
             f"{path} has schema version {data.get('schema_version')!r}, and this hierspec reads "
             f"{SCHEMA_VERSION}: measure again, or read it with the version that wrote it"
         )
     try:
         shape.check(data)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}; measure again") from None
+        raise HierspecError(f"{path} is damaged: {error}; measure again") from None
     return data
 
 
@@ -109,11 +111,11 @@ def resume(path: Path | None, fresh: dict[str, Any], overwrite: bool = False) ->
     if path is None:
         return fresh
     if path.is_dir():
-        raise ValueError(f"cannot write results to {path}: it is a folder; name a file in it")
+        raise HierspecError(f"cannot write results to {path}: it is a folder; name a file in it")
     if path.exists() and not overwrite:
         data = read(path)
         if data["finished"]:
-            raise ValueError(
+            raise HierspecError(
                 f"{path} holds a finished bench: --from {path} shows it, --overwrite measures anew"
             )
         if data["cells"]:
@@ -126,7 +128,7 @@ def _check_same(path: Path, data: dict[str, Any], fresh: dict[str, Any]) -> None
     old, new = data["settings"], json.loads(json.dumps(fresh["settings"]))
     for key in (*new, *(key for key in old if key not in new)):
         if old.get(key) != new.get(key):
-            raise ValueError(
+            raise HierspecError(
                 f"{path} was begun with {key} {old.get(key)!r}, this command says "
                 f"{new.get(key)!r}: give the same settings, or choose another -o"
             )
@@ -134,7 +136,7 @@ def _check_same(path: Path, data: dict[str, Any], fresh: dict[str, Any]) -> None
     for key in SAME_MACHINE:
         before = data["environment"].get(key)
         if before != here.get(key):
-            raise ValueError(
+            raise HierspecError(
                 f"{path} was begun where {key} was {before!r}, here it is {here.get(key)!r}: "
                 "choose another -o"
             )

@@ -1,4 +1,6 @@
-"""The whole bench: tune, measure in turns, check; written down after every round of prompts.
+"""One bench at a time on a results file.
+
+The whole bench: tune, measure in turns, check; written down after every round of prompts.
 
 A *cell* is what is measured at one temperature. Its methods are first arranged (configurations
 found, tuned where there is a choice), then all of them take turns on every prompt, then their
@@ -8,19 +10,59 @@ that the same command goes on where an interrupted one was.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..profiling.settings import Report
-from . import floor, results
-from .catalogue import PLAIN, Entry
+from filelock import FileLock, Timeout
+
+from hierspec.bench.methods.catalogue import PLAIN
+from hierspec.bench.methods.entry import Entry
+from hierspec.bench.methods.ours import Models
+from hierspec.errors import HierspecError
+from hierspec.profiling.settings import Report
+from hierspec.utils.files import probe
+
+from . import results
+from . import roofline as floor
 from .cell import Cell
-from .ours import Models
 from .tuning import plain as as_json
 from .turns import tuning_notes, whole_batches
+
+
+@contextlib.contextmanager
+def locked(path: Path | None) -> Iterator[None]:
+    """Keep other benches off a results file, by a lock on ``.NAME.lock`` beside it.
+
+    The system frees the lock of a process that ends, however it ends: the empty file that a killed
+    one leaves behind keeps nobody off. What is no file (``/dev/null``, a pipe) is not locked.
+
+    Raises:
+        ValueError: another process holds it, or the folder cannot be written to.
+    """
+    if path is None or (path.exists() and not path.is_file()):
+        yield
+        return
+    probe(path, "results")
+    real = path.resolve()
+    lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise HierspecError(
+            f"another bench is writing {path}: wait for it to end, or choose another -o"
+        ) from None
+    except OSError as error:
+        raise HierspecError(f"cannot lock {path}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # some systems keep files that are open
+            Path(lock.lock_file).unlink()  # while held: who has just opened it tries again
+        lock.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .runs import Method, Request, Unavailable
-from .turns import Group, turns
+from .turns import Group, Method, Request, Unavailable, turns
 
 
 def tune(

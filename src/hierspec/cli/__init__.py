@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from .. import openmp
+from hierspec.utils import openmp
 
 openmp.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -250,8 +250,8 @@ def timeline(
 
 
 def _mount() -> None:
-    from ..zoo.cli import app as zoo
     from . import app_bench, app_heads, app_planning, app_reproduce  # noqa: F401  their commands
+    from .zoo import app as zoo
 
     app.add_typer(zoo, name="zoo", help="The small model family that ships with hierspec.")
 

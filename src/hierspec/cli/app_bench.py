@@ -147,8 +147,7 @@ def bench(
 
       hierspec bench --from results.json --report report.html --plots plots
     """
-    from .bench import run
-    from .bench_options import Options
+    from .bench import Options, run
 
     return run(
         Options(

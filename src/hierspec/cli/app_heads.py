@@ -74,7 +74,8 @@ def train(
 
       hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
     """
-    from ..heads.settings import Settings
+    from hierspec.training.heads.settings import Settings
+
     from .heads import layers, run
 
     return run(

@@ -57,8 +57,9 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    from ..config import TargetConfig
-    from ..profiling.measure import Settings
+    from hierspec.config.schema import TargetConfig
+    from hierspec.profiling.measure import Settings
+
     from .profile import run
 
     return run(

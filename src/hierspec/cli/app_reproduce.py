@@ -7,7 +7,8 @@ from typing import Annotated  # typer reads annotations at run time
 
 import typer
 
-from ..reproduce import COMPUTED, MEASURED
+from hierspec_papers import COMPUTED, MEASURED
+
 from .root import MODEL, app
 
 _LAB = "Of what is measured"
@@ -105,8 +106,7 @@ def reproduce(
 
       hierspec reproduce all --output reproduced --figures reproduced
     """  # fmt: skip
-    from .reproduce import Options, run
-    from .reproduce_lab import LabOptions
+    from .reproduce import LabOptions, Options, run
 
     return run(
         Options(

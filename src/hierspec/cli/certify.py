@@ -6,7 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from ..certificate import Certificate, certify, load_case
+from hierspec.exact.certificate import Certificate, certify, load_case
 
 
 def run(case: Path, *, as_json: bool, law: bool, allow_inconclusive: bool) -> int:

@@ -8,7 +8,7 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from .. import openmp
+from hierspec.utils import openmp
 
 
 def run(*, as_json: bool) -> int:
@@ -27,9 +27,9 @@ def examine() -> dict[str, dict[str, Any]]:
     """Versions, hardware, threads, caches, fast paths and the shipped models."""
     import torch
 
-    from ..lm.lean_linear import prepacking_works
-    from ..profiling.auto import cache_folder
-    from ..zoo.registry import DATA, ENTRIES
+    from hierspec.lm.lean.linear import prepacking_works
+    from hierspec.profiling.auto import cache_folder
+    from hierspec.zoo.registry import DATA, ENTRIES
 
     try:
         profiles = cache_folder()

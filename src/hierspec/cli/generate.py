@@ -1,4 +1,7 @@
-"""``hierspec generate``: choose the hierarchy, read the prompts, stream or print JSON."""
+"""How a generation looks on a terminal: coloured tokens, a legend, a table of levels.
+
+``hierspec generate``: choose the hierarchy, read the prompts, stream or print JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,117 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from .. import arguments
-from ..config import HierarchyConfig, TargetConfig
-from ..generate import Generation, GenerationResult
-from ..hierarchy import Concatenate, walk
-from ..presets import AUTO, DEFAULT_TARGET, PRESETS, preset
-from ..prompts import read_prompts, read_stdin
-from ..threads import use as use_threads
-from ..vocabulary import VocabularyWarning
+from hierspec.config import arguments
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.config.vocabulary import VocabularyWarning
+from hierspec.core.nodes import Concatenate, walk
+from hierspec.engine.generation import Generation
+from hierspec.engine.results import GenerationResult, TokenEvent
+from hierspec.errors import HierspecError
+from hierspec.presets.registry import AUTO, PRESETS, preset
+from hierspec.utils.prompts import read_prompts, read_stdin
+from hierspec.utils.threads import use as use_threads
+from hierspec.zoo.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from ..engine import Hierarchy
+    from hierspec.api import Hierarchy
+
+
+# Lowest level first; the target writes in the terminal's own colour, bold, since its tokens are
+# the rare ones. Hues are told apart by most colour-blind readers, and brightness differs as well.
+_PALETTE = ("bright_cyan", "yellow", "magenta", "green", "bright_blue", "red")
+_TARGET = "bold"
+
+
+class Painter:
+    """Prints events as they come, each token in the colour of the level that wrote it."""
+
+    def __init__(self, console: Console, levels: Sequence[str], target: str) -> None:
+        self.console = console
+        self.styles = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(levels)}
+        self.styles[target] = _TARGET
+
+    def legend(self) -> None:
+        """Which colour is whose; only where colours show."""
+        if self.console.is_terminal:
+            parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
+            self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
+
+    def prompt(self, text: str) -> None:
+        self._out(text, "dim")
+
+    def token(self, event: TokenEvent) -> None:
+        self._out(event.text, self.styles.get(event.level, ""))
+
+    def end(self) -> None:
+        self._out("\n", "")
+
+    def _out(self, text: str, style: str) -> None:
+        # Text, not markup: model output is full of brackets. soft_wrap leaves lines whole.
+        if self.console.is_terminal:
+            self.console.print(Text(text, style=style), end="", soft_wrap=True, highlight=False)
+        else:
+            self.console.file.write(text)
+        self.console.file.flush()
+
+
+def summary(
+    result: GenerationResult, plain: GenerationResult | None, same: bool | None
+) -> list[Table | Text]:
+    """Acceptance per level, tokens per second, and plain decoding beside it."""
+    return [*levels(result), figures(result, plain, same)]
+
+
+def figures(result: GenerationResult, plain: GenerationResult | None, same: bool | None) -> Text:
+    """Tokens per second of one sequence, and plain decoding beside it."""
+    lines = [
+        f"{result.num_tokens} tokens ({result.finish_reason}), "
+        f"{result.tokens_per_second:.1f} tokens/s, "
+        f"{result.mean_acceptance_length:.2f} tokens per target call, "
+        f"first after {result.time_to_first_token * 1e3:.0f} ms"
+    ]
+    if plain is not None and plain.tokens_per_second > 0:
+        ratio = result.tokens_per_second / plain.tokens_per_second
+        verdict = "" if same is None else (", same text" if same else ", text differs")
+        lines.append(
+            f"plain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}"
+        )
+    if result.control:
+        rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
+        spent = ", ".join(f"{plan} ({count} rounds)" for plan, count in rounds[:4])
+        more = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
+        lines.append(f"plans followed: {spent}{more}; {result.control['switches']} switches")
+    text = Text(lines[0])
+    for line in lines[1:]:
+        text.append(f"\n{line}", style="bold")
+    return text
+
+
+def levels(result: GenerationResult) -> list[Table | Text]:
+    """What every level did for the whole batch; any of its results tells."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("level")
+    for name in ("calls", "drafted", "kept", "acceptance", "time"):
+        table.add_column(name, justify="right")
+    for level in result.levels:
+        table.add_row(
+            level["name"],
+            str(level["calls"]),
+            str(level["num_draft_tokens"]),
+            str(level["num_accepted_tokens"]),
+            f"{level['acceptance_rate']:.0%}",
+            f"{level['seconds']:.2f} s",
+        )
+    target = result.target
+    table.add_row(
+        f"{target['name']} (target)", str(target["calls"]), "", "", "", f"{target['seconds']:.2f} s"
+    )
+    if result.batch_size == 1:
+        return [table]
+    return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +162,7 @@ def run(options: Options) -> int:
     config = None if options.hierarchy == AUTO else choose(options)
     use_threads(options.threads)
     notes = Console(stderr=True)
-    from ..params import SamplingParams
+    from hierspec.sampling.parameters import SamplingParams
 
     # A wrong parameter should not wait for the models.
     sampling = SamplingParams.make(**options.sampling)
@@ -96,14 +198,15 @@ def run(options: Options) -> int:
 
 def _load(config: HierarchyConfig, options: Options, notes: Console) -> Hierarchy:
     with _waiting(notes, f"loading {config.target.model}", not options.as_json), _noting(notes):
-        from ..engine import Hierarchy
+        from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
 
 
 def _automatic(options: Options, notes: Console) -> Hierarchy:
     """Measured if that has not been done here before, then planned."""
-    from ..engine import Hierarchy
+    from hierspec.api import Hierarchy
+
     from .profile import progress
 
     target = TargetConfig(
@@ -139,13 +242,15 @@ def choose(options: Options) -> HierarchyConfig:
     file = Path(options.hierarchy)
     if options.hierarchy in PRESETS or not (inline or file.suffix in (".json", ".toml")):
         if options.hierarchy not in PRESETS and file.is_file():
-            raise ValueError(f"{file} is no hierarchy file by its name: it ends in .json or .toml")
+            raise HierspecError(
+                f"{file} is no hierarchy file by its name: it ends in .json or .toml"
+            )
         _check_drafts(options)
         target = TargetConfig(model=options.target) if options.target else None
         config = preset(options.hierarchy, target, options.drafts)
     else:
         if options.drafts:
-            raise ValueError("--draft goes with a preset; a hierarchy file names its own levels")
+            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
         config = HierarchyConfig.load(options.hierarchy)
         if options.target:
             changed = dataclasses.replace(config.target, model=options.target)
@@ -158,9 +263,11 @@ def choose(options: Options) -> HierarchyConfig:
 def _check(options: Options) -> None:
     """Refuse options that would be ignored, or spoil each other's output."""
     if options.logprobs and not options.as_json:
-        raise ValueError("--logprobs are printed with --json only: add it, or leave --logprobs out")
+        raise HierspecError(
+            "--logprobs are printed with --json only: add it, or leave --logprobs out"
+        )
     if options.as_json and options.trace is not None and str(options.trace) == "-":
-        raise ValueError("--json and --trace - both write to standard output: trace to a file")
+        raise HierspecError("--json and --trace - both write to standard output: trace to a file")
 
 
 def _check_drafts(options: Options) -> None:
@@ -172,23 +279,25 @@ def _check_drafts(options: Options) -> None:
             chosen.max_drafts, f"{chosen.max_drafts} draft models"
         )
         given = len(options.drafts)
-        raise ValueError(f"preset {chosen.name!r} uses {uses}, and --draft names {given}")
+        raise HierspecError(f"preset {chosen.name!r} uses {uses}, and --draft names {given}")
 
 
 def _prompts(options: Options) -> list[str]:
     if options.prompts is not None:
         if options.prompt is not None:
-            raise ValueError("give a PROMPT or --prompts FILE, not both")
+            raise HierspecError("give a PROMPT or --prompts FILE, not both")
         return read_prompts(options.prompts)
     if options.prompt is None:
-        raise ValueError('give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE')
+        raise HierspecError(
+            'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
+        )
     return [read_stdin() if options.prompt == "-" else options.prompt]
 
 
 def _plain(hierarchy: Any) -> Any:
     """The same target without levels, on the same weights."""
-    from ..build import Built
-    from ..engine import Hierarchy
+    from hierspec.api import Hierarchy
+    from hierspec.config.build import Built
 
     root = dataclasses.replace(hierarchy.root, index=0, below=None)
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
@@ -196,7 +305,6 @@ def _plain(hierarchy: Any) -> Any:
 
 def _drive(generation: Generation, hierarchy: Any, batch: Sequence[str], options: Options) -> bool:
     """Run the batch, painting a single prompt as it streams; True if the user stopped it."""
-    from .render import Painter
 
     painter = None
     if not options.as_json and len(batch) == 1:
@@ -225,7 +333,6 @@ def _report(
     greedy: bool,
     notes: Console,
 ) -> None:
-    from .render import figures, levels, summary
 
     for result, plain in zip(results, others, strict=True):
         same = result.token_ids == plain.token_ids if plain is not None and greedy else None
@@ -282,12 +389,12 @@ def _tracing(path: Path | None) -> Iterator[Any]:
     if path is None:
         yield None
         return
-    from ..trace import JsonLinesTracer
+    from hierspec.engine.trace import JsonLinesTracer
 
     try:
         stream = sys.stdout if str(path) == "-" else path.open("w", encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"cannot write the trace to {path}: {error.strerror}") from None
+        raise HierspecError(f"cannot write the trace to {path}: {error.strerror}") from None
     try:
         yield JsonLinesTracer(stream)
     finally:

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..heads.files import HeadsFile, read
-from ..heads.settings import Settings
-from ..threads import use as use_threads
+from hierspec.config.exit_heads import HeadsFile, read
+from hierspec.errors import HierspecError
+from hierspec.training.heads.settings import Settings
+from hierspec.utils.threads import use as use_threads
+
 from .profile import progress
 
 
@@ -24,7 +26,7 @@ def layers(text: str) -> tuple[int, ...]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise ValueError(
+        raise HierspecError(
             f"--exits takes layer numbers with commas between, as in 2,4; got {text!r}"
         )
     return tuple(sorted({int(word) for word in words}))
@@ -47,7 +49,7 @@ def run(
     Returns:
         0, or 130 when the user cut it short.
     """
-    from ..heads.train import train
+    from hierspec.training.heads.train import train
 
     use_threads(threads)
     notes = Console(stderr=True)

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..checks import temperature as check_temperature
-from ..config import TargetConfig
-from ..profiling.settings import Report, Settings
-from ..threads import use as use_threads
+from hierspec.config.schema import TargetConfig
+from hierspec.profiling.settings import Report, Settings
+from hierspec.utils.checks import temperature as check_temperature
+from hierspec.utils.threads import use as use_threads
 
 
 def run(
@@ -32,11 +32,11 @@ def run(
     Returns:
         0, or 130 when the user cut it short.
     """
-    from ..profiling import texts
-    from ..profiling.auto import default_candidates
-    from ..profiling.candidates import parse
-    from ..profiling.measure import measure
-    from ..prompts import read_prompt_file
+    from hierspec.profiling import settings as texts
+    from hierspec.profiling.auto import default_candidates
+    from hierspec.profiling.candidates import parse
+    from hierspec.profiling.measure import measure
+    from hierspec.utils.prompts import read_prompt_file
 
     for value in temperatures:
         check_temperature(value, "--temperature")

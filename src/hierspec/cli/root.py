@@ -6,7 +6,7 @@ from typing import Annotated  # typer reads annotations at run time
 
 import typer
 
-from .. import __version__
+from hierspec import __version__
 
 MODEL = "directory, hub id, or zoo:NAME"
 

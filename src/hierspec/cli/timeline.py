@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import write_whole
-from ..timeline import chrome, html, read, stories, svg
-from ..timeline.style import Texts
+from hierspec.errors import HierspecError
+from hierspec.timeline import chrome, html, read, stories, svg
+from hierspec.timeline.drawing import Texts
+from hierspec.utils.files import write_whole
 
 ENDINGS = (".svg", ".html", ".json")
 
@@ -27,13 +28,13 @@ def run(options: Options) -> int:
     """Write the picture and say what is in it."""
     ending = options.output.suffix.lower()
     if ending not in ENDINGS:
-        raise ValueError(f"{str(options.output)!r}: a timeline ends in {', '.join(ENDINGS)}")
+        raise HierspecError(f"{str(options.output)!r}: a timeline ends in {', '.join(ENDINGS)}")
     if options.sequence is not None and ending != ".svg":
-        raise ValueError("--sequence goes with .svg: the other forms show every sequence")
+        raise HierspecError("--sequence goes with .svg: the other forms show every sequence")
     if options.output.resolve() == options.trace.resolve():
-        raise ValueError(f"{options.output} is the trace itself: choose another output")
+        raise HierspecError(f"{options.output} is the trace itself: choose another output")
     if not (folder := options.output.parent).is_dir():
-        raise ValueError(f"cannot write {options.output}: there is no folder {folder}")
+        raise HierspecError(f"cannot write {options.output}: there is no folder {folder}")
     events = read(options.trace)
     texts = None if options.tokenizer is None else load_texts(options.tokenizer)
     if ending == ".svg":
@@ -56,10 +57,10 @@ def load_texts(model: str) -> Texts:
     Raises:
         ValueError: there is no tokenizer.
     """
-    from ..checkpoints import load_tokenizer
-    from ..zoo import registry
+    from hierspec.config.checkpoints import load_tokenizer
+    from hierspec.zoo import registry
 
     tokenizer = load_tokenizer(registry.resolve(model) if model.startswith("zoo:") else model)
     if tokenizer is None:
-        raise ValueError(f"no tokenizer at {model!r}: name the target, a directory or a hub id")
+        raise HierspecError(f"no tokenizer at {model!r}: name the target, a directory or a hub id")
     return lambda token: tokenizer.decode([token], clean_up_tokenization_spaces=False)

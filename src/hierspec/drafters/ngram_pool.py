@@ -28,8 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..laws import Laws, OneHotLaws
-from ..lm.base import Context
+from hierspec.core.context import Context
+from hierspec.core.distributions import Distributions, OneHotDistributions
+from hierspec.errors import HierspecError
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
@@ -102,12 +103,12 @@ class NgramPool:
     def __post_init__(self) -> None:
         object.__setattr__(self, "common", Pool(self.max_ngrams))
         if not 1 <= self.ngram_min <= self.ngram_max <= _MAX_ORDER:
-            raise ValueError(
+            raise HierspecError(
                 f"an n-gram pool needs 1 ≤ ngram_min ≤ ngram_max ≤ {_MAX_ORDER}, "
                 f"got {self.ngram_min} and {self.ngram_max}"
             )
         if self.max_ngrams < 1:
-            raise ValueError(f"an n-gram pool keeps at least one n-gram, got {self.max_ngrams}")
+            raise HierspecError(f"an n-gram pool keeps at least one n-gram, got {self.max_ngrams}")
 
     def open(self) -> PoolSlot:
         """A place for one sequence."""
@@ -176,7 +177,7 @@ def teach(
     pools: Sequence[NgramPool],
     tasks: Sequence[Any],
     drafts: Sequence[Any],
-    rows: Sequence[Laws],
+    rows: Sequence[Distributions],
     verdicts: Sequence[Any],
 ) -> None:
     """After a round of the target: what it would have chosen past each first rejected token.
@@ -193,8 +194,8 @@ def teach(
                 pool.learn(context, _choices(rejected), task.sequence.slot(pool))
 
 
-def _choices(law: Laws) -> list[int]:
+def _choices(law: Distributions) -> list[int]:
     """The likeliest token of every row."""
-    if isinstance(law, OneHotLaws):
+    if isinstance(law, OneHotDistributions):
         return list(law.ids)
     return law.dense(law.width).argmax(-1).tolist()

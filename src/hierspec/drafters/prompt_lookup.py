@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..lm.base import Context
+from hierspec.core.context import Context
+from hierspec.errors import HierspecError
 
 _MAX_ORDER = 32
 
@@ -45,7 +46,7 @@ class PromptLookup:
     def __post_init__(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
         if not 1 <= low <= high <= _MAX_ORDER:
-            raise ValueError(
+            raise HierspecError(
                 "prompt lookup needs 1 ≤ prompt_lookup_min ≤ prompt_lookup_max "
                 f"≤ {_MAX_ORDER}, got {low} and {high}"
             )

@@ -21,17 +21,17 @@ added and one of them goes on. And all drafts that await a check at one time are
 batch.
 """
 
-from .bounds import UNLIMITED, longest, reach
 from .interpreter import ExactInterpreter, Outcome
 from .output import model_law, output_law
-from .rows import Rows, TableLaws
+from .states import UNLIMITED, longest, reach
+from .tables import Rows, TableDistributions
 
 __all__ = [
     "UNLIMITED",
     "ExactInterpreter",
     "Outcome",
     "Rows",
-    "TableLaws",
+    "TableDistributions",
     "longest",
     "model_law",
     "output_law",

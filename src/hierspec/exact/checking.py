@@ -2,22 +2,27 @@
 
 Single drafts that await one verifier are checked as one batch, by the rule's own batched laws.
 Where there are several drafts of one place, the rule's tests are followed both ways.
+
+Several drafts of one place, enumerated.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..hierarchy import Verify
-from ..types import Check, Verdict
-from ..verifiers.base import Batch, Verifier, law_of_tau
-from ..verifiers.several import alternatives, outcomes
-from .models import Models
-from .rows import TableLaws, normalised
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.requests import Check
+from hierspec.core.rules import Batch, Verifier, law_of_tau
+from hierspec.drafters.multi_draft import together
+from hierspec.verifiers.multi_draft import alternatives, outcomes
+
+from .tables import Models, Rows, TableDistributions, normalised
 
 Verdicts = list[tuple[float, Verdict]]
 
@@ -39,7 +44,7 @@ def _of_several(node: Verify, check: Check, models: Models) -> Verdicts:
         tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
     ]
-    p: Any = [TableLaws(models.rows, own) for own in ids]
+    p: Any = [TableDistributions(models.rows, own) for own in ids]
     out = []
     for chance, stop in outcomes(node.rule, drafts, p):
         own, tau = ids[stop.draft], stop.num_accepted
@@ -66,7 +71,7 @@ def _of_single(node: Verify, checks: Sequence[Check], models: Models) -> list[Ve
         for i in range(length + 1):
             p_ids[b, i] = models.law(node, check.pending + draft.tokens[:i])
         if length:
-            q_ids[b, :length] = draft.laws.ids  # type: ignore[union-attr]
+            q_ids[b, :length] = draft.distributions.ids  # type: ignore[union-attr]
             tokens[b, :length] = draft.tokens
     table = torch.from_numpy(rows.matrix())
     batch = Batch(
@@ -87,7 +92,9 @@ def _of_single(node: Verify, checks: Sequence[Check], models: Models) -> list[Ve
     reported = p_ids
     if type(rule).reported is not Verifier.reported:
         given = rule.reported(batch).numpy()
-        reported = np.array([[rows.intern(row) for row in laws] for laws in given])
+        reported = np.array(
+            [[rows.intern(row) for row in distributions] for distributions in given]
+        )
     return [
         _spread(node, check, models, stops[b], followers[b], p_ids[b], reported[b])
         for b, check in enumerate(checks)
@@ -118,4 +125,36 @@ def _spread(
             m = tau + len(extra)
             emitted = models.tokens(node, kept + extra, tuple(ids[:m]), tuple(own_ids[:m]))
             out.append((float(stops[tau]) * chance, Verdict(tau, emitted)))
+    return out
+
+
+Drafts = list[tuple[float, Proposal]]  # with their probabilities
+
+
+def several(node: Draft, single: Drafts, rows: Rows) -> Drafts:
+    """All lists of ``node.num_drafts`` drafts from one place, given what one draft may be."""
+    lists: list[tuple[float, tuple[Proposal, ...]]] = [(1.0, ())]
+    for _ in range(node.num_drafts):
+        longer = []
+        for probability, drafts in lists:
+            tried = {draft.tokens[0] for draft in drafts} if node.distinct else set()
+            fresh = without(single, tried, rows) if tried else single
+            if not fresh:  # its law ran out of tokens
+                longer.append((probability, drafts))
+            longer += [(probability * chance, (*drafts, one)) for chance, one in fresh]
+        lists = longer
+    return [(probability, together(drafts)) for probability, drafts in lists]
+
+
+def without(single: Drafts, tried: set[int], rows: Rows) -> Drafts:
+    """The same draft, drawn on condition that its first token is none of ``tried``."""
+    rest = [(chance, draft) for chance, draft in single if draft.tokens[0] not in tried]
+    total = sum(chance for chance, _ in rest)
+    out = []
+    for chance, draft in rest:
+        first, *ids = draft.distributions.ids  # type: ignore[union-attr]
+        row = rows.rows[first].copy()
+        row[list(tried)] = 0.0
+        distributions: Any = TableDistributions(rows, (rows.intern(normalised(row)), *ids))
+        out.append((chance / total, dataclasses.replace(draft, distributions=distributions)))
     return out

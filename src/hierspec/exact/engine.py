@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..dice import PhiloxDice
-from ..generate import Generation
-from ..hierarchy import Verify, initial_states
-from ..params import SamplingParams
-from ..runtime import Runtime
-from ..sequences import Sequence as LiveSequence
-from ..types import States
+from hierspec.core.nodes import Verify, initial_states
+from hierspec.core.proposals import States
+from hierspec.core.rng import PhiloxRng
+from hierspec.engine.generation import Generation
+from hierspec.engine.runtime import Runtime
+from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.errors import HierspecError
+from hierspec.sampling.parameters import SamplingParams
+
 from .splitting import outcomes
 
 Text = tuple[int, ...]
@@ -33,10 +35,10 @@ def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[T
             a seed, which the other sequences draw their numbers from).
     """
 
-    def program(dice: Any) -> Text:
+    def program(rng: Any) -> Text:
         generation = start()
         stream = generation.streams[sequence]
-        stream.sequence.dice = dice
+        stream.sequence.rng = rng
         for _ in generation:
             pass
         return tuple(stream.emitted)
@@ -78,12 +80,12 @@ def engine_law(
     half = len(neighbours) // 2
 
     def round_after(text: Text, states: Any, wanted: int) -> dict[tuple[Text, Any], float]:
-        def program(dice: Any) -> tuple[Text, Any]:
+        def program(rng: Any) -> tuple[Text, Any]:
             mine = LiveSequence(
-                0, root, [*prompt, *text], params, dice, wanted, len(prompt), states=states
+                0, root, [*prompt, *text], params, rng, wanted, len(prompt), states=states
             )
             others = [
-                LiveSequence(i, root, [*one.tokens], one.params, PhiloxDice(1, i), one.wanted)
+                LiveSequence(i, root, [*one.tokens], one.params, PhiloxRng(1, i), one.wanted)
                 for i, one in enumerate(neighbours, start=1)
             ]
             batch = [*others[:half], mine, *others[half:]]
@@ -104,7 +106,7 @@ def engine_law(
             wanted = horizon - length if cut_at_horizon else horizon
             for (more, after), chance in round_after(text, states, wanted).items():
                 if not more:
-                    raise ValueError("a round of the target emitted nothing")
+                    raise HierspecError("a round of the target emitted nothing")
                 now = (*text, *more)
                 into: dict[Any, float] = ended[len(now)] if len(now) < horizon else out
                 key: Any = (now, after) if len(now) < horizon else now[:horizon]

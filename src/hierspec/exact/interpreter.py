@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..hierarchy import Coroutine, Draft, Node, Verify, propose, verified, walk
-from ..types import Check, Draw, Proposal, Propose, Request, Row, States
-from .bounds import UNLIMITED, ample, reach
-from .checking import Verdicts, verdicts
-from .models import Models
-from .rows import Rows, TableLaws, normalised
-from .several import several
-from .states import fingerprint, replay, state_of
+from hierspec.core.nodes import Draft, Node, Verify, walk
+from hierspec.core.proposals import Proposal, States
+from hierspec.core.requests import Check, Draw, Propose, Request, Row
+from hierspec.core.round import Coroutine, propose, verified
+
+from .checking import Verdicts, several, verdicts
+from .states import UNLIMITED, ample, fingerprint, reach, replay, state_of
+from .tables import Models, Rows, TableDistributions, normalised
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class ExactInterpreter:
             case Check():
                 return self._verdicts[self._check_key(request)]
             case Row(node, pending):
-                return [(1.0, TableLaws(self.rows, (self._models.law(node, pending),)))]
+                return [(1.0, TableDistributions(self.rows, (self._models.law(node, pending),)))]
             case Draw(_, law):
                 row = normalised(law.dense(self.vocab_size)[0].double().numpy())
                 return [(float(row[token]), token) for token in np.flatnonzero(row).tolist()]

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..control import Controller, report
-from ..types import States
-from .bounds import UNLIMITED, reach
+from hierspec.core.proposals import States
+from hierspec.engine.control import Controller, report
+from hierspec.errors import HierspecError
+
 from .interpreter import ExactInterpreter
-from .rows import row_of
+from .states import UNLIMITED, reach
+from .tables import row_of
 
 
 def output_law(
@@ -53,7 +55,7 @@ def output_law(
                 context = _digits(c, min(length, reached), V)
                 for (m, after), step in steps.round(context, limit, before).items():
                     if m == 0:
-                        raise ValueError("a round of the target emitted nothing")
+                        raise HierspecError("a round of the target emitted nothing")
                     room = min(m, H - length)
                     step = step.reshape(V**room, -1).sum(-1)
                     if length + m < H:

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hierspec.errors import HierspecError
+
 Interval = tuple[float, float]
 Outcome = TypeVar("Outcome", bound=Hashable)
 
@@ -61,7 +63,7 @@ class SplittingDice:
         return math.prod(high - low for low, high in self._intervals)
 
     def take(self, n: int) -> Uniforms:
-        """As :meth:`hierspec.dice.Dice.take`."""
+        """As :meth:`hierspec.core.rng.Rng.take`."""
         out = Uniforms()
         for number in range(self._taken, self._taken + n):
             if number == len(self._intervals):
@@ -88,7 +90,7 @@ class SplittingDice:
         if value not in self.origins:
             return
         if with_what in self.origins:
-            raise ValueError("two uniforms were compared with each other")
+            raise HierspecError("two uniforms were compared with each other")
         number, scale, shift = self.origins[value]
         low, high = self._intervals[number]
         edge = (with_what - shift) / scale
@@ -117,18 +119,18 @@ class Uniform(float):
     """A number made from a uniform, which tells its dice what it is compared with."""
 
     __slots__ = ("dice", "origin")
-    dice: SplittingDice
+    rng: SplittingDice
     origin: _Origin
 
     @classmethod
-    def of(cls, dice: SplittingDice, value: float, origin: _Origin) -> Uniform:
+    def of(cls, rng: SplittingDice, value: float, origin: _Origin) -> Uniform:
         out = cls(value)
-        out.dice, out.origin = dice, origin
-        dice.made(value, origin)
+        out.rng, out.origin = rng, origin
+        rng.made(value, origin)
         return out
 
     def _compared(self, other: float) -> float:
-        self.dice.compared(float(self), float(other))
+        self.rng.compared(float(self), float(other))
         return float(self)
 
     def __lt__(self, other: float) -> bool:
@@ -146,7 +148,7 @@ class Uniform(float):
     def __mul__(self, other: float) -> Uniform:
         number, scale, shift = self.origin
         origin = _Origin(number, scale * float(other), shift * float(other))
-        return Uniform.of(self.dice, float(self) * float(other), origin)
+        return Uniform.of(self.rng, float(self) * float(other), origin)
 
     __rmul__ = __mul__
 
@@ -154,9 +156,9 @@ class Uniform(float):
 class _Watch(TorchDispatchMode):
     """Within it, comparisons of uniforms in tensors are told to their dice."""
 
-    def __init__(self, dice: SplittingDice) -> None:
+    def __init__(self, rng: SplittingDice) -> None:
         super().__init__()
-        self._dice = dice
+        self._dice = rng
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -221,9 +223,9 @@ def outcomes(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
     law: dict[Outcome, float] = {}
     boxes: list[list[Interval]] = [[]]
     while boxes:
-        dice = SplittingDice(boxes.pop())
-        with _Watch(dice):
-            outcome = program(dice)
-        law[outcome] = law.get(outcome, 0.0) + dice.probability
-        boxes += dice.others
+        rng = SplittingDice(boxes.pop())
+        with _Watch(rng):
+            outcome = program(rng)
+        law[outcome] = law.get(outcome, 0.0) + rng.probability
+        boxes += rng.others
     return law

@@ -1,7 +1,11 @@
 """Suspended coroutines as values: bring one to where answers lead, and tell equal ones.
 
-A coroutine of :mod:`hierspec.hierarchy` depends on nothing but its arguments and the answers it is
+A coroutine of :mod:`hierspec.core.round` depends on nothing but its arguments and the answers it is
 given. So one can stand in for another that waits at the same line with equal local variables.
+
+Numbers that bound what a tree of nodes does: tokens it looks back at, hands up, and asks for.
+
+By them the exact interpreter tells that two contexts, or two limits, have the same future.
 """
 
 from __future__ import annotations
@@ -9,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..hierarchy import Coroutine
-from ..types import Proposal, Verdict
-from .rows import TableLaws
+from hierspec.core.nodes import Concatenate, Draft, Node, walk
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.round import Coroutine
+
+from .tables import TableDistributions
 
 
 def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutine:
@@ -43,11 +49,44 @@ def fingerprint(value: Any) -> Any:
     """A hashable stand-in: equal for values that no coroutine can tell apart."""
     if isinstance(value, Proposal):
         others = tuple(fingerprint(other) for other in value.others)
-        return (value.tokens, fingerprint(value.laws), value.owners, value.signals, others)
+        return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, others)
     if isinstance(value, Verdict):
         return (value.num_accepted, *fingerprint(value.emitted))
-    if isinstance(value, TableLaws):
+    if isinstance(value, TableDistributions):
         return value.ids
     if isinstance(value, list):  # a plug-in's local variable: what it holds now
         return tuple(fingerprint(item) for item in value)
     return value  # tuples of numbers by value; nodes, rules and the like by identity
+
+
+UNLIMITED = 1 << 30  # a limit that no proposal reaches
+
+
+def reach(node: Node) -> int:
+    """How many of the last tokens can matter to ``node`` and all below it."""
+    return max(n.model.order for n in walk(node) if not isinstance(n, Concatenate))
+
+
+def longest(node: Node | None) -> int:
+    """The most tokens ``node`` can hand up in one proposal."""
+    if node is None:
+        return 0
+    if isinstance(node, Draft):
+        return node.budget
+    if isinstance(node, Concatenate):
+        return node.repeat * sum(longest(part) for part in node.parts)
+    if node.exact_length:
+        return node.budget
+    below = longest(node.below)
+    return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
+
+
+def ample(node: Node | None) -> int:
+    """A limit from which on ``node`` and all below it act as if there were none."""
+    if node is None:
+        return 0
+    if isinstance(node, Draft):
+        return node.budget
+    if isinstance(node, Concatenate):
+        return node.repeat * sum(ample(part) for part in node.parts)
+    return node.budget + ample(node.below)  # its last round starts from budget − 1 tokens

@@ -3,11 +3,13 @@
 ``load`` gives a :class:`Backend`; ``Trunk(backend).view()`` makes it a :class:`LanguageModel`.
 """
 
-from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Context, LanguageModel, Query, Slot
-from hierspec.lm.load import load
-from hierspec.lm.tabular import TabularModel
-from hierspec.lm.trunk import ExitModel, Trunk
+from hierspec.core.context import Context
+from hierspec.lm.trunk.trunk import ExitModel, Trunk
+
+from .backend import Backend, Span
+from .base import LanguageModel, Query, Slot
+from .load import load
+from .tabular import TabularModel
 
 __all__ = [
     "Backend",

@@ -17,7 +17,10 @@ from typing import Any
 
 import torch
 
-from hierspec.lm.base import Context, LanguageModel, Query, Slot
+from hierspec.core.context import Context
+from hierspec.errors import HierspecError
+
+from .base import LanguageModel, Query, Slot
 
 
 class AdaptiveExit:
@@ -30,7 +33,7 @@ class AdaptiveExit:
 
     def __init__(self, exits: Sequence[LanguageModel], confidence: float, name: str) -> None:
         if not exits or not 0.0 < confidence <= 1.0:
-            raise ValueError(
+            raise HierspecError(
                 "an adaptive exit needs exits, and a confidence above 0 and at most 1; got "
                 f"{len(exits)} exits and {confidence!r}"
             )

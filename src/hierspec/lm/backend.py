@@ -1,6 +1,6 @@
 """What a transformer must offer to be run in segments: a range of layers over packed tokens.
 
-A backend knows nothing of contexts, rewinds or exits: :class:`~hierspec.lm.trunk.Trunk` does.
+A backend knows nothing of contexts, rewinds or exits: :class:`~hierspec.lm.trunk.trunk.Trunk` does.
 Tokens of many sequences are *packed*: hidden states are ``[N, d]`` without padding, and a span
 says which run of rows belongs to which sequence.
 """

@@ -8,46 +8,17 @@ context, and the slot works out what is missing (design principle 5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from hierspec.core.context import Context
+
 if TYPE_CHECKING:
-    from hierspec.laws import Laws
-    from hierspec.readings import Reading
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The tokens a row is conditioned on, without copying the long part.
-
-    ``committed`` is the sequence's own list (prompt and emitted tokens). It only ever grows, and
-    is shared by reference. ``pending`` are tokens of a round in progress, which may be thrown
-    away again.
-    """
-
-    committed: Sequence[int]
-    pending: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.committed) + len(self.pending)
-
-    def __iter__(self) -> Iterator[int]:
-        yield from self.committed
-        yield from self.pending
-
-    def tokens(self, start: int = 0) -> list[int]:
-        """The tokens from position ``start`` on."""
-        base = len(self.committed)
-        if start >= base:
-            return list(self.pending[start - base :])
-        return [*self.committed[start:], *self.pending]
-
-    def plus(self, tokens: Sequence[int]) -> Context:
-        """This context, continued by ``tokens``."""
-        return Context(self.committed, (*self.pending, *tokens))
+    from hierspec.core.distributions import Distributions
+    from hierspec.sampling.sampler import Sampler
 
 
 @dataclass(slots=True)
@@ -100,7 +71,7 @@ class Drafted(NamedTuple):
 
     Attributes:
         tokens: each draft's token ids.
-        laws: the laws they were drawn from, as many rows each.
+        distributions: the laws they were drawn from, as many rows each.
         calls: forwards made.
         pick_seconds: of the time taken, what went to reading laws and picking tokens; 0 where the
             device does both.
@@ -109,7 +80,7 @@ class Drafted(NamedTuple):
     """
 
     tokens: list[list[int]]
-    laws: list[Laws]
+    distributions: list[Distributions]
     calls: int
     pick_seconds: float
     signals: list[list[float]] | None = None
@@ -161,7 +132,7 @@ class Drafter(Protocol):
         queries: Sequence[Query],
         counts: Sequence[int],
         steps: int,
-        reading: Reading,
+        sampler: Sampler,
         uniforms: Sequence[Sequence[float]],
     ) -> Drafted:
         """Draft ``counts[b]`` ≥ 1 tokens after the context of query b, all side by side.

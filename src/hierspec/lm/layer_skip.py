@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from hierspec.lm.backend import Backend, Span
+from hierspec.errors import HierspecError
+
+from .backend import Backend, Span
 
 
 class SkippingBackend:
@@ -33,13 +35,13 @@ class SkippingBackend:
     def __init__(self, backend: Backend, skip: Sequence[int]) -> None:
         depth = backend.num_layers
         if not skip or len(set(skip)) < len(skip) or not all(0 <= i < depth for i in skip):
-            raise ValueError(
+            raise HierspecError(
                 f"skip_layers must name layers 0 to {depth - 1} of {backend.name}, each once; "
                 f"got {list(skip)}"
             )
         self.kept = tuple(i for i in range(depth) if i not in set(skip))
         if not self.kept:
-            raise ValueError(f"skip_layers leaves no layer of {backend.name}: keep at least one")
+            raise HierspecError(f"skip_layers leaves no layer of {backend.name}: keep at least one")
         self.backend = backend
         self.name = f"{backend.name}~{len(self.kept)}/{depth}"
         self.fast_path = backend.fast_path
@@ -87,7 +89,7 @@ def evenly(share: float, depth: int) -> tuple[int, ...]:
     """
     middle = depth - 2
     if middle < 1:
-        raise ValueError(
+        raise HierspecError(
             f"layer_skip by a share needs a target of at least 3 layers, this one has {depth}: "
             "name skip_layers, or use another method"
         )

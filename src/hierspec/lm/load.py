@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from hierspec.lm.backend import Backend
-from hierspec.lm.weights import WeightSource
+from hierspec.errors import HierspecError
+
+from .backend import Backend
+from .weights import WeightSource
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -37,10 +39,10 @@ def load(
         ValueError: nothing usable is there, or the model cannot be driven; says what to do.
     """
     if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if dtype is not None and dtype not in DTYPES:
         known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-        raise ValueError(f"dtype must be one of the floating-point types {known}; got {dtype}")
+        raise HierspecError(f"dtype must be one of the floating-point types {known}; got {dtype}")
     device = _checked_device(device)
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
@@ -50,7 +52,7 @@ def load(
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
-    from hierspec.lm.weights import from_directory
+    from .weights import from_directory
 
     return _from_source(from_directory(path), dtype, device, backend)
 
@@ -58,26 +60,26 @@ def load(
 def _from_source(
     source: WeightSource, dtype: torch.dtype | None, device: torch.device, backend: str
 ) -> Backend:
-    from hierspec.lm.hf_support import check_config
-    from hierspec.lm.lean_shape import unsupported
+    from hierspec.lm.hf.support import check_config
+    from hierspec.lm.lean.shape import unsupported
 
     check_config(source.name, source.config)
     chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
     if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
-        from hierspec.lm.lean import LeanBackend
+        from hierspec.lm.lean.decoder import LeanBackend
 
         try:
             return LeanBackend(source, chosen, device)
         except KeyError as error:
-            raise ValueError(
+            raise HierspecError(
                 f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
             ) from None
-    from hierspec.lm.hf import HFBackend
+    from hierspec.lm.hf.decoder import HFBackend
 
     path = getattr(source, "path", None)
     if path is not None:
         return _from_pretrained(str(path), chosen, device, name=source.name)
-    from hierspec.lm.weights import hf_model
+    from .weights import hf_model
 
     return HFBackend(hf_model(source, chosen).to(device), source.name)
 
@@ -88,19 +90,19 @@ def _from_hub(
     """Fetch a snapshot (or find it in the local cache), then load that directory."""
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if looks_like_path or not ref:
-        raise ValueError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
     if trust_remote_code:
         return _from_pretrained(ref, dtype, device, trust_remote_code=True)
     from huggingface_hub import snapshot_download
 
-    from hierspec.lm.weights import from_directory
+    from .weights import from_directory
 
     try:
         folder = snapshot_download(
             ref, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
         )
     except Exception as error:
-        raise ValueError(
+        raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "
             f"({type(error).__name__}: {_first_line(error)}). Offline, give the path of a folder "
             "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
@@ -121,7 +123,7 @@ def _from_pretrained(
 ) -> Backend:
     from transformers import AutoModelForCausalLM
 
-    from hierspec.lm.hf import HFBackend
+    from hierspec.lm.hf.decoder import HFBackend
 
     try:
         with _quiet():
@@ -132,7 +134,9 @@ def _from_pretrained(
                 trust_remote_code=trust_remote_code,
             )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{ref} cannot be loaded by transformers: {_first_line(error)}") from error
+        raise HierspecError(
+            f"{ref} cannot be loaded by transformers: {_first_line(error)}"
+        ) from error
     return HFBackend(model.to(device), name)
 
 
@@ -154,11 +158,11 @@ def _checked_device(device: torch.device | str) -> torch.device:
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"no such device: {device!r}; use cpu, cuda or cuda:N") from None
+        raise HierspecError(f"no such device: {device!r}; use cpu, cuda or cuda:N") from None
     if device.type == "meta":
-        raise ValueError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
+        raise HierspecError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
+        raise HierspecError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
     return device
 
 

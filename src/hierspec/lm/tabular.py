@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from hierspec.lm.base import Query, Slot
+from hierspec.errors import HierspecError
+
+from .base import Query, Slot
 
 KINDS = ("random", "peaked", "zeros")
 _TOLERANCE = 1e-9
@@ -42,17 +44,19 @@ class TabularModel:
         max_length: int = 1 << 30,
     ) -> None:
         if vocab < 1 or order < 0:
-            raise ValueError(f"vocab must be positive and order at least 0; got {vocab}, {order}")
-        laws = {_key(key): law for key, law in table.items()}
+            raise HierspecError(
+                f"vocab must be positive and order at least 0; got {vocab}, {order}"
+            )
+        distributions = {_key(key): law for key, law in table.items()}
         keys = [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
-        self._check_keys(laws, keys, order)
+        self._check_keys(distributions, keys, order)
         self.name = name
         self.vocab_size = vocab
         self.order = order
         self.max_length = max_length
         self.device = torch.device("cpu")
         self._index = {key: i for i, key in enumerate(keys)}
-        self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
+        self._laws = torch.stack([_law(key, distributions[key], vocab) for key in keys])
         self._scores = self._laws.log()
 
     @property
@@ -102,7 +106,7 @@ class TabularModel:
         ``zeros``: about a third of the entries exactly 0.
         """
         if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
+            raise HierspecError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
         table = {}
         for n in range(order + 1):
             for key in product(range(vocab), repeat=n):
@@ -115,7 +119,7 @@ class TabularModel:
     ) -> tuple[TabularModel, TabularModel]:
         """Two models that never agree: one has its mass on the lower ids, one on the upper."""
         if vocab < 2:
-            raise ValueError(f"two disjoint laws need at least 2 tokens, got {vocab}")
+            raise HierspecError(f"two disjoint laws need at least 2 tokens, got {vocab}")
         half = vocab // 2
         low, high = {}, {}
         for n in range(order + 1):
@@ -133,24 +137,26 @@ class TabularModel:
         try:
             return self._index[key]
         except KeyError:
-            raise ValueError(
+            raise HierspecError(
                 f"{self.name} knows tokens 0 … {self.vocab_size - 1}; the context has {list(key)}"
             ) from None
 
     @staticmethod
-    def _check_keys(laws: dict[Any, Any], keys: list[tuple[int, ...]], order: int) -> None:
-        missing = [key for key in keys if key not in laws]
+    def _check_keys(distributions: dict[Any, Any], keys: list[tuple[int, ...]], order: int) -> None:
+        missing = [key for key in keys if key not in distributions]
         if missing:
             shown = ", ".join(repr(",".join(map(str, key))) for key in missing[:5])
-            raise ValueError(
+            raise HierspecError(
                 f"the table lacks {len(missing)} of {len(keys)} keys: {shown}"
                 f"{', …' if len(missing) > 5 else ''} (order {order} needs every context of up to "
                 f"{order} tokens)"
             )
-        extra = sorted(set(laws) - set(keys))
+        extra = sorted(set(distributions) - set(keys))
         if extra:
             shown = ", ".join(repr(",".join(map(str, key))) for key in extra[:5])
-            raise ValueError(f"the table has keys that no context of order {order} meets: {shown}")
+            raise HierspecError(
+                f"the table has keys that no context of order {order} meets: {shown}"
+            )
 
 
 def _key(key: Any) -> tuple[int, ...]:
@@ -159,7 +165,7 @@ def _key(key: Any) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in key.split(",")) if key else ()
     except ValueError:
-        raise ValueError(
+        raise HierspecError(
             f"table keys are token ids separated by commas, like '0,1'; got {key!r}"
         ) from None
 
@@ -168,12 +174,12 @@ def _law(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Ten
     law = torch.as_tensor(values, dtype=torch.float64)
     where = f"the law after {','.join(map(str, key))!r}"
     if law.shape != (vocab,):
-        raise ValueError(f"{where} must have {vocab} probabilities, got {law.numel()}")
+        raise HierspecError(f"{where} must have {vocab} probabilities, got {law.numel()}")
     if not bool((law >= 0).all()):
-        raise ValueError(f"{where} has a negative or undefined probability")
+        raise HierspecError(f"{where} has a negative or undefined probability")
     total = float(law.sum())
     if not abs(total - 1.0) <= _TOLERANCE:
-        raise ValueError(f"{where} sums to {total:.12g}, not 1")
+        raise HierspecError(f"{where} sums to {total:.12g}, not 1")
     return law
 
 

@@ -16,6 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from safetensors import SafetensorError, safe_open
 
+from hierspec.errors import HierspecError
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -94,11 +96,11 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
 
     path = Path(path)
     if not (path / "config.json").is_file():
-        raise ValueError(f"{path} holds no config.json: give the folder of a saved model")
+        raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path / 'config.json'} cannot be used: {error}") from None
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from None
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
@@ -120,7 +122,7 @@ def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
         for name, parameter in model.named_parameters():
             tensor = source.tensor(name)
             if tensor.shape != parameter.shape:
-                raise ValueError(
+                raise HierspecError(
                     f"{source.name}: {name} has shape {tuple(tensor.shape)}, but its config.json "
                     f"asks for {tuple(parameter.shape)}: config and weights are of different models"
                 )
@@ -150,7 +152,7 @@ def _locate(path: Path) -> dict[str, Path]:
 
 def _open(file: Path) -> Any:
     if not file.is_file():
-        raise ValueError(
+        raise HierspecError(
             f"{file} is missing: only safetensors are read; convert other formats with "
             "save_pretrained(..., safe_serialization=True), or fetch the file again"
         )
@@ -161,4 +163,4 @@ def _open(file: Path) -> Any:
 
 
 def _broken(file: Path, why: object) -> ValueError:
-    return ValueError(f"{file} is damaged ({why}): fetch or write it again")
+    return HierspecError(f"{file} is damaged ({why}): fetch or write it again")

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .chain import Chain
-from .estimates import Estimates
+from .estimates import Chain, Estimates
 from .latency import latency
 
 

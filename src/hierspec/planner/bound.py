@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from .chain import Chain
-from .estimates import Estimates
+from .estimates import Chain, Estimates
 from .latency import drafted
 from .mixed import mixed
 

@@ -15,8 +15,9 @@ from functools import reduce
 
 import numpy as np
 
-from .chain import Chain
-from .estimates import Estimates
+from hierspec.errors import HierspecError
+
+from .estimates import Chain, Estimates
 
 Kept = Callable[[int], np.ndarray]
 
@@ -219,5 +220,5 @@ def _offer(lengths: np.ndarray, kept: Kept, model: int, estimates: Estimates, ms
 def _call_ms(estimates: Estimates, by: int, model: int, lengths: np.ndarray) -> float:
     if not estimates.can_draft(by, model):
         names = estimates.names
-        raise ValueError(f"nothing is known of {names[by]}'s drafts for {names[model]}")
+        raise HierspecError(f"nothing is known of {names[by]}'s drafts for {names[model]}")
     return float(lengths @ estimates.verify_ms[by, model])

@@ -11,8 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from .chain import Chain, Order
-from .estimates import Estimates
+from .estimates import Chain, Estimates, Order
 
 
 def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .chain import Chain
-from .figures import (
+from hierspec.plotting.figures import (
     BLUE,
     GREY,
     ORANGE,
@@ -22,6 +21,8 @@ from .figures import (
     shortened,
     style,
 )
+
+from .estimates import Chain
 from .plan import Choice, Plan
 
 ROWS = 9  # bars at most: the plan, runners-up, plain decoding

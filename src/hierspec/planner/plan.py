@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .chain import Chain
-from .estimates import Estimates
+from .estimates import Chain, Estimates
 from .latency import Latency
 
 LatencyModel = Literal["exact", "corollary"]

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import is_number, positive, strict
+from hierspec.errors import HierspecError
+from hierspec.utils.checks import is_number, positive, strict
+
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
 from .search import LATENCY_MODELS
@@ -55,11 +57,11 @@ def load_json(path: str | Path) -> Mapping[str, Any]:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        raise HierspecError(f"cannot read {str(path)!r}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON: {error}") from None
+        raise HierspecError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: a problem is a JSON object, not {type(data).__name__}")
+        raise HierspecError(f"{path}: a problem is a JSON object, not {type(data).__name__}")
     return data
 
 
@@ -78,7 +80,9 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
     check_tokens(top, "max_speculative_tokens")
     model = data.get("latency_model", "exact")
     if model not in LATENCY_MODELS:
-        raise ValueError(f"latency_model must be one of {', '.join(LATENCY_MODELS)}, not {model!r}")
+        raise HierspecError(
+            f"latency_model must be one of {', '.join(LATENCY_MODELS)}, not {model!r}"
+        )
     estimates = ideal(costs, rates.tolist(), names, top, longest=max(LONGEST, 4 * top))
     if data.get("memory_bytes") is not None:
         sizes = _sizes(data["memory_bytes"], names)
@@ -92,16 +96,18 @@ def check_tokens(value: Any, where: str) -> None:
     """Refuse what is no largest budget."""
     positive(value, where)
     if value > MOST_TOKENS:
-        raise ValueError(f"{where} must be at most {MOST_TOKENS}, not {value}")
+        raise HierspecError(f"{where} must be at most {MOST_TOKENS}, not {value}")
 
 
 def _costs(data: Mapping[str, Any]) -> list[float]:
     costs = data.get("costs")
     if not isinstance(costs, list) or not costs:
-        raise ValueError("costs must be a list of one cost per model, smallest first, target last")
+        raise HierspecError(
+            "costs must be a list of one cost per model, smallest first, target last"
+        )
     for i, cost in enumerate(costs):
         if not is_number(cost) or not 0 < cost <= 1e100:
-            raise ValueError(f"costs[{i}] must be a finite number above 0, not {_shown(cost)}")
+            raise HierspecError(f"costs[{i}] must be a finite number above 0, not {_shown(cost)}")
     return [float(cost) for cost in costs]
 
 
@@ -109,12 +115,12 @@ def _names(names: Any, count: int) -> list[str]:
     if names is None:
         return [f"model {i}" for i in range(count)]
     if not isinstance(names, list) or len(names) != count:
-        raise ValueError(f"names must be a list of {count} texts, one for each of costs")
+        raise HierspecError(f"names must be a list of {count} texts, one for each of costs")
     for i, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"names[{i}] must be a text of some length, not {name!r}")
+            raise HierspecError(f"names[{i}] must be a text of some length, not {name!r}")
         if name in names[:i]:
-            raise ValueError(f"names[{i}]: {name!r} is the name of another model already")
+            raise HierspecError(f"names[{i}]: {name!r} is the name of another model already")
     return names
 
 
@@ -125,13 +131,13 @@ def _rates(data: Mapping[str, Any], names: list[str]) -> np.ndarray:
     if rows is None and count == 1:
         return rates
     if not isinstance(rows, list) or len(rows) not in (count - 1, count):
-        raise ValueError(
+        raise HierspecError(
             f"acceptance must be a list of {count} rows, one for each of costs (the last one may "
             f"be left out), not {_shown(rows)}"
         )
     for i, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != count:
-            raise ValueError(
+            raise HierspecError(
                 f"acceptance[{i}] must be a row of {count} rates, one for each model; null where "
                 "there is none"
             )
@@ -140,17 +146,21 @@ def _rates(data: Mapping[str, Any], names: list[str]) -> np.ndarray:
             if rate is None:
                 continue
             if not is_number(rate) or not 0 <= rate <= 1:
-                raise ValueError(f"{where} must be a rate from 0 to 1 or null, not {_shown(rate)}")
+                raise HierspecError(
+                    f"{where} must be a rate from 0 to 1 or null, not {_shown(rate)}"
+                )
             rates[i, j] = rate
     return rates
 
 
 def _sizes(sizes: Any, names: list[str]) -> list[int]:
     if not isinstance(sizes, list) or len(sizes) != len(names):
-        raise ValueError(f"memory_bytes must be a list of {len(names)} sizes, one for each model")
+        raise HierspecError(
+            f"memory_bytes must be a list of {len(names)} sizes, one for each model"
+        )
     for i, size in enumerate(sizes):
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError(f"memory_bytes[{i}] must be a whole number of bytes, not {size!r}")
+            raise HierspecError(f"memory_bytes[{i}] must be a whole number of bytes, not {size!r}")
     return sizes
 
 

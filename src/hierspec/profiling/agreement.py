@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..lm.base import Context
+from hierspec.core.context import Context
+
 from .candidates import Pool
-from .overlaps import likeliest, overlap
-from .rates import MAX_ENTRIES, Plan, edge, laws_after, opened, plain
+from .rates import MAX_ENTRIES, Plan, edge, laws_after, likeliest, opened, overlap, plain
 
 
 @dataclass(slots=True, eq=False)

@@ -9,13 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoints import Loaded
-from ..config import HierarchyConfig, TargetConfig
-from ..files import probe
-from ..planner.plan import Plan
-from ..planner.search import Shapes, plan
-from ..presets import DEFAULT_TARGET
-from . import fingerprint, texts
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.errors import HierspecError
+from hierspec.planner.plan import Plan
+from hierspec.planner.search import Shapes, plan
+from hierspec.utils.files import probe
+from hierspec.zoo import fingerprint
+from hierspec.zoo.registry import DEFAULT_TARGET
+
+from . import settings as texts
 from .candidates import Candidate, load, parse
 from .measure import measure
 from .profile import WHAT, Profile, from_dict, load_profile
@@ -186,5 +189,5 @@ def cache_folder() -> Path:
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
-        raise ValueError(f"there is no home folder to keep profiles in; {_HINT}") from None
+        raise HierspecError(f"there is no home folder to keep profiles in; {_HINT}") from None
     return caches / "hierspec/profiles"

@@ -1,4 +1,7 @@
-"""Which models a profile is about: the command line's words for them, and the models themselves."""
+"""Which models a profile is about: the command line's words for them, and the models themselves.
+
+How much memory weights take, from configurations alone.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import build
-from ..checkpoints import Loaded
-from ..checks import is_number
-from ..config import (
-    DraftModelConfig,
-    HierarchyConfig,
-    LevelConfig,
-    TargetConfig,
-)
-from ..drafters.prompt_lookup import PromptLookup
-from ..windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.config import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
+from hierspec.config.target import target_config
+from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.errors import HierspecError
+from hierspec.utils.checks import is_number
+from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # no prices of theirs are measured
@@ -67,19 +68,19 @@ def parse(text: str) -> Candidate:
         try:
             level = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
+            raise HierspecError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
         return _candidate(text, level)
     head, *rest = text.split(",")
     level = _method(head)
     for option in rest:
         key, equals, value = option.partition("=")
         if key not in _OPTIONS or not equals:
-            raise ValueError(
+            raise HierspecError(
                 f"candidate {text!r}: {option!r} is no option; there are: "
                 + ", ".join(f"{name}=..." for name in _OPTIONS)
             )
         if key in level:
-            raise ValueError(f"candidate {text!r}: {key} is given twice; leave one out")
+            raise HierspecError(f"candidate {text!r}: {key} is given twice; leave one out")
         level[key] = _number(text, value) if key == "temperature" else value
     return _candidate(text, level)
 
@@ -88,14 +89,16 @@ def _method(head: str) -> dict[str, Any]:
     kind, _, detail = head.partition(":")
     if kind == "exit":
         if not detail.isdigit():
-            raise ValueError(f"candidate {head!r}: say exit:LAYER, as in exit:4")
+            raise HierspecError(f"candidate {head!r}: say exit:LAYER, as in exit:4")
         return {"method": "early_exit", "exit_layer": int(detail)}
     if kind in ("ngram", "ngram_table"):
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
     if not head:
-        raise ValueError("a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup")
+        raise HierspecError(
+            "a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup"
+        )
     return {"method": "draft_model", "model": head}
 
 
@@ -105,17 +108,17 @@ def _number(text: str, value: str) -> float:
     except ValueError:
         number = float("nan")
     if not is_number(number):
-        raise ValueError(f"candidate {text!r}: temperature must be a number, not {value!r}")
+        raise HierspecError(f"candidate {text!r}: temperature must be a number, not {value!r}")
     return number
 
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     if chosen := [key for key in _PLANNED if key in level]:
-        raise ValueError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
+        raise HierspecError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
     if level.get("method") in _UNPLANNED:
-        raise ValueError(f"candidate {name!r}: {level['method']} is not planned; leave it out")
+        raise HierspecError(f"candidate {name!r}: {level['method']} is not planned; leave it out")
     if level.get("method") == "concatenate":
-        raise ValueError(
+        raise HierspecError(
             f"candidate {name!r}: a concatenation is none; name its parts, the planner joins them"
         )
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
@@ -123,10 +126,12 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         parsed = HierarchyConfig.from_dict(whole).levels[0]
     except ValueError as error:
         reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
-        raise ValueError(f"candidate {name!r}: {reason}") from None
+        raise HierspecError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
     if parsed.num_drafts > 1:
-        raise ValueError(f"candidate {name!r}: several drafts are not planned; remove num_drafts")
+        raise HierspecError(
+            f"candidate {name!r}: several drafts are not planned; remove num_drafts"
+        )
     return Candidate(name, parsed)
 
 
@@ -202,7 +207,7 @@ def load(
     """
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"candidate {twice[0]!r} is given twice; leave one out")
+        raise HierspecError(f"candidate {twice[0]!r} is given twice; leave one out")
     loaded = loaded or Loaded()
     levels = tuple(candidate.level for candidate in candidates)
     top, views = build.models(target, levels, loaded)
@@ -234,3 +239,30 @@ def _source(target: TargetConfig, level: LevelConfig) -> str:
     if level.method == "early_exit":
         return target.model
     return getattr(level, "model", None) or getattr(level, "table", None) or level.method
+
+
+def memory(pool: Pool) -> dict[str, int]:
+    """Bytes of weights by owner: what early exits of one trunk share is counted once."""
+    out = {}
+    for entrant in pool.entrants:
+        if entrant.owner in out:
+            continue
+        if isinstance(entrant.model, PromptLookup):
+            out[entrant.owner] = 0
+        elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
+            out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
+        else:
+            backend = entrant.model.cache_owner.backend
+            dtype = getattr(backend, "weight_dtype", backend.dtype)
+            out[entrant.owner] = parameters(entrant.files) * dtype.itemsize
+    return out
+
+
+def parameters(model: str) -> int:
+    """Number of weights; tied ones once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(target_config(model))
+    return sum(weight.numel() for weight in empty.parameters())

@@ -1,4 +1,6 @@
-"""What calls cost, measured inside real rounds: laws, draws and verification included.
+"""What a token costs outside the rounds: text, stop conditions, events.
+
+What calls cost, measured inside real rounds: laws, draws and verification included.
 
 A call is dearer after another model has had the caches of the processor, a check of n tokens is
 dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
@@ -8,6 +10,7 @@ pairs and lengths in turns, and means are taken; samples past twice the median a
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import defaultdict
@@ -18,15 +21,57 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..dice import PhiloxDice
-from ..hierarchy import Draft, Verify, initial_states
-from ..params import SamplingParams
-from ..runtime import Runtime
-from ..sequences import Sequence as LiveSequence
-from ..types import Check
-from ..verifiers import base as verifiers
+from hierspec.core.nodes import Draft, Verify, initial_states
+from hierspec.core.requests import Check
+from hierspec.core.rng import PhiloxRng
+from hierspec.engine.generation import Generation
+from hierspec.engine.runtime import Runtime
+from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.engine.stopping import StopConditions
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.verifiers import registry as verifiers
+
 from .candidates import Pool
 from .rates import rewind
+
+TOKENS = 24
+
+
+def token_ms(pool: Pool, prompt: Sequence[int], temperature: float) -> float:
+    """Milliseconds a token, from a short plain generation."""
+    model = pool.entrants[-1].model
+    root = Verify(0, "target", model, 1, verifiers.get("block"), None)
+    generation = Generation(
+        root,
+        [list(prompt)],
+        tokenizer=pool.tokenizer,
+        params=[SamplingParams(temperature=temperature)],
+        stop=StopConditions(
+            eos_token_ids=frozenset(),
+            ignore_eos=True,
+            stop=(),
+            max_new_tokens=TOKENS,
+            max_length=model.max_length,
+            include_stop_str=False,
+        ),
+        seed=0,
+        want_logprobs=False,
+        lock=contextlib.nullcontext(),
+    )
+    inside, answer = 0.0, generation.runtime.round
+
+    def timed(*args, **kwargs):
+        nonlocal inside
+        began = time.perf_counter()
+        out = answer(*args, **kwargs)
+        inside += time.perf_counter() - began
+        return out
+
+    generation.runtime.round = timed  # type: ignore[method-assign]
+    began = time.perf_counter()
+    written = sum(1 for _ in generation)  # fewer where the context is full
+    return max(1e3 * (time.perf_counter() - began - inside) / max(written, 1), 0.0)
+
 
 WARM, TIMED = 1, 2  # rounds of a turn
 Samples = dict[int, list[float]]  # by number of tokens: milliseconds
@@ -81,7 +126,7 @@ class Stopwatch:
             root=root,
             tokens=list(tokens),
             params=SamplingParams(temperature=temperature),
-            dice=PhiloxDice(seed),
+            rng=PhiloxRng(seed),
             wanted=1 << 30,
         )
 

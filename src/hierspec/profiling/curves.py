@@ -7,7 +7,8 @@ from zlib import crc32
 
 import numpy as np
 
-from ..windows import Window
+from hierspec.core.windows import Window
+
 from .candidates import Pool
 from .rates import Drafts
 

@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import Loaded
-from ..config import HierarchyConfig, TargetConfig
-from ..files import probe
-from . import costs, fingerprint, sizes
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.errors import HierspecError
+from hierspec.utils.files import probe
+from hierspec.zoo import fingerprint
+
+from . import candidates as sizes
+from . import costs
 from .candidates import Candidate, Pool, load
 from .profile import KIND, SCHEMA_VERSION, WHAT, save
 from .settings import Report, Settings
@@ -48,7 +52,7 @@ def measure(
             cannot be written.
     """
     if not candidates:
-        raise ValueError("there are no candidates: name at least one that may draft")
+        raise HierspecError("there are no candidates: name at least one that may draft")
     if path is not None:
         probe(path, WHAT)  # before minutes of work
     report("loading", 0.0)

@@ -1,4 +1,6 @@
-"""How often models agree: acceptance for every pair, and survival curves of real drafts.
+"""Laws of two models side by side, reduced to numbers: they are too large to keep.
+
+How often models agree: acceptance for every pair, and survival curves of real drafts.
 
 The target continues every prompt. Along these texts every drafter runs a few real rounds under the
 target at places spread evenly, so that drafts begin where drafts do begin: after a correction or a
@@ -13,20 +15,63 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..dice import PhiloxDice
-from ..hierarchy import Draft, Verify
-from ..laws import Laws
-from ..lm.base import Context, Query
-from ..lm.trunk import Trunk
-from ..params import SamplingParams
-from ..runtime import Runtime
-from ..sampling import Job, laws
-from ..sequences import Sequence as LiveSequence
-from ..types import Verdict
-from ..verifiers import base as verifiers
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.rng import PhiloxRng
+from hierspec.engine.runtime import Runtime
+from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.lm.base import Query
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.scores import Job, distributions
+from hierspec.verifiers import registry as verifiers
+
 from .candidates import Entrant, Pool
-from .overlaps import survival
+
+
+def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
+    one = np.zeros(max_budget + 1)
+    other = np.zeros(max_budget + 1)
+    one[0] = other[0] = 1.0
+    if draft.tokens:
+        ratios = _probs(p, draft.tokens) / _probs(draft.distributions, draft.tokens)
+        one[1 : len(ratios) + 1] = np.minimum(ratios, 1.0).cumprod()
+        for m, ratio in enumerate(ratios, 1):
+            other[m] = min(1.0, other[m - 1] * ratio)
+    return one, other
+
+
+def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
+    """1 − TV of every row, [n]."""
+    if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
+        return (likeliest(q) == likeliest(p)).astype(float)
+    if isinstance(q, OneHotDistributions):  # a drafter that is greedy by its own temperature, or p
+        return _probs(p, q.ids)
+    if isinstance(p, OneHotDistributions):
+        return _probs(q, p.ids)
+    first, second = q.dense(vocab_size), p.dense(vocab_size)
+    return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
+
+
+def likeliest(rows: Distributions) -> np.ndarray:
+    """The token of the largest probability of every row, [n]."""
+    if isinstance(rows, OneHotDistributions):
+        return np.array(rows.ids)
+    assert isinstance(rows, DenseDistributions)
+    return rows.probs.argmax(-1).cpu().numpy()
+
+
+def _probs(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:
+    if isinstance(rows, DenseDistributions) and max(tokens) < rows.width:
+        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
+        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
+    return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])
+
 
 MAX_ENTRIES = 2**24  # of one model's laws at hand at one time: 64 MB in float32
 MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
@@ -165,7 +210,7 @@ def opened(
             root=root,
             tokens=list(text),
             params=SamplingParams(temperature=plan.temperature),
-            dice=PhiloxDice(plan.seed, stream + i),
+            rng=PhiloxRng(plan.seed, stream + i),
             wanted=1 << 30,
         )
         for i, text in zip(numbers, texts, strict=True)
@@ -221,7 +266,7 @@ def laws_after(
     sequences: Sequence[LiveSequence],
     contexts: Sequence[Context],
     back: Sequence[int],
-) -> list[Laws]:
+) -> list[Distributions]:
     """Laws of an entrant after every context and at ``back`` places before, per sequence."""
     entrant: Entrant = pool.entrants[number]
     queries, jobs = [], []
@@ -240,4 +285,4 @@ def laws_after(
                 model=entrant.name,
             )
         )
-    return laws(jobs, entrant.model.score(queries))
+    return distributions(jobs, entrant.model.score(queries))

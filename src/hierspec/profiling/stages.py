@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hierspec.errors import HierspecError
+
 from . import agreement, costs, curves, rates
 from .candidates import Pool
 from .settings import Report, Settings
@@ -38,7 +40,9 @@ class Stages:
         found = (_ids(pool, text) for text in prompts)
         self.prompts = [ids for ids in found if ids][: settings.prompts]
         if not self.prompts:
-            raise ValueError("there is no prompt to measure on: --prompts has none of any length")
+            raise HierspecError(
+                "there is no prompt to measure on: --prompts has none of any length"
+            )
         self.longest = min(entrant.model.max_length for entrant in pool.entrants if entrant.scores)
         self.tokens = self._tokens()
         self.share = (0.0, 1.0)
@@ -50,7 +54,7 @@ class Stages:
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
         room = self.longest - spare - max(len(prompt) for prompt in self.prompts)
         if room < 1:
-            raise ValueError(
+            raise HierspecError(
                 f"contexts of {self.longest} tokens have no room for prompts and drafts: give "
                 "shorter prompts, or lower --max-speculative-tokens"
             )
@@ -202,7 +206,7 @@ class Stages:
 
     def token_ms(self, temperature: float) -> float:
         """What a token costs outside rounds: text, stop conditions, the event."""
-        from .loop import token_ms
+        from .costs import token_ms
 
         return token_ms(self.pool, self.prompts[0], temperature)
 
@@ -214,7 +218,7 @@ def _tokens_of_turn(budget: int) -> int:
 
 def _ids(pool: Pool, text: str) -> list[int]:
     if pool.tokenizer is None:
-        raise ValueError(
+        raise HierspecError(
             f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: put "
             "its tokenizer.json there"
         )

@@ -1,4 +1,10 @@
-"""One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
+"""What the pictures share: colours for light and dark, words, numbers, escaping.
+
+Seconds to places on paper: wide enough to tell neighbours apart, not wider than a limit.
+
+The text below the picture, each token in the colour of the level that first wrote it.
+
+One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
 
 The target's row is on top. A bar is a call; below it hang the tokens it handed up, first one on
 top, so the height of a column is a window, and its colours say what became of it [P1 Figure 1].
@@ -7,29 +13,195 @@ The row of windows shows what the target was offered in each round, and kept [P5
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+from xml.sax.saxutils import escape
 
-from .linking import stories
-from .scale import COLUMN, MARGIN, Scale, room, rows, scale_of, ticks
-from .story import Call, Cell, Story
-from .style import (
-    CSS,
-    FATES,
-    GREEN,
-    INK,
-    KINDS,
-    LINE,
-    PALE,
-    PAPER,
-    SOFT,
-    Texts,
-    duration,
-    level_colour,
-    quoted,
-    token_words,
-)  # fmt: skip
-from .text import text_lines
+from hierspec.errors import HierspecError
+from hierspec.plotting.figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION
+
+from .story import Call, Cell, Story, stories
+
+Texts = Callable[[int], str]
+
+FATES = {
+    "text": (GREEN, "kept to the text"),
+    "dropped": (ORANGE, "kept by the level above, thrown away later"),
+    "rejected": (VERMILION, "rejected by the level above"),
+    "unseen": (GREY, "never verified"),
+}
+KINDS = {
+    "drafted": "drafted",
+    "kept": "kept from the level below",
+    "corrected": "corrected",
+    "bonus": "bonus",
+    "plain": "without a draft",
+    "follow-up": "drawn after the check",
+}
+_LEVELS = (BLUE, PURPLE, SKY, "#8C6D31", "#7B61C4", "#1B9E9E")
+# Attributes say the light colours, so that viewers without style sheets show them.
+CSS = (
+    "text{font:11px system-ui,sans-serif}"
+    ".text{font:12px ui-monospace,monospace;white-space:pre}"
+    "@media(prefers-color-scheme:dark){"
+    ".paper{fill:#15181c}.ink{fill:#e6e8ea}.soft{fill:#9aa0a6}.pale{fill:#2a2f36}"
+    ".line{stroke:#3a4048}.level{filter:brightness(1.35)}}"
+)
+PAPER, SOFT, LINE = "#ffffff", GREY, "#c9ced6"
+__all__ = ["CSS", "FATES", "GREEN", "INK", "KINDS", "LINE", "PALE", "PAPER", "SOFT"]
+
+
+def level_colour(index: int, levels: dict[int, str]) -> tuple[str, str]:
+    """Colour and class of a level; the target has the ink's."""
+    place = list(levels).index(index)
+    if place == len(levels) - 1:
+        return INK, "ink"
+    return _LEVELS[place % len(_LEVELS)], "level"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that suits it: ``12.3 ms``."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def quoted(text: str) -> str:
+    """Text that XML may hold and a line can show: breaks and tabs as signs."""
+    signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+    return escape(
+        "".join(
+            signs.get(c) or (" " if c.isspace() else c if c.isprintable() else "�") for c in text
+        ),
+        {'"': "&quot;"},
+    )
+
+
+def token_words(token: int, texts: Texts | None) -> str:
+    """A token for a hover title: its id, and its text where it is known."""
+    return f"{token}" if texts is None else f"{token} “{quoted(texts(token))}”"
+
+
+MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
+COLUMN = 7.0  # of cells
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Linear; pixels."""
+
+    start: float
+    per_second: float
+    width: float
+
+    def x(self, seconds: float) -> float:
+        return MARGIN + (seconds - self.start) * self.per_second
+
+
+def scale_of(story: Story) -> Scale:
+    """Most columns of cells get their full width; the closest quarter may be narrower."""
+    start = min(call.began for call in story.calls)
+    span = max(call.began + call.seconds for call in story.calls) - start or 1.0
+    gaps = sorted(
+        after.began - call.began
+        for calls in rows(story).values()
+        for call, after in pairwise([call for call in calls if call.cells])
+        if after.began > call.began
+    )
+    wanted = (COLUMN + 2) / gaps[len(gaps) // 4] * span if gaps else NARROWEST
+    inner = min(max(wanted, NARROWEST), WIDEST)
+    return Scale(start, inner / span, inner + 2 * MARGIN + COLUMN)
+
+
+def rows(story: Story) -> dict[int, list[Call]]:
+    """Calls by level, in order of time."""
+    out: dict[int, list[Call]] = {index: [] for index in story.levels}
+    for call in story.calls:
+        out[call.index].append(call)
+    return out
+
+
+def room(calls: list[Call], scale: Scale) -> list[float]:
+    """How far each call's neighbour on the right is, pixels."""
+    nexts = [call.began for call in calls[1:]] + [float("inf")]
+    return [
+        max(after - call.began, 0.0) * scale.per_second
+        for call, after in zip(calls, nexts, strict=True)
+    ]
+
+
+def ticks(scale: Scale, seconds: float) -> list[float]:
+    """Round times at least 80 pixels apart, from 0."""
+    at_least = 80 / scale.per_second
+    power = 10.0**-12
+    while power * 10 <= at_least:
+        power *= 10
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= at_least)
+    return [i * step for i in range(int(seconds / step) + 1)]
+
+
+_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100
+
+
+def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
+    """Lines of ``text`` elements, and where they end."""
+    out, y = _key(story, left, y)
+    column, position = 0, None
+    for cell, writer in story.text:
+        if position is not None and cell.position > position:
+            out.append(_piece("…", left, column, y, SOFT, "soft", "tokens the trace does not tell"))
+            column += 1
+        position = cell.position + 1
+        colour, kind = level_colour(writer, story.levels)
+        title = f"{cell.token} at {cell.position}; written by {quoted(story.levels[writer])}"
+        for piece in _broken(texts(cell.token)):
+            if piece == "\n":
+                out.append(_piece("⏎", left, column, y, colour, kind, title))
+                column, y = 0, y + _LINE
+                continue
+            if column + _columns(piece) > _COLUMNS and column:
+                column, y = 0, y + _LINE
+            out.append(_piece(piece, left, column, y, colour, kind, title))
+            column += _columns(piece)
+    return out, y + 6
+
+
+def _key(story: Story, left: float, y: float) -> tuple[list[str], float]:
+    out, column = [_piece("written by", left, 0, y + 10, SOFT, "soft")], 12
+    for index, name in story.levels.items():
+        colour, kind = level_colour(index, story.levels)
+        out.append(_piece(f"■ {name}", left, column, y + 10, colour, kind))
+        column += len(name) + 5
+    return out, y + 32
+
+
+def _broken(text: str) -> list[str]:
+    """Runs without line breaks, short enough for a line, and the breaks."""
+    out: list[str] = []
+    for i, line in enumerate(text.split("\n")):
+        out += ["\n"] if i else []
+        out += [line[at : at + _COLUMNS // 2] for at in range(0, len(line), _COLUMNS // 2)]
+    return out
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _piece(
+    text: str, left: float, column: int, y: float, colour: str, kind: str, title: str = ""
+) -> str:
+    place = (
+        f'x="{left + column * _WIDTH:.2f}" y="{y:.1f}" textLength="{_columns(text) * _WIDTH:.2f}"'
+    )
+    weight = ' font-weight="bold"' if kind == "ink" else ""
+    start = f'<text class="text {kind}" xml:space="preserve" font-family="monospace" {place}'
+    inner = f"<title>{title}</title>" if title else ""
+    return f'{start} font-size="12" fill="{colour}"{weight}>{inner}{quoted(text)}</text>'
+
 
 _BAR, _CELL, _UNIT, _REPEAT = 9.0, 6.0, 4.0, 1400.0
 _HEADER = 16.0
@@ -47,7 +219,7 @@ def svg(events: Sequence[dict[str, Any]], sequence: int = 0, texts: Texts | None
     """
     found = stories(events)
     if not 0 <= sequence < len(found):
-        raise ValueError(f"the trace holds sequences 0 to {len(found) - 1}; got {sequence}")
+        raise HierspecError(f"the trace holds sequences 0 to {len(found) - 1}; got {sequence}")
     return draw(found[sequence], texts)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .drawing import draw
-from .linking import stories
-from .story import Story
-from .style import FATES, Texts, duration, quoted
+from .drawing import FATES, Texts, draw, duration, quoted
+from .story import Story, stories
 
 _STYLE = """
 :root{color-scheme:light dark}

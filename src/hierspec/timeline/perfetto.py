@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .linking import stories
-from .story import Call, Story
-from .style import Texts
+from .drawing import Texts
+from .story import Call, Story, stories
 
 
 def chrome(events: Sequence[dict[str, Any]], texts: Texts | None = None) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .base import Acceptance, Batch, Verifier, register
+from hierspec.core.rules import Acceptance, Batch, Verifier
+
 from .ratios import at_ends, capped, excess, log_products
+from .registry import register
 
 
 class Block(Verifier):

@@ -14,7 +14,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from .base import Acceptance, Batch, Verifier, register
+from hierspec.core.rules import Acceptance, Batch, Verifier
+from hierspec.errors import HierspecError
+
+from .registry import register
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Leading(Verifier):
 
     def __post_init__(self) -> None:
         if self.top_m < 1:
-            raise ValueError(f"leading: top_m must be at least 1, not {self.top_m}")
+            raise HierspecError(f"leading: top_m must be at least 1, not {self.top_m}")
 
     def with_options(self, **options: Any) -> Leading:
         return dataclasses.replace(self, **options)

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..laws import DenseLaws, Laws, OneHotLaws
-from .base import Acceptance, Batch, Verifier, register
+from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.core.rules import Acceptance, Batch, Verifier
+
 from .ratios import at_ends, log_products
+from .registry import register
 
 if TYPE_CHECKING:
-    from ..hierarchy import Verify
-    from ..types import Proposal, Request, Verdict
+    from hierspec.core.nodes import Verify
+    from hierspec.core.proposals import Proposal, Verdict
+    from hierspec.core.requests import Request
 
 _MAX_LOG = 600.0  # exp(600) is finite, and no law can tell such a product from infinity
 
@@ -54,19 +57,20 @@ class Naive(Verifier):
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
     ) -> Generator[Request, Any, Verdict]:
         """Draw the rest of the round, up to the draft's length, from the joint residual."""
-        from ..types import Draw, Proposal, Row, Verdict
+        from hierspec.core.proposals import Proposal, Verdict
+        from hierspec.core.requests import Draw, Row
 
         out = verdict.emitted
-        if len(out) >= len(draft) or isinstance(out.laws, OneHotLaws):
+        if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
             return verdict  # one-hot laws: whatever follows is the target's choice either way
         assert node.below is not None
         log_r = 0.0
         for i, token in enumerate(out.tokens):
-            log_r += log_ratio(out.laws.prob(i, token), draft.laws.prob(i, token))
+            log_r += log_ratio(out.distributions.prob(i, token), draft.distributions.prob(i, token))
         while len(out) < len(draft) and log_r < _MAX_LOG:  # beyond: q is out of play, p remains
             at = pending + out.tokens
-            p: Laws = yield Row(node, at)
-            q: Laws = yield Row(node.below, at)
+            p: Distributions = yield Row(node, at)
+            q: Distributions = yield Row(node.below, at)
             token: int = yield Draw(node, joint_residual(p, q, log_r))
             log_r += log_ratio(p.prob(0, token), q.prob(0, token))
             out += Proposal((token,), p, (node.index,), (node.index,), (math.nan,))
@@ -80,14 +84,14 @@ def log_ratio(p_x: float, q_x: float) -> float:
     return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
 
 
-def joint_residual(p: Laws, q: Laws, log_r: float) -> DenseLaws:
+def joint_residual(p: Distributions, q: Distributions, log_r: float) -> DenseDistributions:
     """norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
     width = max(p.width, q.width)
     p_row, q_row = p.dense(width).double(), q.dense(width).to(p.dense(width).device).double()
     r = math.exp(log_r)
     residual = (p_row * min(r, 1.0) - q_row / max(r, 1.0)).clamp_(min=0.0)
     total = residual.sum()
-    return DenseLaws(p_row if total <= 0.0 else residual / total)
+    return DenseDistributions(p_row if total <= 0.0 else residual / total)
 
 
 NAIVE = register(Naive())

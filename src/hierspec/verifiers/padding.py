@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..dice import Dice
-from ..graphs import upload
-from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws
-from ..types import Proposal
-from .base import Batch
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    MixedDistributions,
+    OneHotDistributions,
+)
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import Rng
+from hierspec.core.rules import Batch
+from hierspec.utils.graphs import upload
 
 if TYPE_CHECKING:
-    from ..hierarchy import Verify
+    from hierspec.core.nodes import Verify
 
 _LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept from call to call
 
@@ -24,8 +29,8 @@ class Case(NamedTuple):
 
     node: Verify
     draft: Proposal
-    p: Laws
-    dice: Dice
+    p: Distributions
+    rng: Rng
     scores: torch.Tensor | None
 
 
@@ -41,7 +46,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, cases: Sequence[Case]) -> Form:
-        width = max(max(case.p.width, case.draft.laws.width) for case in cases)
+        width = max(max(case.p.width, case.draft.distributions.width) for case in cases)
         scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
         if scores:  # one-hot laws are as wide as their ids, which the draft's tokens may decide
             width = max(
@@ -81,7 +86,7 @@ def side_by_side(cases: Sequence[Case], form: Form) -> Batch:
     p = case.p.dense(form.width)
     return Batch(
         p.unsqueeze(0),
-        case.draft.laws.dense(form.width).to(p).unsqueeze(0),
+        case.draft.distributions.dense(form.width).to(p).unsqueeze(0),
         torch.tensor([case.draft.tokens], dtype=torch.long, device=form.device),
         torch.tensor([form.tokens], device=form.device),
         # One-hot laws are written out on the CPU, wherever their scores are.
@@ -100,21 +105,23 @@ def fill(batch: Batch, cases: Sequence[Case]) -> None:
     upload(batch.tokens, [[*d.tokens] + [0] * (n - len(d)) for d in drafts] + [[0] * n] * spare)
     for b, (case, draft) in enumerate(zip(cases, drafts, strict=True)):
         _write(batch.p[b, : len(draft) + 1], case.p)
-        _write(batch.q[b, : len(draft)], draft.laws)
+        _write(batch.q[b, : len(draft)], draft.distributions)
         if batch.scores is not None:
             assert case.scores is not None, "scores for all drafts of a batch, or for none"
             batch.scores[b, : len(draft) + 1] = widened(case.scores, width)
 
 
-def _write(out: torch.Tensor, laws: Laws) -> None:
+def _write(out: torch.Tensor, distributions: Distributions) -> None:
     """Laws into as many rows ``out`` [n, V], without waiting for the device they are on."""
     row = 0
-    for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
+    for part in (
+        distributions.parts if isinstance(distributions, MixedDistributions) else (distributions,)
+    ):
         rows = out[row : row + len(part)]
         row += len(part)
         if not len(part):
             continue
-        if isinstance(part, OneHotLaws):  # as dense rows they would be made on the CPU
+        if isinstance(part, OneHotDistributions):  # as dense rows they would be made on the CPU
             ids = torch.empty(len(part), 1, dtype=torch.long, device=out.device)
             upload(ids, [[i] for i in part.ids])
             rows.zero_().scatter_(1, ids, 1.0)
@@ -128,10 +135,12 @@ def widened(scores: torch.Tensor, width: int) -> torch.Tensor:
     return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
 
-def _kept_as(laws: Laws) -> tuple[torch.dtype, torch.device]:
+def _kept_as(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
     """What rows written out will be."""
-    parts = laws.parts if isinstance(laws, MixedLaws) else (laws,)
+    parts = (
+        distributions.parts if isinstance(distributions, MixedDistributions) else (distributions,)
+    )
     for part in parts:
-        if isinstance(part, DenseLaws):
+        if isinstance(part, DenseDistributions):
             return part.probs.dtype, part.probs.device
     return torch.float64, torch.device("cpu")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from .base import Batch
+from hierspec.core.rules import Batch
 
 # log-ratio of a token that its drafter calls impossible but the verifier does not. It cannot have
 # been drawn, unless a law was rounded; finite, so that sums keep their digits.

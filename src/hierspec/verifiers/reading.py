@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from ..laws import DenseLaws, Laws, MixedLaws
+from hierspec.core.distributions import DenseDistributions, Distributions, MixedDistributions
 
 
-def chosen_probabilities(tokens: Sequence[int], laws: Laws) -> list[float]:
+def chosen_probabilities(tokens: Sequence[int], distributions: Distributions) -> list[float]:
     """p_i(x_i) of every token, from laws that lie in the host's memory."""
     out: list[float] = []
-    for part in laws.parts if isinstance(laws, MixedLaws) else (laws,):
+    for part in (
+        distributions.parts if isinstance(distributions, MixedDistributions) else (distributions,)
+    ):
         mine = tokens[len(out) : len(out) + len(part)]
-        if isinstance(part, DenseLaws):
+        if isinstance(part, DenseDistributions):
             # A few numbers: NumPy reads them in a tenth of what a gather costs.
             rows, width = part.probs.numpy(), part.width
             out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(mine)]
@@ -23,20 +25,22 @@ def chosen_probabilities(tokens: Sequence[int], laws: Laws) -> list[float]:
     return out
 
 
-def row_at(laws: Laws, i: int) -> torch.Tensor:
+def row_at(distributions: Distributions, i: int) -> torch.Tensor:
     """Row i, [width]."""
-    part, i = laws.at(i) if isinstance(laws, MixedLaws) else (laws, i)
-    if isinstance(part, DenseLaws):
+    part, i = (
+        distributions.at(i) if isinstance(distributions, MixedDistributions) else (distributions, i)
+    )
+    if isinstance(part, DenseDistributions):
         return part.probs[i]
     one = part.rows(i, i + 1)
     return one.dense(one.width)[0]
 
 
-def residual(p: Laws, q: Laws, i: int, w: float) -> torch.Tensor:
+def residual(p: Distributions, q: Distributions, i: int, w: float) -> torch.Tensor:
     """max(w·p − q, 0) at row i, [width of p]; what q says beyond p's vocabulary cannot matter."""
     row = row_at(p, i)
-    part, i = q.at(i) if isinstance(q, MixedLaws) else (q, i)
-    if isinstance(part, DenseLaws):
+    part, i = q.at(i) if isinstance(q, MixedDistributions) else (q, i)
+    if isinstance(part, DenseDistributions):
         other = part.probs[i].to(row)
         missing = row.shape[0] - other.shape[0]
         if missing:  # padding by a negative number cuts

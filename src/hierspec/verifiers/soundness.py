@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hierspec.errors import HierspecError
+
 if TYPE_CHECKING:
-    from ..hierarchy import Draft, Node, Verify
+    from hierspec.core.nodes import Draft, Node, Verify
 
 
 def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
@@ -26,10 +28,10 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
     Raises:
         ValueError: with the reason and the fix.
     """
-    from ..hierarchy import Verify, walk
+    from hierspec.core.nodes import Verify, walk
 
     if not isinstance(root, Verify):
-        raise ValueError("the last level is the target: it verifies; it cannot only draft")
+        raise HierspecError("the last level is the target: it verifies; it cannot only draft")
     for node in walk(root):
         if isinstance(node, Verify) and node.below is not None:
             _check_rule(node, node is root, greedy, allow_lossy)
@@ -44,7 +46,7 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
     if sound or allow_lossy:
         return
     place = "as the target's rule" if final else f"at level {node.name!r}"
-    raise ValueError(
+    raise HierspecError(
         f"verifier {rule.name!r} {place} changes the output's law "
         f"(exact: {rule.exact_when}); use 'tokenwise' or 'block', or set allow_lossy"
     )
@@ -57,19 +59,19 @@ def _check_several(node: Verify) -> None:
             continue
         why = f"level {leaf.name!r} makes {leaf.num_drafts} drafts at once; "
         if leaf is not node.below:
-            raise ValueError(why + "a part of a concatenation makes one: set num_drafts to 1")
+            raise HierspecError(why + "a part of a concatenation makes one: set num_drafts to 1")
         if not node.rule.several:
-            raise ValueError(
+            raise HierspecError(
                 why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
                 "'rrs', 'rrs-without-replacement' or 'block-rrs' there, or set num_drafts to 1"
             )
         if not leaf.window.fixed_length:
-            raise ValueError(why + "its window must be fixed: remove it, or set num_drafts to 1")
+            raise HierspecError(why + "its window must be fixed: remove it, or set num_drafts to 1")
 
 
 def _leaves(node: Node | None) -> Iterator[Draft]:
     """The leaves whose drafts reach the level above ``node`` as they are."""
-    from ..hierarchy import Concatenate, Draft
+    from hierspec.core.nodes import Concatenate, Draft
 
     if isinstance(node, Draft):
         yield node
@@ -80,31 +82,33 @@ def _leaves(node: Node | None) -> Iterator[Draft]:
 
 def _check_fixed(node: Verify) -> None:
     """A rule that resamples to the draft's end: fixed length, law of the context alone."""
-    from ..hierarchy import Concatenate, Verify
+    from hierspec.core.nodes import Concatenate, Verify
 
     rule, below = node.rule.name, node.below
     why = f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
     fix = f"; use 'block' at level {node.name!r}, or change the level below"
     assert below is not None
     if isinstance(below, Concatenate):
-        raise ValueError(why + "a concatenated draft's laws depend on the slot" + fix)
+        raise HierspecError(why + "a concatenated draft's laws depend on the slot" + fix)
     if not below.window.fixed_length:
-        raise ValueError(why + f"the window of {below.name!r} depends on the tokens drafted" + fix)
+        raise HierspecError(
+            why + f"the window of {below.name!r} depends on the tokens drafted" + fix
+        )
     if not getattr(below.model, "law_of_context", True):  # a prompt look-up copies a whole run
-        raise ValueError(why + f"{below.name!r} has no law at other contexts than its own" + fix)
+        raise HierspecError(why + f"{below.name!r} has no law at other contexts than its own" + fix)
     if isinstance(below, Verify):
         if below.below is not None and not below.rule.laws_of_context:
-            raise ValueError(
+            raise HierspecError(
                 why + f"{below.name!r} verifies by {below.rule.name!r}, whose reported laws "
                 "depend on the round before" + fix
             )
         if not below.exact_length:
-            raise ValueError(
+            raise HierspecError(
                 why + f"{below.name!r} hands up whatever its rounds yield: cut it to its budget "
                 "(exact_length)" + fix
             )
     if not node.window.fixed_length:
-        raise ValueError(
+        raise HierspecError(
             f"level {node.name!r} cannot have a {type(node.window).__name__}: the tokens that "
             f"verifier {rule!r} draws after its check carry no signal for it; use a fixed window"
         )

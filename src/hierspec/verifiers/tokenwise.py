@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .base import Acceptance, Batch, Verifier, register
+from hierspec.core.rules import Acceptance, Batch, Verifier
+
 from .ratios import at_ends, chosen
+from .registry import register
 
 
 class Tokenwise(Verifier):

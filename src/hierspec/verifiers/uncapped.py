@@ -8,9 +8,11 @@ runtime refuses it unless ``allow_lossy`` is set. [MATH §1]
 
 from __future__ import annotations
 
-from .base import Acceptance, Batch, register
+from hierspec.core.rules import Acceptance, Batch
+
 from .block import Block
 from .ratios import at_ends, log_products
+from .registry import register
 
 
 class Uncapped(Block):

@@ -18,23 +18,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..dice import Dice
-from ..graphs import Graphs, upload
-from ..laws import DenseLaws, Laws, MixedLaws, OneHotLaws, checked, draw, locate
-from ..types import Proposal, Verdict
-from .base import Batch, Verifier, scan
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    MixedDistributions,
+    OneHotDistributions,
+    checked,
+    draw,
+    locate,
+)
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.rng import Rng
+from hierspec.core.rules import Batch, Verifier, scan
+from hierspec.utils.graphs import Graphs, upload
+
 from .padding import Case, Form, fill, side_by_side
 from .reading import chosen_probabilities, residual, row_at, stacked
 
 if TYPE_CHECKING:
-    from ..hierarchy import Verify
+    from hierspec.core.nodes import Verify
 
 
 def verify(
     rule: Verifier,
     draft: Proposal,
-    p: Laws,
-    dice: Dice,
+    p: Distributions,
+    rng: Rng,
     scores: torch.Tensor | None = None,
     bonus: bool = True,
     index: int = -1,
@@ -45,22 +54,22 @@ def verify(
         rule: how to verify; its follow-up requests, if any, are the caller's business.
         draft: n tokens and their laws.
         p: n + 1 laws of the verifier.
-        dice: n + 1 uniforms are taken.
+        rng: n + 1 uniforms are taken.
         scores: [n+1, V], for rules that read them.
         bonus: whether a fully kept draft (n ≥ 1) earns one more token.
         index: of the verifying node, recorded as owner of what is emitted.
     """
-    from ..hierarchy import Verify
+    from hierspec.core.nodes import Verify
 
     node = Verify(index, rule.name, None, 1, rule, None, bonus=bonus)
-    return _padded([Case(node, draft, p, dice, scores)])[0]
+    return _padded([Case(node, draft, p, rng, scores)])[0]
 
 
 def verify_batch(
     node: Verify,
     drafts: Sequence[Proposal],
-    p: Sequence[Laws],
-    dice: Sequence[Dice],
+    p: Sequence[Distributions],
+    rng: Sequence[Rng],
     scores: Sequence[torch.Tensor] | None = None,
     graphs: Graphs | None = None,
 ) -> list[Verdict]:
@@ -70,7 +79,7 @@ def verify_batch(
         node: who verifies; its rule, index and bonus setting are read.
         drafts: B proposals of n_b tokens each; lengths may differ, and be 0.
         p: n_b + 1 laws of the verifier for each; the last one follows the whole draft.
-        dice: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
+        rng: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
         scores: [n_b+1, V] untempered scores for each; for rules that read them.
         graphs: of the device the laws are on: decisions of a shape are recorded there.
 
@@ -81,10 +90,10 @@ def verify_batch(
     rest: list[int] = []
     jobs = [
         Case(node, draft, law, die, scores[i] if scores is not None else None)
-        for i, (draft, law, die) in enumerate(zip(drafts, p, dice, strict=True))
+        for i, (draft, law, die) in enumerate(zip(drafts, p, rng, strict=True))
     ]
     for i, job in enumerate(jobs):
-        if isinstance(job.p, OneHotLaws) and _comparable(node.rule, job.draft):
+        if isinstance(job.p, OneHotDistributions) and _comparable(node.rule, job.draft):
             verdicts[i] = _greedy(job)
         else:
             rest.append(i)
@@ -110,28 +119,32 @@ def _has_shortcut(rule: type[Verifier]) -> bool:
 
 def _is_elsewhere(cases: Sequence[Case]) -> bool:
     """Whether laws lie on an accelerator: the shortcut would wait for it again and again."""
-    parts = [part for case in cases for part in (case.p, case.draft.laws)]
-    flat = [one for p in parts for one in (p.parts if isinstance(p, MixedLaws) else (p,))]
-    return any(isinstance(one, DenseLaws) and one.probs.device.type != "cpu" for one in flat)
+    parts = [part for case in cases for part in (case.p, case.draft.distributions)]
+    flat = [one for p in parts for one in (p.parts if isinstance(p, MixedDistributions) else (p,))]
+    return any(
+        isinstance(one, DenseDistributions) and one.probs.device.type != "cpu" for one in flat
+    )
 
 
 def _comparable(rule: Verifier, draft: Proposal) -> bool:
     """Whether integers decide, given a one-hot p: q matters only to laws that a mixture reports."""
-    return not rule.reads_scores or isinstance(draft.laws, OneHotLaws)
+    return not rule.reads_scores or isinstance(draft.distributions, OneHotDistributions)
 
 
-def _emit(job: Case, tau: int, token: int | None, laws: Laws) -> Verdict:
-    """The verdict: τ kept tokens, then ``token``; ``laws`` has at least as many rows."""
-    return emission(job.node.index, job.draft, tau, token, laws)
+def _emit(job: Case, tau: int, token: int | None, distributions: Distributions) -> Verdict:
+    """The verdict: τ kept tokens, then ``token``; ``distributions`` has at least as many rows."""
+    return emission(job.node.index, job.draft, tau, token, distributions)
 
 
-def emission(index: int, draft: Proposal, tau: int, token: int | None, laws: Laws) -> Verdict:
+def emission(
+    index: int, draft: Proposal, tau: int, token: int | None, distributions: Distributions
+) -> Verdict:
     """The same, at the node of that index."""
     tokens, origins = draft.tokens[:tau], draft.origins[:tau]
     if token is not None:
         tokens, origins = (*tokens, token), (*origins, index)
     n = len(tokens)
-    rows = laws if n == len(laws) else laws.rows(0, n)
+    rows = distributions if n == len(distributions) else distributions.rows(0, n)
     return Verdict(tau, Proposal(tokens, rows, (index,) * n, origins, (math.nan,) * n))
 
 
@@ -141,12 +154,12 @@ def _drops_bonus(job: Case, tau: int) -> bool:
 
 
 def _greedy(job: Case) -> Verdict:
-    assert isinstance(job.p, OneHotLaws)
+    assert isinstance(job.p, OneHotDistributions)
     choices = job.p.ids
     tau = job.node.rule.greedy(job.draft.tokens, choices, job.scores)
     token = None if _drops_bonus(job, tau) else choices[tau]
     emitted = job.draft.tokens[:tau] + (() if token is None else (token,))
-    return _emit(job, tau, token, OneHotLaws(emitted))
+    return _emit(job, tau, token, OneHotDistributions(emitted))
 
 
 # --- the short road: rules that decide from the drafted tokens' probabilities
@@ -159,7 +172,7 @@ class _Residuals:
 
     __slots__ = ("key", "last", "p", "q")
 
-    def __init__(self, p: Laws, q: Laws) -> None:
+    def __init__(self, p: Distributions, q: Distributions) -> None:
         self.p, self.q = p, q
         self.key: tuple[int, float] | None = None
         self.last: torch.Tensor | None = None
@@ -179,18 +192,18 @@ def _short(cases: list[Case]) -> list[Verdict]:
     uniforms: list[float] = []
     at: list[int] = []
     for i, case in enumerate(cases):
-        tokens, p, q = case.draft.tokens, case.p, case.draft.laws
+        tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
         n = len(tokens)
-        dice = case.dice.take(n + 1).tolist()
+        rng = case.rng.take(n + 1).tolist()
         residuals = _Residuals(p, q)
         p_x, q_x = chosen_probabilities(tokens, p), chosen_probabilities(tokens, q)
-        decision = case.node.rule.decide(p_x, q_x, dice, residuals.excess)
+        decision = case.node.rule.decide(p_x, q_x, rng, residuals.excess)
         assert decision is not None
         tau, w = decision
         taus.append(tau)
         if not _drops_bonus(case, tau):
             rows.append(row_at(p, n) if tau == n else residuals.row(tau, w))
-            uniforms.append(dice[n])
+            uniforms.append(rng[n])
             at.append(i)
     drawn: list[int | None] = [None] * len(cases)
     if rows:
@@ -220,11 +233,11 @@ class _Decided(NamedTuple):
 
 def _padded(cases: list[Case], graphs: Graphs | None = None) -> list[Verdict]:
     rule, form = cases[0].node.rule, Form.of(cases)
-    dice = [case.dice.take(len(case.draft) + 1).tolist() for case in cases]
+    rng = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
     if graphs is not None and graphs.device.type == form.device.type and form.bucket().small:
-        decided = _recorded(graphs, rule, form.bucket(), cases, dice)
+        decided = _recorded(graphs, rule, form.bucket(), cases, rng)
     else:
-        uniforms = torch.tensor(_in_rows(dice, form), dtype=torch.float64, device=form.device)
+        uniforms = torch.tensor(_in_rows(rng, form), dtype=torch.float64, device=form.device)
         decided = _decide(rule, side_by_side(cases, form), uniforms)
     verdicts = []
     for b, (case, (tau, token, mass)) in enumerate(
@@ -232,8 +245,10 @@ def _padded(cases: list[Case], graphs: Graphs | None = None) -> list[Verdict]:
     ):
         following = checked(token, mass)
         chosen = None if _drops_bonus(case, int(tau)) else following
-        laws = case.p if decided.reported is None else DenseLaws(decided.reported[b])
-        verdicts.append(_emit(case, int(tau), chosen, laws))
+        distributions = (
+            case.p if decided.reported is None else DenseDistributions(decided.reported[b])
+        )
+        verdicts.append(_emit(case, int(tau), chosen, distributions))
     return verdicts
 
 
@@ -252,7 +267,7 @@ def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
 
 
 def _recorded(
-    graphs: Graphs, rule: Verifier, form: Form, cases: list[Case], dice: list[list[float]]
+    graphs: Graphs, rule: Verifier, form: Form, cases: list[Case], rng: list[list[float]]
 ) -> _Decided:
     """The same on static tensors of shape ``form``, as a graph where there are such."""
 
@@ -274,13 +289,13 @@ def _recorded(
         call = graphs.get((rule, form), new)
         batch, uniforms, out = call.tensors
         fill(batch, cases)
-        upload(uniforms, _in_rows(dice, form))
+        upload(uniforms, _in_rows(rng, form))
         call.run()
     # A copy, because the next decision of this shape writes there.
     return _Decided(out.found, None if out.reported is None else out.reported.clone())
 
 
-def _in_rows(dice: list[list[float]], form: Form) -> list[list[float]]:
+def _in_rows(rng: list[list[float]], form: Form) -> list[list[float]]:
     """[B, n + 1]: each draft's scan, filled up, then the number its last token is drawn with."""
-    rows = [own[:-1] + [0.0] * (form.tokens + 1 - len(own)) + own[-1:] for own in dice]
+    rows = [own[:-1] + [0.0] * (form.tokens + 1 - len(own)) + own[-1:] for own in rng]
     return rows + [[0.0] * (form.tokens + 1)] * (form.rows - len(rows))

@@ -1,4 +1,7 @@
-"""``zoo:NAME`` → weights, tokenizer, table. The data lies beside this file."""
+"""``zoo:NAME`` → weights, tokenizer, table. The data lies beside this file.
+
+The shipped family: which models there are without being named.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from hierspec.errors import HierspecError
 from hierspec.lm.weights import WeightSource, from_directory
 
 PREFIX = "zoo:"
@@ -38,7 +42,7 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     """The weights behind ``zoo:trunk``, ``zoo:mid``, ``zoo:small``, ``zoo:large[?eps=…&…]``.
 
     Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
-    (:func:`hierspec.zoo.inflate.inflate`).
+    (:func:`hierspec.zoo.synthetic.inflate`).
 
     Raises:
         ValueError: no such model, or an option that it does not have.
@@ -47,15 +51,15 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     model, _, query = name.removeprefix(PREFIX).partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     if model == "large":
-        from .inflate import inflate
+        from .synthetic import inflate
 
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model not in TRAINED:
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
-        raise ValueError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
+        raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
     if options:
-        raise ValueError(
+        raise HierspecError(
             f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'"
         )
     return _trained(model, data)
@@ -70,39 +74,59 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
     known = name.removeprefix(PREFIX) == "ngram"
     path = (data or DATA) / "ngram.safetensors" if known else Path(name)
     if not path.is_file():
-        raise ValueError(f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table")
+        raise HierspecError(
+            f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"
+        )
     return path
 
 
 def _trained(model: str, data: Path) -> WeightSource:
     folder = data / model
     if not folder.is_dir():
-        raise ValueError(f"{PREFIX}{model} is not in {data}: run `hierspec zoo train` to build it")
+        raise HierspecError(
+            f"{PREFIX}{model} is not in {data}: run `hierspec zoo train` to build it"
+        )
     source = from_directory(folder, tokenizer_path=data)
     return type(source)(source.path, PREFIX + model, source.config, source.files, data)
 
 
 def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:
     """``eps``, ``seed``, ``widen``, ``deepen``."""
-    from .inflate import DEEPEN, DEFAULT_EPS, WIDEN
+    from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN
 
     known = ("eps", "seed", "widen", "deepen")
     if unknown := sorted(set(given) - set(known)):
-        raise ValueError(
+        raise HierspecError(
             f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: {', '.join(known)}"
         )
     try:
         eps, seed = float(given.get("eps", DEFAULT_EPS)), int(given.get("seed", 0))
         widen, deepen = int(given.get("widen", WIDEN)), int(given.get("deepen", DEEPEN))
     except ValueError:
-        raise ValueError(
+        raise HierspecError(
             f"an option of {name!r} is no number (all but eps are whole ones); say "
             "zoo:large?eps=0.1&seed=1&widen=4&deepen=2"
         ) from None
     if not 0 <= eps < float("inf"):
-        raise ValueError(f"option eps of {name!r} must be finite and at least 0")
+        raise HierspecError(f"option eps of {name!r} must be finite and at least 0")
     if widen < WIDEN or widen & (widen - 1):
-        raise ValueError(f"option widen of {name!r} must be a power of two, at least {WIDEN}")
+        raise HierspecError(f"option widen of {name!r} must be a power of two, at least {WIDEN}")
     if deepen < DEEPEN:
-        raise ValueError(f"option deepen of {name!r} must be at least {DEEPEN}")
+        raise HierspecError(f"option deepen of {name!r} must be at least {DEEPEN}")
     return eps, seed, widen, deepen
+
+
+DEFAULT_TARGET = "zoo:large"
+
+
+DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
+
+
+_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
+
+
+def shipped_drafts(target: str) -> tuple[str, ...]:
+    """The default drafts that are smaller than a target of the shipped family; none for others."""
+    name = target.partition("?")[0]
+    smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
+    return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..catalogue import Entry
+    from hierspec.bench.methods.entry import Entry
 
 
 def catalogue() -> list[Entry]:

@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs import Unavailable
+from hierspec.bench.turns import Unavailable
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something
-    from ..ours import Models
+    from hierspec.bench.methods.ours import Models
 
 
 @lru_cache(maxsize=1)
@@ -113,8 +113,8 @@ def first_line(error: BaseException) -> str:
 
 def _load(name: str, dtype: Any) -> Any:
     if name.startswith("zoo:"):
-        from ...lm.weights import hf_model
-        from ...zoo.registry import resolve
+        from hierspec.lm.weights import hf_model
+        from hierspec.zoo.registry import resolve
 
         return hf_model(resolve(name), dtype)
     from transformers import AutoModelForCausalLM

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..runs import Request, Run, Unavailable
+from hierspec.bench.turns import Request, Run, Unavailable
+
 from .checkpoints import first_line
 
 if TYPE_CHECKING:
-    from ..ours import Models
+    from hierspec.bench.methods.ours import Models
 
 
 @dataclass(eq=False, repr=False)
 class Peer:
-    """Another engine's way to decode: a :class:`hierspec.bench.runs.Method` once it has ``run``.
+    """Another engine's way to decode: a :class:`hierspec.bench.turns.Method` once it has ``run``.
 
     Attributes:
         models: whose weights it runs on.

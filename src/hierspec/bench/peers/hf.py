@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...planner.engines import ENGINES
-from ..catalogue import Entry
-from ..runs import Request, Run, Unavailable
+from hierspec.bench.methods.entry import Entry
+from hierspec.bench.turns import Request, Run, Unavailable
+from hierspec.planner.export import ENGINES
+
 from .checkpoints import exported, quiet, reset_generation
 from .edge import Peer, complete, reported
 
 if TYPE_CHECKING:
-    from ..ours import Models
-    from ..runs import Method
+    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.turns import Method
 
 LEVIATHAN = "Leviathan et al. 2023, doi:10.48550/arXiv.2211.17192"
 EXIT_LENGTHS = {  # for each exit, by how many exits there are: as many configurations as of others
@@ -164,7 +165,7 @@ def dynamic(models: Models, temperature: float) -> list[Method]:
 
 def early_exit(models: Models, temperature: float) -> list[Method]:
     """Exits after an eighth, a quarter and a half of the layers, with several lengths."""
-    from ...presets import target_config
+    from hierspec.config.target import target_config
 
     config = target_config(models.target.model)
     depth = config.num_hidden_layers
@@ -206,7 +207,7 @@ def drafting(models: Models) -> list[tuple[str, int]]:
     Raises:
         Unavailable: there is no draft model.
     """
-    from ..grids import single
+    from hierspec.bench.methods.grids import single
 
     own = replace(models, drafts=draft_models(models))
     levels = [method.configuration["levels"][0] for method in single("", own, "tokenwise")]

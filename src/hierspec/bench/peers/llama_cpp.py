@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import Entry
-from ..runs import Request, Run, Unavailable
+from hierspec.bench.methods.entry import Entry
+from hierspec.bench.turns import Request, Run, Unavailable
+
 from .checkpoints import exported
 from .edge import Peer, complete, needed, reported
 from .gguf_file import unsupported, write_gguf
 from .hf import LOOKUPS
 
 if TYPE_CHECKING:
-    from ..ours import Models
-    from ..runs import Method
+    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.turns import Method
 
 PACKAGE = "llama-cpp-python"
 CONTEXT = 2048  # room for tokens at first; a longer request makes more
@@ -142,7 +143,7 @@ def prompt_lookup(models: Models, temperature: float) -> list[Method]:
 
 
 def _check(models: Models) -> None:
-    from ...presets import target_config
+    from hierspec.config.target import target_config
 
     needed("llama_cpp", PACKAGE)
     needed("gguf", "gguf")

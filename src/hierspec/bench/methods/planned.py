@@ -1,0 +1,189 @@
+"""Planned methods: these models are profiled here, once per temperature, and the plan is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hierspec.api import Hierarchy
+from hierspec.bench.turns import Method
+from hierspec.config.build import build
+from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
+from hierspec.planner.estimates import Chain
+from hierspec.planner.latency import latency
+from hierspec.planner.online.controller import OnlineController
+from hierspec.planner.plan import Plan
+from hierspec.planner.search import Shapes, plan
+from hierspec.profiling import settings as texts
+from hierspec.profiling.candidates import parse
+from hierspec.profiling.measure import measure
+from hierspec.profiling.profile import RULES, Profile, from_dict
+from hierspec.profiling.settings import Report, Settings
+
+from .ours import HierarchyMethod, Models
+
+_PLACES = 96  # where drafts are tried, in all: as many as the profiler's own defaults come to
+_CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
+
+
+@dataclass(slots=True, eq=False)
+class Planning:
+    """Profiles of a bench's models.
+
+    Attributes:
+        prompts: texts to profile on: those that others are tuned on.
+        settings: of the profiler; ``None``: its defaults.
+        path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
+        report: told how far a measurement is.
+    """
+
+    models: Models
+    prompts: Sequence[str]
+    settings: Settings | None = None
+    path: Path | None = None
+    report: Report = lambda stage, share: None
+    profiles: dict[float, Profile] = field(default_factory=dict)
+    plans: dict[float, Plan] = field(default_factory=dict)
+
+    def profile(self, temperature: float) -> Profile:
+        """Of the drafts, an n-gram table where there is one, and prompt lookup."""
+        if temperature not in self.profiles:
+            data = measure(
+                self.models.target,
+                [parse(name) for name in candidates(self.models)],
+                self.prompts,
+                [temperature],
+                self.settings or Settings(),
+                path=self.path,
+                loaded=self.models.loaded,
+                report=self.report,
+            )
+            self.profiles[temperature] = from_dict(data)
+        return self.profiles[temperature]
+
+    def plan(self, temperature: float) -> Plan:
+        """The best of the shapes that ``auto`` chooses from."""
+        if temperature not in self.plans:
+            estimates = self.profile(temperature).estimates(temperature)
+            self.plans[temperature] = plan(estimates, shapes=Shapes(dropped_bonus=True))
+        return self.plans[temperature]
+
+
+def settings(prompts: int, tokens: int) -> Settings:
+    """As many places to draft as the profiler tries by itself, on fewer prompts.
+
+    Args:
+        tokens: that the target adds to each prompt.
+    """
+    places = min(max(6, math.ceil(_PLACES / prompts)), max(1, tokens // 4))
+    return Settings(prompts=prompts, tokens=tokens, places=places)
+
+
+def candidates(models: Models) -> list[str]:
+    """Names for :func:`hierspec.profiling.candidates.parse`."""
+    tables = ["ngram"] if models.target.model.startswith("zoo:") else []
+    return list(dict.fromkeys([*tables, *models.drafts, "prompt-lookup"]))
+
+
+def planning(models: Models) -> Planning:
+    """The bench's own, or one on built-in texts, as ``auto`` has."""
+    if models.planning is None:
+        models.planning = Planning(models, texts.builtin(models.target.model))
+    return models.planning
+
+
+def planned(models: Models, temperature: float) -> list[Method]:
+    """The plan for this temperature, as it stands."""
+    return [HierarchyMethod("planned", models, **_file(models, temperature))]
+
+
+def online(models: Models, temperature: float) -> list[Method]:
+    """The same plan, followed and changed while text is written."""
+    return [OnlineMethod("online", models, temperature)]
+
+
+class OnlineMethod(HierarchyMethod):
+    """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
+
+    def __init__(self, name: str, models: Models, temperature: float) -> None:
+        found = _file(models, temperature)
+        super().__init__(name, models, **found)
+        self.configuration["online"] = True
+        parsed = HierarchyConfig.from_dict({"target": models.target.model, **found})
+        config = dataclasses.replace(parsed, target=models.target)
+        best = planning(models).plan(temperature)
+        built, chain = build(config, models.loaded), best.best.chain
+        controller = None
+        if not chain.plain:
+            controller = OnlineController(built.root, best.estimates, chain)
+        self._hierarchy = Hierarchy(built, controller)
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        return self._hierarchy
+
+
+def _file(models: Models, temperature: float) -> dict[str, Any]:
+    """The planned chain's levels and rule."""
+    own = planning(models)
+    chain = own.plan(temperature).best.chain
+    found = own.profile(temperature).hierarchy(chain)
+    return {"levels": found["levels"], "verify": found["verify"]}
+
+
+def predicted_ms(
+    models: Models, configuration: Mapping[str, Any], temperature: float, context: float
+) -> float | None:
+    """Milliseconds a token after the first that the profile expects of a hierarchy.
+
+    ``None``: nothing was profiled at this temperature, or it is no chain of the profile's models
+    under one rule, or its levels change while it runs.
+
+    Args:
+        context: tokens before a call, prompt and output, in the mean.
+    """
+    own = models.planning
+    if own is None or temperature not in own.profiles or configuration.get("online"):
+        return None
+    profile = own.profiles[temperature]
+    found = chain_of(profile, configuration)
+    if found is None:
+        return None
+    chain, rule = found
+    estimates = profile.estimates(temperature, context=context, rule=rule)
+    try:
+        ms = latency(estimates, chain).ms_per_token
+    except (ValueError, IndexError):  # a pair that was not measured, a budget beyond the curves
+        return None
+    return ms if math.isfinite(ms) else None
+
+
+def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain, str] | None:
+    """A configuration as a chain of the profile's models, and its rule; ``None`` if it is none."""
+    if "levels" not in configuration:
+        return None
+    keys = ("levels", "verify", "top_m", "allow_lossy")
+    whole = {key: configuration[key] for key in keys if key in configuration}
+    config = HierarchyConfig.from_dict({"target": "target", **whole})
+    if any(isinstance(level, ConcatenateConfig) for level in config.levels):
+        return None
+    levels = config.to_dict()["levels"]
+    known = [model["level"] for model in profile.models[:-1]]
+    numbers, budgets, dropped = [], [], []
+    for level in levels:
+        bare = {key: value for key, value in level.items() if key not in _CHOSEN}
+        if bare not in known:
+            return None
+        numbers.append(known.index(bare))
+        budgets.append(level["num_speculative_tokens"])
+        if not level.get("bonus", True):
+            dropped.append(numbers[-1])
+    rules = {config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
+    if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
+        return None
+    target = len(profile.models) - 1
+    return Chain((*numbers, target), tuple(budgets), dropped_bonus=tuple(dropped)), config.verify

@@ -1,1 +1,0 @@
-"""Parts of the page of a bench; :mod:`hierspec.bench.page` puts them together."""

@@ -1,0 +1,66 @@
+"""``hierspec zoo``: build the shipped models, list them, show their card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hierspec.errors import HierspecError
+from hierspec.utils.threads import use as use_threads
+
+app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
+
+
+@app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Argument(help="Folder to write the family to.")],
+    seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
+    trunk_steps: Annotated[int | None, typer.Option(help="Training steps of the trunk.")] = None,
+    student_steps: Annotated[int | None, typer.Option(help="Steps of mid and small.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Default: OUT/.training")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from checkpoints found there.")] = True,
+    quick: Annotated[bool, typer.Option(help="Tiny and useless, in seconds; for tests.")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads for torch.")] = None,
+) -> None:
+    """Rebuild the family from this Python's standard library (about an hour on two cores)."""
+    from hierspec.training.family.build import train
+
+    use_threads(threads)
+    metrics = train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
+    losses = metrics["evaluation"]["held_out_loss"]
+    worth = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+    Console().print(f"Wrote {out}. Held-out loss in nats per token: {worth}")
+
+
+@app.command("list")
+def list_command() -> None:
+    """The names that can stand where a model is asked for."""
+    from rich.table import Table
+
+    from hierspec.zoo.registry import ENTRIES
+
+    table = Table(box=None)
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    for entry in ENTRIES:
+        table.add_row(entry.name, entry.about)
+    Console().print(table)
+
+
+@app.command("card")
+def card_command(
+    plain: Annotated[bool, typer.Option(help="Markdown as it is, without formatting.")] = False,
+) -> None:
+    """The model card: data, sizes, losses, and which model accepts how much of which."""
+    from rich.markdown import Markdown
+
+    from hierspec.zoo.registry import DATA
+
+    path = DATA / "MODEL_CARD.md"
+    if not path.is_file():
+        raise HierspecError("there is no model card yet: run `hierspec zoo train`")
+    text = path.read_text(encoding="utf-8")
+    typer.echo(text) if plain else Console().print(Markdown(text))

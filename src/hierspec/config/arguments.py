@@ -1,0 +1,144 @@
+"""What callers hand over, brought into one form; each refusal names the fix.
+
+Lists, tuples, one-dimensional tensors and arrays are all fine as token ids; a text where a list
+belongs, or a number where a text belongs, is a mistake worth a line.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.checks import strict
+
+from .schema import TargetConfig
+
+SAMPLING = tuple(field.name for field in fields(SamplingParams))
+
+
+def prompt_list(value: Any) -> list[Any]:
+    """Several prompts: any iterable of them, but not a text, which is one prompt."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise HierspecError(
+            f"prompts must be a list of prompts, not {_shown(value)}: write [prompt]"
+        )
+    return list(value)
+
+
+def token_ids(value: Any, what: str = "a prompt") -> list[int]:
+    """Whole numbers from a list, a tuple, a one-dimensional tensor or array."""
+    if hasattr(value, "tolist"):
+        if getattr(value, "ndim", 1) != 1:
+            raise HierspecError(
+                f"{what} must be one row of token ids, not a tensor of shape "
+                f"{tuple(value.shape)}: give value[0], or each row to generate_batch"
+            )
+        value = value.tolist()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise HierspecError(f"{what} must be a text or a list of token ids, not {_shown(value)}")
+    return [_id(token, what) for token in value]
+
+
+def seed(value: Any) -> int | None:
+    """A whole number of 64 bits, or ``None`` for a fresh one."""
+    if value is None:
+        return None
+    number = whole(value, "seed")
+    if not 0 <= number < 2**64:
+        raise HierspecError(f"seed must be at least 0 and below 2**64, not {number}")
+    return number
+
+
+def stop_strings(value: Any) -> tuple[str, ...]:
+    """Texts that end the output; one, several or ``None``."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise HierspecError(f"stop must be a text or a list of texts, not {_shown(value)}")
+    return tuple(value)
+
+
+def eos_ids(value: Any) -> frozenset[int]:
+    """Ids that end the output: one or several."""
+    several = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
+    if several or isinstance(value, list | tuple | set | frozenset | range):
+        ids = [_id(token, "eos_token_id") for token in value]
+    else:
+        ids = [_id(value, "eos_token_id")]
+    if ids and min(ids) < 0:
+        raise HierspecError(
+            f"eos_token_id must be at least 0, not {min(ids)} (ignore_eos=True: none)"
+        )
+    return frozenset(ids)
+
+
+def sampling_params(value: Any, options: Mapping[str, Any], others: Sequence[str]) -> Any:
+    """Parameters from ``sampling=`` (one, a mapping, or one for each prompt) or single options.
+
+    Args:
+        options: given one by one.
+        others: names of the call's other options, for the hint at a misspelt one.
+    """
+    if unknown := [name for name in options if name not in SAMPLING]:
+        strict({unknown[0]: None}, [*SAMPLING, *others], "options")
+    if value is None:
+        return SamplingParams.make(**options)
+    if options:
+        raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
+    if isinstance(value, Mapping):
+        return SamplingParams.make(**strict(value, list(SAMPLING), "sampling"))
+    several = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, SamplingParams) for one in several):
+        raise HierspecError(f"sampling must be SamplingParams or a mapping, not {_shown(value)}")
+    return value
+
+
+def target(value: Any) -> TargetConfig | None:
+    """A target from its configuration, or from a model's name or path."""
+    if value is None or isinstance(value, TargetConfig):
+        return value
+    return TargetConfig(model=model_name(value, "target"))
+
+
+def model_names(value: Any, what: str) -> tuple[str, ...]:
+    """Names or paths of models: one or several."""
+    if isinstance(value, list | tuple):
+        return tuple(model_name(one, what) for one in value)
+    return (model_name(value, what),)
+
+
+def model_name(value: Any, what: str) -> str:
+    """A directory, a hub id, or ``zoo:NAME``, as text."""
+    if not isinstance(value, str) and not hasattr(value, "__fspath__"):
+        raise HierspecError(
+            f"{what} must be a directory, a hub id or zoo:NAME, not {_shown(value)}"
+        )
+    return str(value)
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number; booleans, texts and fractions are none."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise HierspecError(f"{what} must be a whole number, not {_shown(value)}")
+
+
+def _id(value: Any, what: str) -> int:
+    try:
+        return whole(value, "")
+    except ValueError:
+        raise HierspecError(f"{what} holds {_shown(value)}, which is no token id") from None
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,94 @@
+"""Checkpoints in memory: weights and tokenizers, loaded once however many hierarchies name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
+from hierspec.lm.load import DTYPES, load
+from hierspec.lm.weights import WeightSource
+from hierspec.zoo import registry
+
+from .schema import TargetConfig
+
+Key = tuple[str, str, str]  # name, dtype and backend
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """Checkpoints in memory, by name, dtype and backend: any number of hierarchies share them."""
+
+    backends: dict[Key, Backend] = field(default_factory=dict)
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+
+    def put(self, target: TargetConfig, backend: Backend, tokenizer: Any) -> None:
+        """Add a model that is in memory already; ``target.model`` is its name."""
+        self.backends[key_of(target)] = backend
+        self.tokenizers[target.model] = tokenizer
+
+    def backend(self, model: TargetConfig) -> Backend:
+        """A model's weights; loaded, and its tokenizer with them, where they are missing.
+
+        Raises:
+            ValueError: it cannot be read, or has a dtype or device that there is not.
+        """
+        key = key_of(model)
+        if key not in self.backends:
+            source: str | WeightSource = model.model
+            if model.model.startswith("zoo:"):
+                source = registry.resolve(model.model)
+            self.backends[key] = load(
+                source,
+                dtype=_dtype(model.dtype),
+                device=_device(model.device),
+                backend=model.backend,
+            )
+            self.tokenizers[model.model] = load_tokenizer(source)
+        return self.backends[key]
+
+
+def key_of(model: TargetConfig) -> Key:
+    """What tells checkpoints in memory apart."""
+    return (model.model, model.dtype, model.backend)
+
+
+def load_tokenizer(source: str | WeightSource) -> Any:
+    """The tokenizer beside a model; ``None`` where there is none (ids in, ids out)."""
+    from transformers import AutoTokenizer
+
+    path = source if isinstance(source, str) else source.tokenizer_path
+    if path is None:
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    if name == "auto":
+        return None
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if dtype not in DTYPES:
+        raise HierspecError(
+            f"dtype {name!r} is none that models run in; use auto, float32, bfloat16, float16 or "
+            "float64"
+        )
+    return dtype
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        if device.type != "meta":  # it holds no weights to run
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    raise HierspecError(f"device {name!r} is not available here; try --device cpu")

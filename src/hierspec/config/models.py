@@ -1,0 +1,134 @@
+"""The models of a hierarchy's levels: views that share what can be shared.
+
+One checkpoint has one trunk, however often a hierarchy names it: every early exit is a view of the
+target's own, and levels that leave out the same layers share a cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hierspec.drafters.ngram_pool import NgramPool
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.lm.layer_skip import SkippingBackend, evenly
+from hierspec.lm.trunk.fixed import trunk_for
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.zoo import registry
+
+from .checkpoints import Key, Loaded, key_of
+from .schema import (
+    AdaptiveExitConfig,
+    DraftModelConfig,
+    EarlyExitConfig,
+    LayerSkipConfig,
+    LevelConfig,
+    NgramPoolConfig,
+    NgramTableConfig,
+    PromptLookupConfig,
+    TargetConfig,
+)
+from .vocabulary import check_same_vocabulary, check_sizes, check_table
+
+
+@dataclass(slots=True)
+class LevelModels:
+    """Makes the models of one hierarchy.
+
+    Args:
+        exits: layer counts of the target after which some level ends.
+    """
+
+    target: TargetConfig
+    exits: list[int]
+    loaded: Loaded
+    trunks: dict[Key, Trunk] = field(default_factory=dict)
+    skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
+
+    def top(self) -> Any:
+        """The target's model.
+
+        Raises:
+            ValueError: it cannot be read, or an exit is out of range.
+        """
+        return self._trunk(self.target).view()
+
+    def model(self, level: LevelConfig) -> tuple[Any, str]:
+        """A level's model, and its name.
+
+        Raises:
+            ValueError: it cannot be read, or its vocabulary is not the target's.
+        """
+        target = self.target
+        if isinstance(level, EarlyExitConfig):
+            trunk, layer = self._trunk(target), level.exit_layer
+            if level.head is None:
+                return trunk.view(layer), f"{target.model}@{layer}"
+            from .exit_heads import attach
+
+            head = attach(level.head, layer, trunk.backend, target.model)
+            return trunk.view(layer, head), f"{target.model}@{layer}+head"
+        if isinstance(level, NgramTableConfig):
+            path = registry.ngram_path(level.table)
+            table = NgramModel.load(path, max_order=level.max_order)
+            check_table(level.table, table.vocab_size, *self._target_vocabulary())
+            return table, "ngram_table"
+        if isinstance(level, PromptLookupConfig):
+            finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
+            return finder, "prompt_lookup"
+        if isinstance(level, NgramPoolConfig):
+            return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
+        if isinstance(level, AdaptiveExitConfig):
+            trunk, layers = self._trunk(target), level.exit_layers
+            name = f"{target.model}@{'|'.join(map(str, layers))}"
+            exits = [trunk.view(layer) for layer in layers]
+            return AdaptiveExit(exits, level.confidence, name), name
+        if isinstance(level, LayerSkipConfig):
+            return self._skipping(level)
+        assert isinstance(level, DraftModelConfig)
+        same = TargetConfig(
+            model=level.model,
+            dtype=level.dtype or target.dtype,
+            backend=level.backend,
+            device=target.device,
+            cuda_graphs=target.cuda_graphs,
+        )
+        trunk = self._trunk(same)
+        view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
+        name, theirs, size = self._target_vocabulary()
+        check_same_vocabulary(name, theirs, level.model, tokenizer)
+        if tokenizer is None or theirs is None:
+            check_sizes(name, size, level.model, view.vocab_size)
+        return view, level.model
+
+    def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
+        """The target without some layers; levels that leave out the same ones share a cache."""
+        backend = self._trunk(self.target).backend
+        skip = level.skip_layers
+        if skip is None:
+            assert level.skip is not None
+            skip = evenly(level.skip, backend.num_layers)
+        skip = tuple(sorted(skip))
+        if skip not in self.skipping:
+            self.skipping[skip] = Trunk(SkippingBackend(backend, skip))
+        view = self.skipping[skip].view()
+        return view, view.name.replace(backend.name, self.target.model, 1)
+
+    def _target_vocabulary(self) -> tuple[str, Any, int]:
+        """The target's name, tokenizer and number of scored ids."""
+        target = self.target
+        return (
+            target.model,
+            self.loaded.tokenizers.get(target.model),
+            self._trunk(target).backend.vocab_size,
+        )
+
+    def _trunk(self, model: TargetConfig) -> Trunk:
+        key = key_of(model)
+        if key not in self.trunks:
+            exits = self.exits if key == key_of(self.target) else ()
+            backend = self.loaded.backend(model)
+            self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
+        return self.trunks[key]

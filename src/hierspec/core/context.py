@@ -1,0 +1,41 @@
+"""Contexts: the tokens that a row of scores is conditioned on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The tokens a row is conditioned on, without copying the long part.
+
+    ``committed`` is the sequence's own list (prompt and emitted tokens). It only ever grows, and
+    is shared by reference. ``pending`` are tokens of a round in progress, which may be thrown
+    away again.
+    """
+
+    committed: Sequence[int]
+    pending: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.committed) + len(self.pending)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.committed
+        yield from self.pending
+
+    def tokens(self, start: int = 0) -> list[int]:
+        """The tokens from position ``start`` on."""
+        base = len(self.committed)
+        if start >= base:
+            return list(self.pending[start - base :])
+        return [*self.committed[start:], *self.pending]
+
+    def plus(self, tokens: Sequence[int]) -> Context:
+        """This context, continued by ``tokens``."""
+        return Context(self.committed, (*self.pending, *tokens))

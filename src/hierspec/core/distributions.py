@@ -1,0 +1,255 @@
+"""Next-token laws as opaque rows: dense, or one-hot where the choice was deterministic.
+
+A law stays on the device its scores came from. Rows are read by position; nobody outside this
+module needs to know how they are stored. Greedy decoding is not a special case of the engine but
+of the representation: its laws are one-hot and cost nothing to keep.
+
+Shapes: n rows over a vocabulary of V tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hierspec.errors import HierspecError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseDistributions:
+    """n laws as a matrix ``probs`` [n, V], float32 or float64; rows sum to 1."""
+
+    probs: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.probs.shape[0]
+
+    @property
+    def width(self) -> int:
+        """One more than the highest token id it can name."""
+        return self.probs.shape[1]
+
+    @staticmethod
+    def merged(parts: Sequence[DenseDistributions]) -> DenseDistributions:
+        width = max(part.width for part in parts)
+        return DenseDistributions(torch.cat([part.dense(width) for part in parts]))
+
+    def rows(self, start: int, stop: int) -> DenseDistributions:
+        return DenseDistributions(self.probs[start:stop])
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        """[n, V]; ids past this law's own vocabulary (a padded embedding above it) get 0."""
+        missing = vocab_size - self.probs.shape[1]
+        return self.probs if missing == 0 else torch.nn.functional.pad(self.probs, (0, missing))
+
+    def prob(self, row: int, token: int) -> float:
+        return float(self.probs[row, token]) if token < self.probs.shape[1] else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneHotDistributions:
+    """n laws that each put all their mass on one token: greedy choices, prompt look-ups."""
+
+    ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return max(self.ids, default=-1) + 1
+
+    @staticmethod
+    def merged(parts: Sequence[OneHotDistributions]) -> OneHotDistributions:
+        return OneHotDistributions(tuple(i for part in parts for i in part.ids))
+
+    def rows(self, start: int, stop: int) -> OneHotDistributions:
+        return OneHotDistributions(self.ids[start:stop])
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        out = torch.zeros(len(self.ids), vocab_size, dtype=torch.float64)
+        out[torch.arange(len(self.ids)), torch.tensor(self.ids, dtype=torch.long)] = 1.0
+        return out
+
+    def prob(self, row: int, token: int) -> float:
+        return float(self.ids[row] == token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedDistributions:
+    """Laws in several pieces, as a draft made in steps or by several levels leaves them."""
+
+    parts: tuple[DenseDistributions | OneHotDistributions, ...]
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        return max(part.width for part in self.parts)
+
+    def at(self, row: int) -> tuple[DenseDistributions | OneHotDistributions, int]:
+        """The piece that holds a row, and the row's number there."""
+        for part in self.parts:
+            if row < len(part):
+                return part, row
+            row -= len(part)
+        raise IndexError(row)
+
+    def rows(self, start: int, stop: int) -> Distributions:
+        kept, base = [], 0
+        for part in self.parts:
+            lo, hi = max(start - base, 0), min(stop - base, len(part))
+            if lo < hi:
+                kept.append(part.rows(lo, hi))
+            base += len(part)
+        return concatenate(kept)
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        rows = [part.dense(vocab_size) for part in self.parts]
+        like = next(part.probs for part in self.parts if isinstance(part, DenseDistributions))
+        return torch.cat([row.to(like) for row in rows])
+
+    def prob(self, row: int, token: int) -> float:
+        part, at = self.at(row)
+        return part.prob(at, token)
+
+
+Distributions = DenseDistributions | OneHotDistributions | MixedDistributions
+EMPTY = OneHotDistributions(())
+_CPU = torch.device("cpu")
+
+
+def concatenate(distributions: Sequence[Distributions]) -> Distributions:
+    """One value for the rows of several, in order; all of one kind on one device are merged.
+
+    Dense rows on a CPU stay where they are: copying them takes longer than looking for the piece
+    that holds a row. On an accelerator every piece would be a launch of its own.
+    """
+    flat: list[DenseDistributions | OneHotDistributions] = []
+    for law in distributions:
+        flat.extend(law.parts if isinstance(law, MixedDistributions) else (law,))
+    flat = [part for part in flat if len(part)]
+    if not flat:
+        return EMPTY
+    if len(flat) == 1:
+        return flat[0]
+    kind = type(flat[0])
+    devices = {part.probs.device for part in flat if isinstance(part, DenseDistributions)}
+    if len(devices) < 2 and _CPU not in devices and all(type(part) is kind for part in flat):
+        return kind.merged(flat)  # type: ignore[arg-type]
+    return MixedDistributions(tuple(flat))
+
+
+def draw(
+    probs: torch.Tensor,
+    uniforms: np.ndarray | Sequence[float],
+    otherwise: Callable[[int], torch.Tensor] | None = None,
+) -> list[int]:
+    """One token per row by inverse CDF.
+
+    Args:
+        probs: [n, V], non-negative; rows need not be normalised.
+        uniforms: n numbers in [0, 1).
+        otherwise: the row to draw from instead, [V], where row i has no mass.
+
+    Returns:
+        n token ids. A token of probability 0 is never drawn, whatever the rounding.
+
+    Raises:
+        ValueError: a row holds NaN, or has no mass and nothing stands in for it.
+    """
+    picked: list[int] = []
+    for row, (i, mass) in enumerate(_found(probs, uniforms)):
+        if mass == 0.0 and otherwise is not None:
+            picked += draw(otherwise(row).unsqueeze(0), uniforms[row : row + 1])
+        else:
+            picked.append(checked(i, mass))
+    return picked
+
+
+def checked(token: float, mass: float) -> int:
+    """A token drawn from a row of that mass.
+
+    Raises:
+        ValueError: the row was no law.
+    """
+    if not 0.0 < mass < math.inf:
+        raise HierspecError(
+            "a next-token law is not finite (NaN scores?): try --dtype float32, "
+            "or check the model's weights"
+        )
+    return int(token)
+
+
+def _found(probs: torch.Tensor, uniforms: np.ndarray | Sequence[float]) -> list[tuple[int, float]]:
+    """Per row the first token whose cumulated mass exceeds u·total, and the total."""
+    on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
+    if on_cpu and num <= _FEW and width < _LARGE:
+        cdf = probs.cumsum(-1, dtype=torch.float64).numpy()
+        each = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
+        return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
+    u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
+    return torch.cat(locate(probs, u), 1).tolist()
+
+
+def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per row [n, V] the first token whose cumulated mass exceeds u·total, and that total.
+
+    Where the device can do it, without waiting for it: u [n, 1] and both results [n, 1] float64.
+    """
+    blocks = probs.device.type == "cpu" and probs.shape[1] >= _LARGE
+    ids, total = _search_blocks(probs, u) if blocks else _search(probs, u)
+    return ids.double(), total
+
+
+_FEW = 4  # rows that NumPy, with a third of torch's overhead a call, searches sooner
+
+
+def _search_row(cdf: np.ndarray, u: float) -> tuple[int, float]:
+    total = float(cdf[-1])
+    goal = min(u * total, math.nextafter(total, 0.0))  # as :func:`_goal`
+    return bisect_right(cdf, goal), total  # sooner done than NumPy's search, below _LARGE
+
+
+def _search(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """First token whose cumulated mass exceeds u·total, and the total; each [n, 1]."""
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1:].contiguous()
+    return torch.searchsorted(cdf, _goal(u, total), right=True), total
+
+
+def _goal(u: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """u·total, kept below the total where it would round up to it: some token exceeds it."""
+    return torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+
+
+_LARGE = (
+    16384  # a cumulated sum is serial on a CPU: 1 ms at V = 152k, where sums of blocks take 40 µs
+)
+_BLOCK = 128
+
+
+def _search_blocks(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in two steps: which block of tokens, then which token of it."""
+    size = probs.shape[1]
+    whole = size // _BLOCK * _BLOCK
+    masses = [probs[:, :whole].unflatten(1, (-1, _BLOCK)).sum(-1, dtype=torch.float64)]
+    if whole < size:
+        masses.append(probs[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
+    cdf = torch.nn.functional.pad(torch.cat(masses, 1).cumsum(-1), (1, 0))  # mass before a block
+    total = cdf[:, -1:].contiguous()
+    goal = _goal(u, total)
+    block = (torch.searchsorted(cdf, goal, right=True) - 1).clamp_(max=cdf.shape[1] - 2)
+    at = block * _BLOCK + torch.arange(_BLOCK)
+    inner = probs.gather(1, at.clamp(max=size - 1)) * (at < size)
+    inner = inner.cumsum(-1, dtype=torch.float64)
+    within = torch.searchsorted(inner, goal - cdf.gather(1, block), right=True)
+    # Another order of summing rounds differently: past the end, the block's last token with mass.
+    last = torch.searchsorted(inner, inner[:, -1:].contiguous())
+    return block * _BLOCK + torch.minimum(within, last), total

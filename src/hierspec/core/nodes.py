@@ -1,0 +1,96 @@
+"""Nodes: a hierarchy as a tree of levels, each a small frozen description that a round reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .proposals import States
+from .rules import Verifier
+from .windows import FixedWindow, Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A leaf: a model that drafts token by token until its window or budget says enough.
+
+    Attributes:
+        model: key of the model in the interpreter.
+        budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
+        temperature: of its law; ``None`` for the request's.
+        num_drafts: how many drafts of the same place it makes.
+        distinct: their first tokens are drawn without replacement.
+    """
+
+    index: int
+    name: str
+    model: Any
+    budget: int
+    window: Window = field(default_factory=FixedWindow)
+    temperature: float | None = None
+    num_drafts: int = 1
+    distinct: bool = False
+
+    def under(self, rule: Verifier) -> Draft:
+        """This leaf as ``rule`` wants its several drafts drawn."""
+        return dataclasses.replace(self, distinct=rule.distinct and self.num_drafts > 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verify:
+    """A level that repeats: get a draft from ``below``, verify it, append; until it holds enough.
+
+    Attributes:
+        rule: how it verifies ``below``.
+        below: the node that drafts for it; ``None`` for plain decoding.
+        bonus: whether a fully kept draft earns one more token from this level's model.
+        exact_length: cut what is handed up to ``budget`` (a rule above that needs it says so).
+    """
+
+    index: int
+    name: str
+    model: Any
+    budget: int
+    rule: Verifier
+    below: Node | None
+    window: Window = field(default_factory=FixedWindow)
+    temperature: float | None = None
+    bonus: bool = True
+    exact_length: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concatenate:
+    """A run of one node, then a run of another, ``repeat`` times; each sees what came before.
+
+    P2's interleaved order is [small × n, mid × 1] repeated m times, its horizontal order is
+    [mid × m, small × n], CS-Drafting's tail is [level, smallest × h].
+    """
+
+    index: int
+    name: str
+    parts: tuple[Node, ...]
+    repeat: int = 1
+
+
+Node = Draft | Verify | Concatenate
+
+
+def walk(node: Node | None) -> Iterator[Node]:
+    """Every node at and below ``node``, lowest first."""
+    if node is None:
+        return
+    if isinstance(node, Concatenate):
+        for part in node.parts:
+            yield from walk(part)
+    elif isinstance(node, Verify):
+        yield from walk(node.below)
+    yield node
+
+
+def initial_states(root: Node) -> States:
+    """Window states of a new sequence, by node index."""
+    nodes = sorted(walk(root), key=lambda node: node.index)
+    return tuple(() if isinstance(n, Concatenate) else n.window.init() for n in nodes)

@@ -1,0 +1,92 @@
+"""What a level hands up, and what a check decides.
+
+A proposal carries its tokens *and* the distribution each was drawn from; that pairing is what every
+exactness proof of this project needs (MATH §2). Everything here is immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .distributions import EMPTY, Distributions, concatenate
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """Tokens handed up by a node, in order, with everything the level above may ask of them.
+
+    Attributes:
+        tokens: n token ids.
+        distributions: n rows; row i is the law ``tokens[i]`` was drawn from, given everything
+        before it. owners: n node indices: whose law row i is (parts of a concatenation differ).
+        origins: n node indices: who wrote the token first.
+        signals: n numbers for the owners' windows (see :mod:`hierspec.core.windows`); NaN where the
+            owner's window reads none.
+        parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
+            chain, which is all that today's rules verify.
+        others: further drafts of the same place, in the order they were drawn; each law is given
+            the drafts before it. Only a leaf hands up such, and only to a rule that takes them.
+    """
+
+    tokens: tuple[int, ...] = ()
+    distributions: Distributions = EMPTY
+    owners: tuple[int, ...] = ()
+    origins: tuple[int, ...] = ()
+    signals: tuple[float, ...] = ()
+    parents: tuple[int, ...] | None = None
+    others: tuple[Proposal, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __add__(self, other: Proposal) -> Proposal:
+        if not self.tokens:
+            return other
+        return Proposal(
+            self.tokens + other.tokens,
+            concatenate([self.distributions, other.distributions]),
+            self.owners + other.owners,
+            self.origins + other.origins,
+            self.signals + other.signals,
+        )
+
+    def truncated(self, n: int) -> Proposal:
+        """The first ``n`` tokens: a cut by count, decided without looking at them."""
+        if n >= len(self.tokens):
+            return self
+        return Proposal(
+            self.tokens[:n],
+            self.distributions.rows(0, n),
+            self.owners[:n],
+            self.origins[:n],
+            self.signals[:n],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What a check decided.
+
+    Attributes:
+        num_accepted: τ, how many draft tokens were kept.
+        emitted: the kept tokens, then the corrected or bonus token (absent where the node drops
+            its bonus), each with its own full law of the verifying level.
+        logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
+            empty unless asked for.
+    """
+
+    num_accepted: int
+    emitted: Proposal
+    logprobs: tuple[float, ...] = ()
+
+
+States = tuple[tuple[float, ...], ...]
+
+
+def replaced(states: States, index: int, state: tuple[float, ...]) -> States:
+    """``states`` with the entry of node ``index`` replaced."""
+    return (*states[:index], state, *states[index + 1 :])

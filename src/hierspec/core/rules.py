@@ -1,0 +1,214 @@
+"""What a verification rule is: acceptance probabilities, a residual, and a scan that spends dice.
+
+A rule is split (design choice 1). The deterministic half, :meth:`Verifier.acceptance`, turns rows
+into numbers for many drafts at once; the random half, :func:`scan`, is shared by all rules. So
+verification batches over sequences, and the exact interpreter enumerates τ from
+:func:`law_of_tau` instead of drawing it. Target ``p`` always comes before draft ``q``.
+
+Shapes: B drafts, padded to n tokens, over a vocabulary of V; true lengths in ``lengths`` [B].
+p is [B, n+1, V], q is [B, n, V]; row n_b of p is the law after draft b's real end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from hierspec.errors import HierspecError
+
+from .distributions import Distributions
+from .proposals import Proposal, Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Drafts to verify together.
+
+    Padding holds anything, laws of other drafts among it, and must decide nothing: a rule gives it
+    h = 0.
+
+    Attributes:
+        p: [B, n+1, V] the verifier's laws. Rows past a draft's end + 1 are padding.
+        q: [B, n, V] the laws the draft tokens were drawn from. Rows past the end are padding.
+        tokens: [B, n] int64; padding is 0.
+        lengths: [B] int64, the real n of each draft.
+        scores: [B, n+1, V] untempered scores of the verifier, only where the rule asks for them.
+    """
+
+    p: torch.Tensor
+    q: torch.Tensor
+    tokens: torch.Tensor
+    lengths: torch.Tensor
+    scores: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acceptance:
+    """The deterministic half of a verdict.
+
+    Attributes:
+        h: [B, n] float64: column k−1 is the chance that the scan's test at length k passes;
+            0 in padding.
+        w: [B, n+1] float64: after stopping at τ, the corrected token has the law
+            norm(max(w_τ·p_{τ+1} − q_{τ+1}, 0)). Above 1 only where a rule does not cap.
+    """
+
+    h: torch.Tensor
+    w: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stop:
+    """Where a rule for several drafts ended.
+
+    Attributes:
+        draft: a draft that begins with all kept tokens.
+        num_accepted: τ, how many of its tokens were kept.
+        law: [V] of the token that follows: the last residual, or the bonus law.
+    """
+
+    draft: int
+    num_accepted: int
+    law: torch.Tensor
+
+
+Choice = Generator[float, bool, Stop]  # yields acceptance probabilities, is sent the outcomes
+
+
+class Verifier:
+    """A verification rule. Subclasses are stateless, hashable and registered by name.
+
+    Attributes:
+        name: as in configuration files.
+        order: ``"forward"``: τ is the number of tests passed before the first failure;
+            ``"backward"``: τ is the largest k whose test passes (scanned from the end).
+        exact: the emitted law is the verifier's own, for any law of the level below.
+        exact_when: the conditions under which it is exact, in words; shown in messages.
+        fixed_length: needs a draft whose length was fixed beforehand.
+        reads_scores: wants ``Batch.scores``.
+        sound_below: what it reports is the true law of what it hands up, so that an exact rule
+            above it stays exact. True for every exact rule.
+        laws_of_context: its reported laws are its model's at the context, whatever happened in
+            the round before.
+        several: takes several drafts of one place (:meth:`choose`).
+        distinct: wants the first tokens of those drawn without replacement.
+    """
+
+    name: ClassVar[str]
+    order: ClassVar[Literal["forward", "backward"]] = "forward"
+    exact: ClassVar[bool] = True
+    exact_when: ClassVar[str] = "always"
+    fixed_length: ClassVar[bool] = False
+    reads_scores: ClassVar[bool] = False
+    sound_below: ClassVar[bool] = True
+    laws_of_context: ClassVar[bool] = True
+    several: ClassVar[bool] = False
+    distinct: ClassVar[bool] = False
+
+    def exact_for(self, greedy: bool) -> bool:
+        """Whether it is exact as the final rule of greedy decoding, or of sampling."""
+        return self.exact
+
+    def with_options(self, **options: Any) -> Verifier:
+        """This rule with other parameters; most have none.
+
+        Raises:
+            ValueError: an option that the rule does not have.
+        """
+        if options:
+            raise HierspecError(f"verifier {self.name!r} has no option {sorted(options)[0]!r}")
+        return self
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        """Acceptance probabilities and residual weights of every draft."""
+        raise NotImplementedError
+
+    def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
+        """Law of the token that follows the kept ones, [B, V], unnormalised rows allowed.
+
+        ``tau`` is [B]. At τ = n it is the bonus law p_{n+1}; else the residual, and p itself where
+        the residual vanishes by rounding (p = q there).
+        """
+        rows = torch.arange(len(tau), device=batch.p.device)
+        p = batch.p[rows, tau]
+        n = batch.q.shape[1]
+        if n == 0:
+            return p
+        q = batch.q[rows, tau.clamp(max=n - 1)].to(p.dtype)
+        w = accepted.w[rows, tau].unsqueeze(-1)
+        scale = w.clamp(min=1.0)  # an uncapped w may overflow float32: shrink q instead
+        residual = ((w / scale).to(p.dtype) * p - q / scale.to(p.dtype)).clamp_(min=0.0)
+        keep_p = (tau == batch.lengths) | (residual.sum(-1) <= 0.0)
+        return torch.where(keep_p.unsqueeze(-1), p, residual)
+
+    def reported(self, batch: Batch) -> torch.Tensor:
+        """Laws of the tokens handed up, [B, n+1, V]: the verifier's own, unless a rule says so."""
+        return batch.p
+
+    def decide(
+        self,
+        p_x: Sequence[float],
+        q_x: Sequence[float],
+        uniforms: Sequence[float],
+        excess: Callable[[int, float], float],
+    ) -> tuple[int, float] | None:
+        """A short way to (τ, w_τ) for one draft; ``None`` where the rule has none.
+
+        The same decision as :meth:`acceptance` and :func:`scan` with the same dice, from the
+        probabilities of the n drafted tokens. ``excess(k, w)`` is D(w·p_{k+1}, q_{k+1}), a sum
+        over the vocabulary, to be asked for only where the decision hangs on it. Only for rules
+        that keep :meth:`correction` and :meth:`reported` as they are.
+        """
+        return None
+
+    def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
+        """τ where both laws are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
+        tau = 0
+        for token, choice in zip(draft, choices, strict=False):
+            if token != choice:
+                break
+            tau += 1
+        return tau
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+        """Verify k drafts of one place, test by test; only where ``several`` is set.
+
+        Args:
+            drafts: in the order they were drawn, each with the laws its tokens were drawn from.
+            p: for draft j the verifier's n_j + 1 laws after its first 0 … n_j tokens.
+        """
+        raise NotImplementedError
+
+    def complete(
+        self, node: Any, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
+    ) -> Generator[Any, Any, Verdict]:
+        """Requests that must follow a check before its round is whole; most rules have none."""
+        return verdict
+        yield  # a generator by form
+
+
+def scan(
+    order: Literal["forward", "backward"], h: torch.Tensor, uniforms: torch.Tensor
+) -> torch.Tensor:
+    """Spend dice: τ per draft, [B] int64, from h [B, n] and fresh uniforms [B, n].
+
+    The test is strict (u < h), so that h = 0 never passes, and h = 0 in padding ends a forward
+    scan and is skipped by a backward one.
+    """
+    passed = uniforms < h
+    if order == "forward":
+        return passed.long().cumprod(-1).sum(-1)
+    lengths = torch.arange(1, h.shape[1] + 1, device=h.device)
+    return (passed * lengths).amax(-1) if h.shape[1] else passed.sum(-1)
+
+
+def law_of_tau(order: Literal["forward", "backward"], h: torch.Tensor) -> torch.Tensor:
+    """P(τ = k), k = 0..n, from h [..., n] (0 in padding) → [..., n+1]; 0 past a draft's end."""
+    one = h.new_ones(*h.shape[:-1], 1)
+    if order == "forward":
+        return torch.cat([one, h.cumprod(-1)], -1) * torch.cat([1 - h, one], -1)
+    none_later = (1 - h).flip(-1).cumprod(-1).flip(-1)  # no pass at k, k+1, …, n
+    return torch.cat([one, h], -1) * torch.cat([none_later, one], -1)

@@ -1,0 +1,149 @@
+"""Windows: when a level stops gathering tokens and hands up what it holds.
+
+A window is a stateless policy over an explicit, hashable state. A level asks ``stops`` after
+every step (a token for a drafter, a round for a verifying level) and the token that made it stop
+is always kept: dropping a token because of its own value is lossy, stopping after it is not
+(MATH §2). ``observe`` sees the verdict of the level above and returns the next state.
+
+A window reads one number per token, its ``signal``, taken from *untempered* scores, so that it
+works for greedy decoding too: ``"entropy"`` of the level's own row, in nats, or ``"confidence"``,
+the probability that row gives the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+State = tuple[float, ...]
+Signal = Literal["entropy", "confidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWindow:
+    """Hand up at the budget, never before it: ``num_speculative_tokens`` is the whole rule."""
+
+    signal: ClassVar[Signal | None] = None
+    fixed_length: ClassVar[bool] = True
+
+    def init(self) -> State:
+        return ()
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        return False
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyWindow:
+    """Stop after the first token whose row has entropy above a threshold.
+
+    With ``threshold=None`` the threshold is a running mean, over the sequence so far, of the
+    entropies of this level's own rows at the tokens that the level above rejected; it starts at
+    0, so that drafts are one token long until something was rejected. [P5 §3.1, Algorithm 1;
+    MATH §2]
+
+    Attributes:
+        threshold: nats; ``None`` for the running one.
+    """
+
+    threshold: float | None = None
+    signal: ClassVar[Signal | None] = "entropy"
+    fixed_length: ClassVar[bool] = False
+
+    def init(self) -> State:
+        return (0.0, 0.0)  # sum of entropies at rejected tokens, how many
+
+    def limit(self, state: State) -> float:
+        """The threshold in force, in nats."""
+        if self.threshold is not None:
+            return self.threshold
+        total, count = state
+        return total / count if count else 0.0
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        limit = self.limit(state)
+        return any(value > limit for value in signals)
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        if self.threshold is not None or num_accepted >= len(signals):
+            return state
+        return (state[0] + signals[num_accepted], state[1] + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceWindow:
+    """Stop after the first token to which this level's own row gives less than ``floor``."""
+
+    floor: float = 0.4
+    signal: ClassVar[Signal | None] = "confidence"
+    fixed_length: ClassVar[bool] = False
+
+    def init(self) -> State:
+        return ()
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        return any(value < self.floor for value in signals)
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        return state
+
+
+class Counts(NamedTuple):
+    """What became of a level's drafts at the level above.
+
+    Attributes:
+        drafts: how many were verified; empty ones are none.
+        drafted: tokens in them.
+        kept: tokens of them that were kept.
+        rejected: drafts that were not kept whole.
+    """
+
+    drafts: float = 0.0
+    drafted: float = 0.0
+    kept: float = 0.0
+    rejected: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Stops as ``inner`` does, and counts in its state what the level above kept.
+
+    A controller reads the counts between rounds (:mod:`hierspec.engine.control`). They never make a
+    draft stop, so nothing of a round decides about that round.
+    """
+
+    inner: FixedWindow | EntropyWindow | ConfidenceWindow = FixedWindow()
+
+    @property
+    def signal(self) -> Signal | None:
+        return self.inner.signal
+
+    @property
+    def fixed_length(self) -> bool:
+        return self.inner.fixed_length
+
+    def init(self) -> State:
+        return (*Counts(), *self.inner.init())
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        return self.inner.stops(signals, state[len(Counts()) :])
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        drafts, drafted, kept, rejected = self.counts(state)
+        n = len(signals)
+        counts = (drafts + 1.0, drafted + n, kept + num_accepted, rejected + (num_accepted < n))
+        return (*counts, *self.inner.observe(state[len(counts) :], signals, num_accepted))
+
+    def counts(self, state: State) -> Counts:
+        return Counts(*state[: len(Counts())])
+
+    def cleared(self, state: State) -> State:
+        """The state with its counts at zero; what ``inner`` remembers stays."""
+        return (*Counts(), *state[len(Counts()) :])
+
+
+Window = FixedWindow | EntropyWindow | ConfidenceWindow | Counting

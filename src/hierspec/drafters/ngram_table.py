@@ -1,0 +1,268 @@
+"""An n-gram table as a language model: counts from a corpus, with back-off.
+
+The law after a context h of k − 1 tokens is p(w | h) = d(w | h) + γ(h) p(w | h′), where h′ drops
+the oldest token, d are stored shares (discounted counts) of a few words, and γ(h) = 1 − Σ d is
+what they leave. Order 1 covers the whole vocabulary with positive shares, so every law is proper
+and positive whatever was pruned. A context that was not stored has γ = 1: it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hierspec.errors import HierspecError
+from hierspec.lm.base import Drafted, Query, Slot
+from hierspec.lm.trunk import drafting as ahead
+from hierspec.sampling.sampler import Sampler
+
+DISCOUNT = 0.6  # taken off every count; absolute discounting
+UNIGRAM_FLOOR = 0.5  # added to every token's count
+MAX_ENTRIES = {2: 90_000, 3: 150_000}  # stored (context, word) pairs per order
+MAX_ENTRIES_HIGHER = 50_000
+MIN_COUNT = 2  # of a pair, from order 3 on
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The stored pairs of one order k ≥ 2, grouped by context.
+
+    Attributes:
+        keys: [C] contexts as numbers in base V, oldest token first, increasing.
+        starts: [C + 1] where each context's words begin.
+        words: [E] tokens.  shares: [E] d(w | h), float32.
+        left: [C] γ(h), float64 arithmetic, so that laws sum to 1.
+        position: context → index.
+    """
+
+    keys: np.ndarray
+    starts: np.ndarray
+    words: np.ndarray
+    shares: np.ndarray
+    left: np.ndarray = field(init=False)
+    position: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sums = np.add.reduceat(self.shares.astype(np.float64), self.starts[:-1])
+        object.__setattr__(self, "left", 1.0 - sums)
+        position = dict(zip(self.keys.tolist(), range(len(self.keys)), strict=True))
+        object.__setattr__(self, "position", position)
+
+    def apply(self, key: int, law: np.ndarray) -> None:
+        """Turn p(· | h′), in place, into p(· | h)."""
+        at = self.position.get(key)
+        if at is None:
+            return
+        law *= self.left[at]
+        pairs = slice(self.starts[at], self.starts[at + 1])
+        law[self.words[pairs]] += self.shares[pairs]
+
+
+class NgramModel:
+    """A :class:`~hierspec.lm.base.LanguageModel` that reads a table; it caches nothing.
+
+    Args:
+        unigram: [V] a positive law.
+        orders: tables of order 2, 3, … without gaps.
+    """
+
+    name = "ngram"
+    max_length = 2**31 - 1
+    device = torch.device("cpu")
+
+    def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
+        self.vocab_size = len(unigram)
+        self.max_order = 1 + len(orders)
+        self._orders = tuple(orders)
+        self._unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
+        self._bigram_laws: dict[int, np.ndarray] = {}  # dense laws after one token, when met
+
+    @property
+    def num_entries(self) -> int:
+        """Stored numbers: V and the pairs of all higher orders."""
+        return self.vocab_size + sum(len(order.words) for order in self._orders)
+
+    def open(self) -> Slot:
+        return Slot()
+
+    def close(self, slot: Slot) -> None:
+        slot.held.clear()
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """Log-probabilities [Σ num_rows, V], float32."""
+        recents: list[list[int]] = []
+        for query in queries:
+            first = max(0, query.start - (self.max_order - 1))
+            tokens = query.context.tokens(first)
+            for end in range(query.start - first, len(tokens) + 1):
+                recents.append(tokens[max(0, end - self.max_order + 1) : end])
+        return self._scores(recents)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        sampler: Sampler,
+        uniforms: Sequence[Sequence[float]],
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`."""
+        recents = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
+
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            for i, token in zip(going, last, strict=True):
+                recents[i].append(token)
+            return self._scores([recents[i] for i in going])
+
+        return ahead.picked(self._scores(recents), after, counts, sampler, uniforms)
+
+    def _scores(self, recents: Sequence[list[int]]) -> torch.Tensor:
+        """Log-probabilities, [n, V] float32, after contexts of which the last tokens matter."""
+        distributions = np.empty((len(recents), self.vocab_size), np.float32)
+        for recent, law in zip(recents, distributions, strict=True):
+            self._law_into(recent[max(0, len(recent) - self.max_order + 1) :], law)
+        return torch.from_numpy(np.log(distributions, out=distributions))
+
+    def law(self, tokens: Sequence[int]) -> np.ndarray:
+        """The next token's law [V], float32, after ``tokens`` (the last few matter)."""
+        out = np.empty(self.vocab_size, np.float32)
+        self._law_into(list(tokens[max(0, len(tokens) - self.max_order + 1) :]), out)
+        return out
+
+    def _law_into(self, recent: list[int], out: np.ndarray) -> None:
+        """Write the law after ``recent`` (at most max_order - 1 tokens), shortest context first."""
+        if not recent or not self._orders:
+            out[:] = self._unigram
+            return
+        out[:] = self._after_one(recent[-1])
+        key, scale = recent[-1], 1
+        for order, token in zip(self._orders[1:], reversed(recent[:-1]), strict=False):
+            scale *= self.vocab_size
+            key += token * scale
+            order.apply(key, out)
+
+    def _after_one(self, token: int) -> np.ndarray:
+        law = self._bigram_laws.get(token)
+        if law is None:
+            law = self._unigram.copy()
+            self._orders[0].apply(token, law)
+            self._bigram_laws[token] = law
+        return law
+
+    @classmethod
+    def build(
+        cls,
+        documents: Iterable[np.ndarray | torch.Tensor],
+        vocab_size: int,
+        max_order: int = 3,
+        max_entries: dict[int, int] | None = None,
+    ) -> NgramModel:
+        """Count documents of token ids; keep, per order, the pairs that matter most.
+
+        What a pair is worth is how much its counts gain over backing off: c · log(c/C / p(w|h′)).
+        """
+        tokens = np.concatenate([np.asarray(document, dtype=np.int64) for document in documents])
+        counts = np.bincount(tokens, minlength=vocab_size) + UNIGRAM_FLOOR
+        model = cls(counts.astype(np.float32))
+        limits = MAX_ENTRIES if max_entries is None else max_entries
+        for order in range(2, max_order + 1):
+            limit = limits.get(order, MAX_ENTRIES_HIGHER)
+            found = _count_order(tokens, model, order, limit)
+            if found is None:
+                break
+            model = cls(counts.astype(np.float32), (*model._orders, found))
+        return model
+
+    def _share_of(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """p(w | h′) of many pairs, context by context; ``contexts`` is sorted."""
+        out = np.empty(len(words), np.float32)
+        if not self._orders:
+            return self._unigram[words]
+        inner = self.max_order - 1
+        edges = np.flatnonzero(np.diff(contexts, prepend=-1, append=-1))
+        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            key = int(contexts[start])
+            recent = [key // self.vocab_size**i % self.vocab_size for i in reversed(range(inner))]
+            out[start:end] = self.law(recent)[words[start:end]]
+        return out
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file; shares as float16, ids as small as they fit."""
+        tensors = {"unigram": self._unigram}
+        small = np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
+        for number, order in enumerate(self._orders, 2):
+            wide = np.uint32 if self.vocab_size ** (number - 1) <= 1 << 32 else np.uint64
+            tensors |= {
+                f"{number}.keys": order.keys.astype(wide),
+                f"{number}.lengths": np.diff(order.starts).astype(small),
+                f"{number}.words": order.words.astype(small),
+                f"{number}.shares": order.shares.astype(np.float16),
+            }
+        save_file(tensors, str(path), metadata={"format": "hierspec-ngram-1"})
+
+    @classmethod
+    def load(cls, path: str | Path, max_order: int | None = None) -> NgramModel:
+        """Read a table; ``max_order`` uses only its lower orders.
+
+        Raises:
+            ValueError: no table there, a damaged one, or an order that it does not reach.
+        """
+        try:
+            with safe_open(str(path), framework="np") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise HierspecError(
+                f"cannot read the n-gram table {path}: {error}; build it anew"
+            ) from None
+        stored = 1
+        while f"{stored + 1}.keys" in tensors:
+            stored += 1
+        if "unigram" not in tensors:
+            raise HierspecError(
+                f"{path} is no n-gram table of hierspec; build one, or use zoo:ngram"
+            )
+        if max_order is not None and not 1 <= max_order <= stored:
+            raise HierspecError(f"max_order is {max_order}, but {path} has orders 1 to {stored}")
+        orders = [_read_order(tensors, k) for k in range(2, (max_order or stored) + 1)]
+        return cls(tensors["unigram"], orders)
+
+
+def _read_order(tensors: dict[str, np.ndarray], number: int) -> _Order:
+    lengths = tensors[f"{number}.lengths"].astype(np.int64)
+    return _Order(
+        keys=tensors[f"{number}.keys"].astype(np.int64),
+        starts=np.concatenate(([0], np.cumsum(lengths))),
+        words=tensors[f"{number}.words"].astype(np.int64),
+        shares=tensors[f"{number}.shares"].astype(np.float32),
+    )
+
+
+def _count_order(tokens: np.ndarray, model: NgramModel, order: int, limit: int) -> _Order | None:
+    """The ``limit`` pairs of this order that gain most over ``model``, the orders below."""
+    size = model.vocab_size
+    if len(tokens) < order:
+        return None
+    grams = np.zeros(len(tokens) - order + 1, np.int64)
+    for offset in range(order):
+        grams = grams * size + tokens[offset : offset + len(grams)]
+    grams, counts = np.unique(grams, return_counts=True)
+    contexts, words = np.divmod(grams, size)
+    first = np.flatnonzero(np.diff(contexts, prepend=-1))
+    totals = np.repeat(np.add.reduceat(counts, first), np.diff(first, append=len(grams)))
+    kept = counts >= (MIN_COUNT if order > 2 else 1)
+    contexts, words, counts, totals = contexts[kept], words[kept], counts[kept], totals[kept]
+    gain = counts * np.log(counts / totals / model._share_of(contexts, words))
+    best = np.sort(np.argsort(-gain, kind="stable")[:limit])
+    best = best[gain[best] > 0]
+    if not len(best):
+        return None
+    contexts, words = contexts[best], words[best]
+    shares = ((counts[best] - DISCOUNT) / totals[best]).astype(np.float16).astype(np.float32)
+    first = np.flatnonzero(np.diff(contexts, prepend=-1))
+    return _Order(contexts[first], np.append(first, len(contexts)), words, shares)

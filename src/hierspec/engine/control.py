@@ -1,0 +1,203 @@
+"""Online control: which levels draft, and with which budgets, decided anew before every round.
+
+A controller hands out a *plan* at the start of each round of the target: a hierarchy of its own,
+made of the loaded levels. What it knows are the rounds before: how many tokens each emitted, and
+what became of the drafts of every level. Nothing of the round in progress reaches it. So given the
+text and all that happened so far, a round is the round of some fixed lossless hierarchy, and the
+output law stays the target's whatever the controller does [MATH §2]. :mod:`hierspec.exact`
+certifies that by enumeration, control state included.
+
+All plans of a controller are made once: sequences that follow the same plan share their nodes,
+and so their calls. A batch follows one plan, chosen from what all its sequences showed, so that
+the target's call stays shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
+from hierspec.core.proposals import States
+from hierspec.core.windows import Counting, Counts
+from hierspec.errors import HierspecError
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What one sequence's round of the target came to.
+
+    Attributes:
+        num_emitted: tokens it added to the text.
+        counts: by node index: what the level above kept of that level's drafts in this round.
+    """
+
+    num_emitted: int
+    counts: tuple[Counts, ...]
+
+
+class Controller(Protocol):
+    """Stateless: the state is explicit and hashable, so that the exact interpreter can follow it.
+
+    Attributes:
+        root: all levels, with windows that count (:func:`plan_of`); it gives node indices, window
+            states and metrics.
+        plans: every root it may choose, with the node indices of ``root``.
+    """
+
+    @property
+    def root(self) -> Verify: ...
+
+    @property
+    def plans(self) -> Sequence[Verify]: ...
+
+    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> Any:
+        """The state before the first round, for prompts and outputs of about these lengths."""
+        ...
+
+    def plan(self, state: Any) -> Verify:
+        """The root of the next round: one of ``plans``."""
+        ...
+
+    def update(self, state: Any, reports: Sequence[RoundReport]) -> Any:
+        """The state after a round of the batch; one report for each of its sequences."""
+        ...
+
+
+def levels_below(root: Verify) -> list[Draft | Verify]:
+    """The levels that draft for the target, smallest first.
+
+    Raises:
+        ValueError: it is not a plain chain.
+    """
+    levels = []
+    for node in walk(root.below):
+        if isinstance(node, Concatenate):
+            raise HierspecError(
+                f"level {node.name!r} is a concatenation, which online control cannot vary: give "
+                "it a plain chain of levels, or run without a controller"
+            )
+        levels.append(node)
+    return levels
+
+
+def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
+    """``root`` with these budgets for its drafting levels, smallest first; 0 leaves a level out.
+
+    Nodes keep their indices, and their windows count. The lowest level used only drafts.
+
+    Raises:
+        ValueError: not a plain chain, or not one budget for each level below the target.
+    """
+    levels = levels_below(root)
+    if len(budgets) != len(levels) or any(budget < 0 for budget in budgets):
+        raise HierspecError(
+            f"a plan has one budget, 0 or more, for each of the {len(levels)} levels below the "
+            f"target; got {list(budgets)}"
+        )
+    used = [(node, budget) for node, budget in zip(levels, budgets, strict=True) if budget]
+    rules = [node.rule for node, _ in used[1:] if isinstance(node, Verify)] + [root.rule]
+    below: Draft | Verify | None = None
+    for (node, budget), above in zip(used, rules, strict=False):
+        window = node.window if isinstance(node.window, Counting) else Counting(node.window)
+        if below is None:
+            several = node.num_drafts if isinstance(node, Draft) and above.several else 1
+            below = Draft(
+                node.index, node.name, node.model, budget, window, node.temperature, several
+            ).under(above)
+        else:
+            below = dataclasses.replace(  # type: ignore[type-var]
+                node, budget=budget, below=below, window=window, exact_length=above.fixed_length
+            )
+    return dataclasses.replace(root, below=below)
+
+
+def label(plan: Verify) -> str:
+    """``"plain"``, or the levels used with their budgets: ``"small 3 > mid 12"``."""
+    if plan.below is None:
+        return "plain"
+    return " > ".join(f"{node.name} {node.budget}" for node in levels_below(plan))
+
+
+def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
+    """What a finished round's window states tell, and the states for the next one: counts at 0.
+
+    Args:
+        root: the controller's.
+    """
+    counts, cleared = [Counts()] * len(states), list(states)
+    for node in walk(root.below):
+        if not isinstance(node, Concatenate) and isinstance(node.window, Counting):
+            counts[node.index] = node.window.counts(states[node.index])
+            cleared[node.index] = node.window.cleared(states[node.index])
+    return RoundReport(num_emitted, tuple(counts)), tuple(cleared)
+
+
+class Steering:
+    """A controller at work on one batch: its state, and a record of how rounds were spent."""
+
+    def __init__(self, controller: Controller, num_prompt: int, num_wanted: int) -> None:
+        self.controller = controller
+        self.state = controller.initial(num_prompt, num_wanted)
+        self.switches = 0
+        self.rounds: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self._last: Verify | None = None
+
+    def plan(self) -> Verify:
+        return self.controller.plan(self.state)
+
+    def ended(self, results: Sequence[tuple[int, States]]) -> list[States]:
+        """After a round: (tokens emitted, window states) of each sequence → their next states."""
+        plan = self.plan()
+        self.switches += self._last not in (None, plan)
+        self._last = plan
+        name = label(plan)
+        self.rounds[name] = self.rounds.get(name, 0) + 1
+        self.tokens[name] = self.tokens.get(name, 0) + sum(emitted for emitted, _ in results)
+        reports = [report(self.controller.root, *result) for result in results]
+        self.state = self.controller.update(self.state, [seen for seen, _ in reports])
+        return [states for _, states in reports]
+
+    def to_dict(self) -> dict[str, Any]:
+        """``switches`` between plans, and ``rounds`` and ``tokens`` of each."""
+        return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
+
+
+class Jumping:
+    """A controller that jumps between given plans by all that the last round showed.
+
+    It serves no speed: it depends on earlier rounds as wildly as a controller may (kept tokens of
+    inner levels included), which makes it what certificates try.
+
+    Args:
+        root: the loaded hierarchy, a plain chain.
+        budgets: one list for each plan, as :func:`plan_of` takes them.
+    """
+
+    def __init__(self, root: Verify, budgets: Sequence[Sequence[int]]) -> None:
+        self.root = plan_of(root, [node.budget for node in levels_below(root)])
+        self.plans = tuple(plan_of(root, each) for each in budgets)
+        if not self.plans:
+            raise HierspecError("a controller needs at least one plan")
+
+    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> int:
+        return 0
+
+    def plan(self, state: int) -> Verify:
+        return self.plans[state]
+
+    def update(self, state: int, reports: Sequence[RoundReport]) -> int:
+        seen = state + 1
+        for one in reports:
+            seen += one.num_emitted
+            for place, counts in enumerate(one.counts):
+                seen += (place + 2) * int(counts.kept) + int(counts.rejected)
+        return seen % len(self.plans)
+
+
+def initial_window_states(root: Verify, controller: Controller | None) -> States:
+    """Window states of a new sequence, counters included where a controller needs them."""
+    return initial_states(root if controller is None else controller.root)

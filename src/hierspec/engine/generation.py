@@ -1,0 +1,212 @@
+"""From prompts to token events: rounds, until every sequence has met its own end.
+
+The loop commits what a round emitted one token at a time, so that an end-of-text token, a stop
+string or a limit inside a draft ends the output exactly there. It prints nothing: callers get
+:class:`TokenEvent` values, and :class:`GenerationResult` when all is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hierspec.core.nodes import Node, Verify, walk
+from hierspec.core.proposals import Verdict
+from hierspec.core.rng import PhiloxRng
+from hierspec.errors import HierspecError
+from hierspec.sampling.parameters import SamplingParams
+
+from .control import Controller, Steering, initial_window_states
+from .results import GenerationResult, TokenEvent
+from .runtime import Runtime
+from .sequences import Sequence as LiveSequence
+from .stopping import StopConditions, TextStream
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One sequence being written."""
+
+    sequence: LiveSequence
+    text: TextStream
+    limit: int
+    emitted: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class Generation:
+    """A batch in progress. Iterate it for events; ``results()`` afterwards, also when cut short.
+
+    Args:
+        root: the hierarchy.
+        prompts: token ids, at least one each.
+        params: one for each prompt.
+        lock: held for the length of a round, so that threads may share the models.
+        controller: chooses the plan of every round for the whole batch; ``None``: always ``root``.
+
+    Raises:
+        ValueError: the controller belongs to another hierarchy.
+    """
+
+    def __init__(
+        self,
+        root: Verify,
+        prompts: Sequence[Sequence[int]],
+        *,
+        tokenizer: Any,
+        params: Sequence[SamplingParams],
+        stop: StopConditions,
+        seed: int,
+        want_logprobs: bool,
+        lock: AbstractContextManager[Any],
+        until: Callable[[int, Sequence[int]], bool] | None = None,
+        tracer: Any = None,
+        controller: Controller | None = None,
+    ) -> None:
+        if controller is not None:
+            if controller.root.model is not root.model:
+                raise HierspecError(
+                    "the controller was made for another hierarchy: make it from this one's root"
+                )
+            root = controller.root
+        self.root, self.seed, self.lock, self.until = root, seed, lock, until
+        self.runtime = Runtime(root, root.model.vocab_size, tracer)
+        self.names = {node.index: node.name for node in walk(root)}
+        self.streams = []
+        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
+            limit = stop.budget(len(prompt))
+            assert limit is not None, "max_new_tokens is always set"
+            sequence = LiveSequence(
+                id=i,
+                root=root,
+                tokens=list(prompt),
+                params=sampling,
+                rng=PhiloxRng(seed, i),
+                wanted=limit,
+                want_logprobs=want_logprobs,
+                states=initial_window_states(root, controller),
+            )
+            self.streams.append(_Stream(sequence, TextStream(tokenizer, stop, prompt), limit))
+        self.steering = None
+        if controller is not None:
+            longest = max((len(prompt) for prompt in prompts), default=0)
+            wanted = max((stream.limit for stream in self.streams), default=0)
+            self.steering = Steering(controller, longest, wanted)
+        self.began = time.perf_counter()
+        self.started = False
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        if self.started:
+            raise HierspecError("a generation runs once: call start(...) anew, or ask results()")
+        self.started = True
+        return self._run()
+
+    def _run(self) -> Iterator[TokenEvent]:
+        live = list(self.streams)
+        try:
+            prefill = True
+            while live:
+                for stream in live:
+                    # The first token needs no draft: the prompt's own forward gives it.
+                    left = stream.limit - len(stream.emitted)
+                    stream.sequence.wanted = 1 if prefill else left
+                    if self.steering is not None:
+                        stream.sequence.root = self.steering.plan()
+                with self.lock:
+                    verdicts = self.runtime.round([stream.sequence for stream in live])
+                if prefill:
+                    self.runtime.metrics.reset()
+                elif self.steering is not None:
+                    self._steer(self.steering, live, verdicts)
+                now = time.perf_counter()
+                for stream, verdict in zip(live, verdicts, strict=True):
+                    stream.last_at = now
+                    if prefill:
+                        stream.first_at = now
+                        stream.sequence.target_calls = 0
+                    yield from self._commit(stream, verdict)
+                    if stream.finish_reason is not None:
+                        stream.sequence.close()
+                live = [stream for stream in live if stream.finish_reason is None]
+                prefill = False
+        finally:
+            for stream in self.streams:
+                if stream.finish_reason is None:
+                    stream.finish_reason = "cancelled"
+                    stream.text.finish()  # what was held back belongs to the text so far
+                stream.sequence.close()
+
+    def _steer(
+        self, steering: Steering, live: Sequence[_Stream], verdicts: Sequence[Verdict]
+    ) -> None:
+        """Tell the controller what the round came to."""
+        pairs = zip(live, verdicts, strict=True)
+        states = steering.ended([(len(v.emitted), stream.sequence.states) for stream, v in pairs])
+        for stream, after in zip(live, states, strict=True):
+            stream.sequence.states = after
+
+    def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
+        """Append a round's tokens, one by one, up to whatever ends the sequence."""
+        for i, token in enumerate(verdict.emitted.tokens):
+            stream.emitted.append(token)
+            stream.sequence.tokens.append(token)
+            text, reason = stream.text.feed(token)
+            if reason is None and self._ended_by_caller(stream):
+                reason = "stop"
+                text += stream.text.finish()
+            logprob = verdict.logprobs[i] if verdict.logprobs else None
+            if logprob is not None:
+                stream.logprobs.append(logprob)
+            stream.finish_reason = reason
+            yield TokenEvent(
+                token_id=token,
+                text=text,
+                index=len(stream.emitted) - 1,
+                level=self.names[verdict.emitted.origins[i]],
+                logprob=logprob,
+                sequence=stream.sequence.id,
+                finish_reason=reason,
+            )
+            if reason is not None:
+                return
+
+    def _ended_by_caller(self, stream: _Stream) -> bool:
+        sequence = stream.sequence
+        return self.until is not None and self.until(sequence.id, sequence.tokens)
+
+    def results(self) -> list[GenerationResult]:
+        """What every sequence came to, in the order of the prompts."""
+        stats = self.runtime.metrics.levels
+        leaves: list[Node] = [node for node in walk(self.root) if node is not self.root]
+        levels = tuple(stats[node.index].to_dict() for node in leaves)
+        return [
+            GenerationResult(
+                text=stream.text.text,
+                token_ids=tuple(stream.emitted),
+                finish_reason=stream.finish_reason or "cancelled",
+                seed=self.seed,
+                num_prompt_tokens=stream.sequence.num_prompt,
+                time_to_first_token=max(stream.first_at - self.began, 0.0),
+                decode_seconds=stream.last_at - stream.first_at,
+                target_calls=stream.sequence.target_calls,
+                mean_acceptance_length=_per_call(stream),
+                levels=levels,
+                target=stats[self.root.index].to_dict(),
+                logprobs=tuple(stream.logprobs),
+                batch_size=len(self.streams),
+                control=None if self.steering is None else self.steering.to_dict(),
+            )
+            for stream in self.streams
+        ]
+
+
+def _per_call(stream: _Stream) -> float:
+    """Tokens after the first per call of the target."""
+    calls = stream.sequence.target_calls
+    return (len(stream.emitted) - 1) / calls if calls else 0.0

@@ -1,0 +1,116 @@
+"""The nouns: what a level hands up, what a check returns, and what a generation emits.
+
+A proposal carries its tokens *and* the law each was drawn from; that pairing is what every
+exactness proof of this project needs (MATH §2). Everything here is immutable.
+
+What a finished generation came to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+# Requests: what a node asks of its interpreter. ``pending`` are the tokens of the round in
+# progress that lie between the sequence's committed text and this request.
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One emitted token, as ``stream`` yields it.
+
+    Attributes:
+        token_id: its id.
+        text: the text that became final with it; may be empty (half a character, or a possible
+            beginning of a stop string) or hold several characters held back before.
+        index: its place in the output, from 0.
+        level: the name of the level that wrote it.
+        logprob: of the raw target, nats; ``None`` unless asked for.
+        sequence: which prompt of a batch it belongs to.
+        finish_reason: ``None`` until the sequence's last event: ``"stop"``, ``"length"`` or
+            ``"cancelled"``.
+    """
+
+    token_id: int
+    text: str
+    index: int
+    level: str
+    logprob: float | None = None
+    sequence: int = 0
+    finish_reason: str | None = None
+
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """One finished sequence. Times in seconds.
+
+    The counters of ``levels`` and ``target`` are the whole batch's, the same in each of its
+    results, and count drafts as verified: before a stop or a limit cut the output.
+
+    Attributes:
+        finish_reason: ``"stop"`` (end of text or a stop string), ``"length"``, ``"cancelled"``.
+        tokens_per_second: decoding only: tokens after the first over the time after the first.
+        batch_size: how many sequences ran together.
+        target_calls: forwards of the target this sequence took part in, without its prefill.
+        mean_acceptance_length: tokens after the first per target call, bonus included; what a
+            stop or a limit cut off does not count.
+        logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
+        levels: counters per level below the target, smallest first.
+        target: the same counters for the target.
+        control: under a controller: how often the plan changed, and rounds and tokens of each
+            plan (:mod:`hierspec.engine.control`); the whole batch's.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    seed: int
+    num_prompt_tokens: int
+    time_to_first_token: float
+    decode_seconds: float
+    target_calls: int
+    mean_acceptance_length: float
+    levels: tuple[dict[str, Any], ...]
+    target: dict[str, Any]
+    logprobs: tuple[float, ...] = ()
+    batch_size: int = 1
+    control: dict[str, Any] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def tokens_per_second(self) -> float:
+        after_first = self.num_tokens - 1
+        return after_first / self.decode_seconds if after_first > 0 < self.decode_seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``generate --json`` prints."""
+        out = {
+            "schema_version": SCHEMA_VERSION,
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "num_prompt_tokens": self.num_prompt_tokens,
+            "num_tokens": self.num_tokens,
+            "time_to_first_token": self.time_to_first_token,
+            "decode_seconds": self.decode_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "target_calls": self.target_calls,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "levels": list(self.levels),
+            "target": self.target,
+        }
+        if self.control is not None:
+            out["control"] = self.control
+        return {**out, "logprobs": list(self.logprobs)} if self.logprobs else out

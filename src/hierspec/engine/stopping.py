@@ -1,0 +1,169 @@
+"""When a generation ends, exact to the token: limits, end-of-text tokens, stop strings.
+
+Stop strings may begin and end in the middle of a token or of a draft. Text that may turn out to
+be the beginning of one is held back, so what was streamed is never taken back, and the token that
+completes one is the last token of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+from .detokenize import detokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """When to stop, and what of the end to keep.
+
+    Attributes:
+        eos_token_ids: a token of these ends the output (``"stop"``); it stays in the token ids
+            and is left out of the text.
+        stop: strings that end the output (``"stop"``).
+        max_new_tokens: output tokens at most (``"length"``).
+        max_length: prompt and output tokens at most (``"length"``).
+        ignore_eos: treat end-of-text tokens as any other.
+        include_stop_str: keep the stop string at the end of the text.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    eos_token_ids: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    ignore_eos: bool = False
+    include_stop_str: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            raise HierspecError(f"stop must be a tuple of strings; write stop=({self.stop!r},)")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise HierspecError(
+                    f"a stop string must be a text of at least one character: {text!r}"
+                )
+        for name in ("max_new_tokens", "max_length"):
+            limit = getattr(self, name)
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise HierspecError(f"{name} must be a whole number ≥ 1 or None, got {limit!r}")
+
+    def budget(self, prompt_length: int) -> int | None:
+        """Output tokens allowed after a prompt of this length; ``None``: no limit.
+
+        Raises:
+            ValueError: the prompt leaves no room within ``max_length``.
+        """
+        limits = [] if self.max_new_tokens is None else [self.max_new_tokens]
+        if self.max_length is not None:
+            if prompt_length >= self.max_length:
+                raise HierspecError(
+                    f"the prompt has {prompt_length} tokens and max_length is {self.max_length}; "
+                    "shorten the prompt, raise max_length, or use max_new_tokens"
+                )
+            limits.append(self.max_length - prompt_length)
+        return min(limits, default=None)
+
+
+class TextStream:
+    """The text of one output, fed token by token, up to the first condition that ends it.
+
+    Attributes:
+        num_tokens: fed so far, the last one included.
+        finish_reason: ``None``, then ``"stop"`` or ``"length"``.
+    """
+
+    __slots__ = ("_budget", "_held", "_parts", "_text", "conditions", "finish_reason", "num_tokens")
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        conditions: StopConditions | None = None,
+        prompt_ids: Sequence[int] = (),
+        prompt_length: int | None = None,
+    ) -> None:
+        """
+        Args:
+            tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
+            conditions: none of them ends the stream when ``None``.
+            prompt_ids: the text then continues the prompt's (:mod:`hierspec.engine.detokenize`).
+            prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
+        """
+        self.conditions = conditions or StopConditions()
+        if tokenizer is None and self.conditions.stop:
+            raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
+        length = len(prompt_ids) if prompt_length is None else prompt_length
+        self._budget = self.conditions.budget(length)
+        self._text = detokenizer(tokenizer, prompt_ids, self.conditions.skip_special_tokens)
+        self._held = ""  # decoded, but perhaps the beginning of a stop string
+        self._parts: list[str] = []
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Everything handed out so far."""
+        return "".join(self._parts)
+
+    def feed(self, token_id: int) -> tuple[str, str | None]:
+        """Take one token → (text that became final, why the output ends here or ``None``)."""
+        assert self.finish_reason is None, "the stream has ended"
+        self.num_tokens += 1
+        conditions = self.conditions
+        if token_id in conditions.eos_token_ids and not conditions.ignore_eos:
+            self.finish_reason = "stop"
+            return self._end(), "stop"
+        delta = self._release(self._text.add(token_id))
+        if self.finish_reason is None and self.num_tokens == self._budget:
+            self.finish_reason = "length"
+            delta += self._end()
+        return delta, self.finish_reason
+
+    def finish(self) -> str:
+        """Hand out what was held back, when something else ended the output."""
+        if self.finish_reason is not None:
+            return ""
+        self.finish_reason = "cancelled"
+        return self._end()
+
+    def _end(self) -> str:
+        """The end of the text; half a character at its end may complete a stop string."""
+        delta = self._release(self._text.flush())
+        rest, self._held = self._held, ""
+        self._parts.append(rest)
+        return delta + rest
+
+    def _release(self, new: str) -> str:
+        """Add ``new`` to what is held and hand out all that no stop string can claim."""
+        text = self._held + new
+        conditions = self.conditions
+        end = None
+        if new and conditions.stop:
+            # The first to begin; of those, the first to end.
+            found = [(at, len(s)) for s in conditions.stop if (at := text.find(s)) >= 0]
+            if found:
+                at, length = min(found)
+                end = at + length if conditions.include_stop_str else at
+        if end is not None:
+            self.finish_reason = "stop"
+            text, self._held = text[:end], ""
+        elif conditions.stop:
+            keep = len(text) - _claimed(text, conditions.stop)
+            text, self._held = text[:keep], text[keep:]
+        self._parts.append(text)
+        return text
+
+
+def _claimed(text: str, stop: tuple[str, ...]) -> int:
+    """Length of the longest end of ``text`` that is a proper beginning of a stop string."""
+    longest = 0
+    for s in stop:
+        for size in range(min(len(s) - 1, len(text)), longest, -1):
+            if text.endswith(s[:size]):
+                longest = size
+                break
+    return longest

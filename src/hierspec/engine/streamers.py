@@ -1,0 +1,67 @@
+"""Token events for transformers' streamers (``TextStreamer``, ``TextIteratorStreamer``, …).
+
+A streamer expects the prompt first (``skip_prompt=True`` drops exactly that), then every token as
+a tensor, then ``end()``, also when generation fails: the thread that reads it waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+
+from .results import TokenEvent
+
+
+class StreamerAdapter:
+    """Feeds one sequence's events to anything with ``put(tensor)`` and ``end()``.
+
+    Args:
+        streamer: of transformers.
+        prompt_ids: put first, as ``generate`` does; may be empty for a streamer that is not told
+            to skip the prompt.
+    """
+
+    def __init__(self, streamer: Any, prompt_ids: Sequence[int] = ()) -> None:
+        for method in ("put", "end"):
+            if not callable(getattr(streamer, method, None)):
+                raise HierspecError(
+                    f"a streamer needs put(token_ids) and end(); {type(streamer).__name__} has no "
+                    f"{method}(): pass one of transformers' streamers"
+                )
+        self.streamer = streamer
+        self._ended = False
+        if len(prompt_ids):
+            streamer.put(torch.tensor([list(prompt_ids)]))
+
+    def put(self, event: TokenEvent) -> None:
+        """Hand on one token.
+
+        Raises:
+            ValueError: an event of a batch's second or later sequence.
+        """
+        if event.sequence != 0:
+            raise HierspecError("a streamer takes one sequence: stream prompts one at a time")
+        self.streamer.put(torch.tensor([event.token_id]))
+
+    def end(self) -> None:
+        """Flush; safe to call twice."""
+        if not self._ended:
+            self._ended = True
+            self.streamer.end()
+
+
+def streamed(
+    events: Iterable[TokenEvent], streamer: Any, prompt_ids: Sequence[int] = ()
+) -> Iterator[TokenEvent]:
+    """The same events, each handed to ``streamer`` on the way; it ends whatever happens."""
+    adapter = StreamerAdapter(streamer, prompt_ids)
+    try:
+        for event in events:
+            adapter.put(event)
+            yield event
+    finally:
+        adapter.end()

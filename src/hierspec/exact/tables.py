@@ -1,0 +1,124 @@
+"""Interned laws: what proposals of the exact interpreter are made of.
+
+A proposal's laws are ids into one store, so outcomes are merged by comparing integers.
+
+The models of a hierarchy as the exact interpreter asks them: rows by id, tokens with rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hierspec.core.nodes import Node
+from hierspec.core.proposals import Proposal
+
+
+class Rows:
+    """Interned laws: equal rows have one id, so that outcomes compare by integers."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.rows: list[np.ndarray] = []
+        self.entropies: list[float] = []
+        self._ids: dict[bytes, int] = {}
+        self._matrix = np.zeros((0, vocab_size))
+
+    def intern(self, row: np.ndarray) -> int:
+        """The id of a law [V] float64."""
+        key = row.tobytes()
+        if key not in self._ids:
+            self._ids[key] = len(self.rows)
+            self.rows.append(row)
+            mass = row[row > 0.0]
+            self.entropies.append(float(-(mass * np.log(mass)).sum()))
+        return self._ids[key]
+
+    def matrix(self) -> np.ndarray:
+        """All rows, [number of ids, V]."""
+        if len(self._matrix) < len(self.rows):
+            self._matrix = np.stack(self.rows)
+        return self._matrix
+
+
+@dataclass(frozen=True, slots=True)
+class TableDistributions:
+    """Rows of a proposal, by id."""
+
+    store: Rows
+    ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return self.store.vocab_size
+
+    @staticmethod
+    def merged(parts: Iterable[TableDistributions]) -> TableDistributions:
+        parts = list(parts)
+        return TableDistributions(parts[0].store, tuple(i for part in parts for i in part.ids))
+
+    def rows(self, start: int, stop: int) -> TableDistributions:
+        return TableDistributions(self.store, self.ids[start:stop])
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        return torch.from_numpy(self.store.matrix()[list(self.ids)])
+
+    def prob(self, row: int, token: int) -> float:
+        return float(self.store.rows[self.ids[row]][token])
+
+
+def row_of(model: Any, context: tuple[int, ...]) -> np.ndarray:
+    """A model's law [V], rid of what rounding its table left."""
+    return normalised(np.ascontiguousarray(model.law(context), dtype=np.float64))
+
+
+def normalised(rows: np.ndarray) -> np.ndarray:
+    """Rows [..., V] scaled to sum to 1."""
+    return rows / rows.sum(-1, keepdims=True)
+
+
+class Models:
+    """Asks every model once for what may follow a context.
+
+    Attributes:
+        rows: the store that ids are of.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._laws: dict[tuple[Any, tuple[int, ...]], int] = {}
+
+    def law(self, node: Node, context: tuple[int, ...]) -> int:
+        """The id of the row of ``node``'s model after ``context``."""
+        model: Any = node.model  # type: ignore[union-attr]
+        context = context[max(len(context) - model.order, 0) :]
+        key = (model, context)
+        if key not in self._laws:
+            self._laws[key] = self.rows.intern(row_of(model, context))
+        return self._laws[key]
+
+    def tokens(
+        self, node: Node, tokens: tuple[int, ...], ids: tuple[int, ...], own: tuple[int, ...]
+    ) -> Proposal:
+        """Tokens of ``node`` with laws ``ids``; ``own`` are its model's rows, for its window.
+
+        Who wrote a token first does not bear on any law, so origins are left equal to owners.
+        """
+        whose = (node.index,) * len(tokens)
+        match node.window.signal:  # type: ignore[union-attr]
+            case None:
+                signals = (math.nan,) * len(tokens)
+            case "entropy":
+                signals = tuple(self.rows.entropies[i] for i in own)
+            case "confidence":
+                rows = self.rows.rows
+                signals = tuple(float(rows[i][x]) for i, x in zip(own, tokens, strict=True))
+        return Proposal(tokens, TableDistributions(self.rows, ids), whose, whose, signals)  # type: ignore[arg-type]

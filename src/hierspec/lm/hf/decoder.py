@@ -1,0 +1,287 @@
+"""Any transformers decoder, through its own layer modules and our loop over them.
+
+The model's own forward runs all layers with one cache length; segments need a range of layers
+with lengths of their own. So the loop, the cache, the masks, the positions and the final head are
+ours, and the layers, norms and embeddings are the library's. What is driven is found by structure
+(``_parts``) and, since structure can deceive, checked once against the model's own forward.
+
+A loaded model is never written to: where a layer must run otherwise than its owner has set it up,
+a stand-in with the same weights does (:mod:`hierspec.lm.hf.attention`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+
+from .attention import PackedAttention, attention_paths, detached, evaluating
+from .cache import ManySpans, OneSpan, Storage
+from .support import check_supported, layer_kinds
+
+
+class HFBackend:
+    """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
+
+    Args:
+        model: the loaded model. It is left as it is, and its owner may run it meanwhile; in
+            training mode it is run as if in eval mode, a little more slowly.
+        name: for messages; defaults to the model's own.
+
+    Raises:
+        ValueError: the model is recurrent, encoder-decoder, or of a shape this loop cannot drive.
+    """
+
+    def __init__(self, model: Any, name: str | None = None) -> None:
+        check_supported(model)
+        self.model: Any = model  # for callers; what is run are its parts
+        config = model.config.get_text_config(decoder=True)
+        self.config = config
+        self.name: str = name or model.config.name_or_path or config.model_type
+        parts = _parts(model)
+        self.embedding, self.modules = parts["embedding"], parts["layers"]
+        self.norm, self.lm_head = parts["norm"], parts["head"]
+        self.rotary, self.learned = parts["rotary"], parts["positions"]
+        self.rotary_adapts = _adapts(self.rotary)
+        if self.rotary_adapts:
+            self.rotary = detached(self.rotary)
+        self.project_in, self.project_out = parts["project_in"], parts["project_out"]
+        self.num_layers = len(self.modules)
+        self.hidden_size = config.hidden_size
+        self.vocab_size = self.lm_head.weight.shape[0]
+        self.max_length = config.max_position_embeddings
+        self.device, self.dtype = self.embedding.weight.device, self.embedding.weight.dtype
+        self.kinds = layer_kinds(config, self.num_layers)
+        self.window = getattr(config, "sliding_window", None)
+        self.attention = config._attn_implementation or "eager"
+        if self.attention not in ("sdpa", "eager"):
+            raise HierspecError(
+                f"{self.name} uses the attention {self.attention!r}, which takes no masks of our "
+                "own; load it with attn_implementation='sdpa' or 'eager'"
+            )
+        self.fast_path = f"transformers layers, {self.attention} attention"
+        self.scale = getattr(config, "logit_scale", None)  # Cohere
+        self.divisor = getattr(config, "logits_scaling", None)  # Granite
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        self.multiplier = getattr(config, "embedding_multiplier", None)
+        self.rotary_by_type = self.rotary is not None and (
+            "layer_type" in inspect.signature(self.rotary.forward).parameters
+        )
+        arguments = inspect.signature(self.modules[0].forward).parameters
+        self.takes_rotary = "position_embeddings" in arguments
+        # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
+        self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
+        self.attentions = [attention_paths(layer) for layer in self.modules]
+        self.packs = bool(getattr(model, "_supports_attention_backend", False))
+        self.packs = self.packs and all(self.attentions)
+        try:
+            self._check_against(model, parts["rotary"])
+        except (TypeError, AttributeError, IndexError, KeyError) as error:
+            raise HierspecError(
+                f"{self.name} ({config.model_type}) cannot be driven layer by layer "
+                f"({type(error).__name__}: {error}). This architecture is not supported yet"
+            ) from error
+
+    def new_cache(self, capacity: int) -> Storage:
+        return Storage(self.num_layers, capacity)
+
+    def grow(self, cache: Storage, capacity: int) -> Storage:
+        return cache.grown(capacity)
+
+    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+        h = self.embedding(ids)
+        if self.multiplier is not None:
+            h = h * self.multiplier
+        if self.project_in is not None:
+            h = self.project_in(h)
+        if self.learned is not None:
+            # Not through forward: OPT's takes a mask, and only adds its offset to the positions.
+            offset = getattr(self.learned, "offset", 0)
+            h = h + nn.functional.embedding(self._positions(spans) + offset, self.learned.weight)
+        return h
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        if len(spans) == 1 or self.packs:
+            return self._layers(h, lo, hi, spans)
+        sizes = [span.n for span in spans]
+        parts = zip(h.split(sizes), spans, strict=True)
+        return torch.cat([self._layers(part, lo, hi, [span]) for part, span in parts])
+
+    def _layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        positions = self._positions(spans)[None]
+        h = h[None]
+        rotary = self._rotary(h, spans, lo, hi)
+        kinds = set(self.kinds[lo:hi])
+        if len(spans) == 1:
+            cache: OneSpan | ManySpans = OneSpan(spans[0])
+            masks: dict[str, Any] = {kind: self._mask(spans[0], kind) for kind in kinds}
+            return self._run(h, lo, hi, cache, masks, rotary, positions)[0]
+        cache = ManySpans(spans)
+        masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
+        packed = PackedAttention(self.attention, cache, masks, self.kinds)
+        return self._run(h, lo, hi, cache, {}, rotary, positions, packed)[0]
+
+    def _run(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        cache: Any,
+        masks: dict[str, Any],
+        rotary: dict[str, Any],
+        positions: torch.Tensor,
+        packed: PackedAttention | None = None,
+    ) -> torch.Tensor:
+        for i in range(lo, hi):
+            kind = self.kinds[i]
+            layer = self.modules[i]
+            if layer.training:
+                layer = evaluating(layer)
+            if packed is not None:
+                layer = packed.layer(layer, self.attentions[i])
+            extra: dict[str, Any] = {self.cache_argument: cache}
+            if self.takes_rotary:
+                extra["position_embeddings"] = rotary[kind]
+            out = layer(
+                h,
+                attention_mask=masks.get(kind),
+                position_ids=positions,
+                use_cache=True,
+                **extra,
+            )
+            h = out[0] if isinstance(out, tuple) else out
+        return h
+
+    def head(
+        self, h: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        if self.norm is not None:
+            h = self.norm(h)
+        if self.project_out is not None:
+            h = self.project_out(h)
+        logits = (unembed or self.lm_head)(h)
+        if self.scale is not None:
+            logits = logits * self.scale
+        if self.divisor is not None:
+            logits = logits / self.divisor
+        if self.cap is not None:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _positions(self, spans: Sequence[Span]) -> torch.Tensor:
+        parts = [torch.arange(s.start, s.start + s.n, device=self.device) for s in spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _rotary(self, h: torch.Tensor, spans: Sequence[Span], lo: int, hi: int) -> dict[str, Any]:
+        kinds = set(self.kinds[lo:hi])
+        if self.rotary is None or not self.takes_rotary:
+            return dict.fromkeys(kinds)
+        if self.rotary_by_type:
+            return {kind: self._rotation(h, spans, kind) for kind in kinds}
+        return dict.fromkeys(kinds, self._rotation(h, spans))
+
+    def _rotation(self, h: torch.Tensor, spans: Sequence[Span], *kind: str) -> Any:
+        """Cosines and sines [1, N, d] of all spans."""
+        if not self.rotary_adapts:
+            return self.rotary(h, self._positions(spans)[None], *kind)
+        # Frequencies that follow the length of a text: each by its own, not by its neighbours'.
+        each = [detached(self.rotary)(h, self._positions([s])[None], *kind) for s in spans]
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
+
+    def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
+        """[1, 1, n, start + n]; None where the attention needs none, as the library does it."""
+        _, start, n = span
+        window = self.window if kind == "sliding_attention" else None
+        end = start + n
+        unlimited = window is None or end <= window
+        # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
+        if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):
+            return None
+        rows = torch.arange(start, end, device=self.device)[:, None]
+        columns = torch.arange(end, device=self.device)[None, :]
+        seen = columns <= rows
+        if window is not None:
+            seen &= columns > rows - window
+        seen = seen[None, None]
+        if self.attention == "sdpa":
+            return seen
+        blocked = torch.finfo(self.dtype).min
+        return torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(
+            ~seen, blocked
+        )
+
+    def _check_against(self, model: Any, rotary: Any) -> None:
+        """A few tokens through both loops: structure may look familiar and still mean otherwise.
+
+        Ours takes them in two bites, the second beside another sequence, so that a cache that is
+        not consulted or a mask that is ignored shows.
+        """
+        n = min(8, self.max_length)
+        ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
+        one, two = self.new_cache(n), self.new_cache(n)
+        bites = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
+        memo = {id(rotary): detached(rotary)} if self.rotary_adapts else {}
+        whole = evaluating(model, memo)
+        with torch.inference_mode():
+            theirs = whole(input_ids=ids[None], use_cache=False).logits[0].double()
+            rows = []
+            for spans in bites:
+                packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
+                h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
+                rows.append(self.head(h).double())
+        if not bool((theirs < torch.inf).all()):  # NaN compares as false
+            raise HierspecError(
+                f"{self.name} itself produces NaN or infinite scores: its weights are damaged, or "
+                f"{str(self.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
+            )
+        worst = (torch.cat(rows) - theirs.repeat(2, 1)).abs().max().item()
+        scale = max(1.0, theirs.abs().max().item())
+        tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05
+        if not worst <= tolerance * scale:
+            raise HierspecError(
+                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer: its "
+                f"scores differ by {worst:.3g} from the model's own forward. This architecture "
+                "is not supported yet; please report it"
+            )
+
+
+def _adapts(rotary: Any) -> bool:
+    """Whether the frequencies of a rotary embedding follow the longest text of a call.
+
+    The library then writes them to the module, in the middle of its forward.
+    """
+    kinds = getattr(rotary, "rope_type", None) or ()
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds)
+
+
+def _parts(model: Any) -> dict[str, Any]:
+    """The pieces of a decoder, by the names the library's families give them."""
+    decoder = model.get_decoder()
+
+    def first(*names: str) -> Any:
+        return next((m for n in names if (m := getattr(decoder, n, None)) is not None), None)
+
+    parts = {
+        "embedding": model.get_input_embeddings(),
+        "layers": first("layers", "h", "blocks"),
+        "head": model.get_output_embeddings(),
+        "norm": first("norm", "ln_f", "final_layer_norm", "final_layernorm"),
+        "rotary": first("rotary_emb"),
+        "positions": first("wpe", "embed_positions"),
+        "project_in": first("project_in"),
+        "project_out": first("project_out"),
+    }
+    for part in ("embedding", "layers", "head"):
+        if parts[part] is None:
+            raise HierspecError(
+                f"{type(model).__name__} cannot be driven layer by layer: found no {part}; this "
+                "architecture is not supported yet"
+            )
+    return parts

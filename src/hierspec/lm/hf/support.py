@@ -1,0 +1,67 @@
+"""Which transformers models can be driven with a cache that rewinds; the others, refused by name.
+
+Speculation takes tokens back. Keys and values of a position can be overwritten; a recurrent state
+that has absorbed a token cannot give it up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+_RECURRENT = (
+    "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
+    "choose an attention-only model"
+)
+_REWINDABLE = ("full_attention", "sliding_attention")
+
+
+def check_supported(model: Any) -> None:
+    """Raise ValueError, in one line, unless the model is a decoder whose cache can rewind."""
+    name = type(model).__name__
+    check_config(name, model.config)
+    if getattr(model, "_is_stateful", False):
+        raise HierspecError(_RECURRENT.format(name=name))
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        raise HierspecError(f"{name} has no language-model head; load it with AutoModelForCausalLM")
+
+
+def check_config(name: str, config: Any) -> None:
+    """The same as far as a config tells, before any weight is read."""
+    name = f"{name} ({config.model_type})"
+    if getattr(config, "is_encoder_decoder", False):
+        raise HierspecError(
+            f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
+        )
+    if _is_recurrent(config):
+        raise HierspecError(_RECURRENT.format(name=name))
+    text = config.get_text_config(decoder=True)
+    odd = sorted(set(getattr(text, "layer_types", None) or ()) - set(_REWINDABLE))
+    if odd:
+        raise HierspecError(
+            f"{name} has layers of type {', '.join(odd)}, whose cache cannot be rewound after a "
+            f"rejected draft; supported are {' and '.join(_REWINDABLE)}"
+        )
+    if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
+        raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
+    if getattr(text, "max_position_embeddings", None) is None:
+        raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+
+
+def _is_recurrent(config: Any) -> bool:
+    """As the library marks the class that the config belongs to."""
+    from transformers import AutoModelForCausalLM
+
+    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    kinds = kind if isinstance(kind, tuple | list) else (kind,)
+    return any(getattr(k, "_is_stateful", False) for k in kinds)
+
+
+def layer_kinds(config: Any, num_layers: int) -> tuple[str, ...]:
+    """The attention of every layer, as transformers itself infers it from a config."""
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        return tuple(types[:num_layers])
+    sliding = getattr(config, "sliding_window", None) is not None
+    return (("sliding_attention" if sliding else "full_attention"),) * num_layers

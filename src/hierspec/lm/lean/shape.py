@@ -1,0 +1,97 @@
+"""Which models the lean forward can run, and the numbers it needs of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.hf.support import layer_kinds
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Llama-shaped model: H query heads, H_kv key/value heads of D dimensions, V tokens.
+
+    ``windows`` holds, for every layer, how many positions it sees back (itself included), or None.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eps: float
+    max_length: int
+    head_norms: bool
+    windows: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, config: Any) -> Shape:
+        """Read a transformers config. ValueError says why it is not a shape we run."""
+        if why := unsupported(config):
+            raise HierspecError(f"the lean backend cannot run this model: {why}; use backend='hf'")
+        heads, layers = config.num_attention_heads, config.num_hidden_layers
+        window = getattr(config, "sliding_window", None)
+        return cls(
+            num_layers=layers,
+            hidden_size=config.hidden_size,
+            num_heads=heads,
+            num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            eps=config.rms_norm_eps,
+            max_length=config.max_position_embeddings,
+            head_norms=config.model_type == "qwen3",
+            windows=tuple(
+                window if kind == "sliding_attention" else None
+                for kind in layer_kinds(config, layers)
+            ),
+        )
+
+
+def unsupported(config: Any) -> str | None:
+    """Why the lean forward cannot run a model with this config; None if it can."""
+    family = getattr(config, "model_type", None)
+    if family not in FAMILIES:
+        return f"its architecture is {family}, not one of {', '.join(FAMILIES)}"
+    if getattr(config, "quantization_config", None) is not None:
+        return "its weights are quantized"
+    if config.hidden_act not in ("silu", "swish"):
+        return f"its activation is {config.hidden_act}, not silu"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in _ROPE_TYPES:
+        return f"its rope type is {rope.get('rope_type')}, not one of {', '.join(_ROPE_TYPES)}"
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return "it rotates only part of each head"
+    odd = set(layer_kinds(config, config.num_hidden_layers)) - {
+        "full_attention",
+        "sliding_attention",
+    }
+    if odd:
+        return f"it has layers of type {', '.join(sorted(odd))}"
+    return None
+
+
+def rotations(config: Any, length: int) -> torch.Tensor:
+    """cos + i·sin of every position and frequency, complex64 [length, D / 2].
+
+    In float32 from float32 frequencies, as transformers does for every dtype. A scaling of
+    attention (yarn) is part of it.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kind = config.rope_parameters["rope_type"]
+    if kind == "default":
+        heads = config.num_attention_heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
+        frequencies, scale = 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
+    else:
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    angles = torch.arange(length).float()[:, None] * frequencies.float()
+    return torch.complex(angles.cos() * scale, angles.sin() * scale)

@@ -1,0 +1,336 @@
+"""What a trunk knows of each sequence, of a call in progress, and of the work it has done.
+
+One transformer, several exits: each (token, segment) is computed once.
+
+The layers are cut at the exits into *segments*. A sequence has one slot, whichever exits look at
+it. In it every segment keeps its own absolute length (how many leading tokens have been through
+it) and the hidden states at its upper edge, so an exit runs only the segments below it and only
+for tokens they have not seen, and rows asked again cost one head. A rewind lowers lengths; no
+cache is cropped. A plain model is a trunk with one exit.
+
+Invariants, at any time an exception may strike (out of memory, Ctrl-C):
+``lengths[0] ≥ lengths[1] ≥ …``, ``lengths[0] ≤ len(slot.held)``, and a length is raised only
+after its segment has finished. Hence an interrupted call costs recomputation, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend, Span
+from hierspec.lm.base import Drafted, Query, Slot
+from hierspec.sampling.sampler import Sampler
+from hierspec.utils.graphs import Graphs
+
+from . import drafting as ahead
+
+
+@dataclass(slots=True)
+class Counters:
+    """Work done since the trunk was made, per segment: passes over the weights, and tokens."""
+
+    sizes: tuple[int, ...]
+    calls: list[int] = field(init=False)
+    tokens: list[int] = field(init=False)
+    head_rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.calls = [0] * len(self.sizes)
+        self.tokens = [0] * len(self.sizes)
+
+    @property
+    def layer_calls(self) -> list[int]:
+        """Calls of every layer, lowest first."""
+        return [c for c, size in zip(self.calls, self.sizes, strict=True) for _ in range(size)]
+
+    @property
+    def layer_tokens(self) -> list[int]:
+        """Tokens that went through every layer, lowest first."""
+        return [t for t, size in zip(self.tokens, self.sizes, strict=True) for _ in range(size)]
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class State:
+    """A slot's cache. ``edges[s]`` [capacity, d] is the output of segment s, by position.
+
+    ``row``: which row of the memory it is, where sequences share one
+    (:mod:`hierspec.lm.trunk.fixed`).
+    """
+
+    cache: Any
+    capacity: int
+    lengths: list[int]
+    edges: list[torch.Tensor]
+    row: int = 0
+
+
+class Work(NamedTuple):
+    """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``."""
+
+    state: State
+    held: list[int]
+    first: int
+    end: int
+
+
+# Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
+# long as several tokens.
+_FIRST_CAPACITY, _FIRST_CAPACITY_ON_CPU = 256, 1024
+Head = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
+
+
+class Trunk:
+    """Segments of one backend, shared by the language models of its exits.
+
+    Args:
+        backend: the transformer.
+        exits: layer counts at which scores can be asked; the last layer is always among them.
+        chunk: at most this many tokens go through the layers at once, so that a long prompt needs
+            little memory beyond its cache.
+    """
+
+    def __init__(self, backend: Backend, exits: Sequence[int] = (), *, chunk: int = 512) -> None:
+        last = backend.num_layers
+        self.exits = tuple(sorted({*exits, last}))
+        if self.exits[0] < 1 or self.exits[-1] > last:
+            raise HierspecError(
+                f"exit layers must lie between 1 and {last} for {backend.name}, "
+                f"which has {last} layers; got {sorted(exits)}"
+            )
+        if chunk < 1:
+            raise HierspecError(f"chunk must be at least 1, got {chunk}")
+        self.backend = backend
+        self.graphs: Graphs | None = None
+        self.chunk = chunk
+        self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
+        self.counters = Counters(tuple(hi - lo for lo, hi in self.bounds))
+
+    def view(self, exit_layer: int | None = None, head: Head | None = None) -> ExitModel:
+        """The language model that ends after ``exit_layer`` layers (default: all of them).
+
+        ``head`` stands in for the model's final norm and head (:mod:`hierspec.heads`). Views of
+        one exit with different heads share its hidden states.
+        """
+        layer = self.backend.num_layers if exit_layer is None else exit_layer
+        if layer not in self.exits:
+            raise HierspecError(
+                f"no exit after layer {layer}; this trunk has exits after {self.exits}: "
+                f"name it when the trunk is made, Trunk(backend, exits=[{layer}])"
+            )
+        return ExitModel(self, self.exits.index(layer), head)
+
+    def open(self) -> Slot:
+        """A fresh slot, for all views together. Memory is taken at the first tokens."""
+        return Slot()
+
+    def close(self, slot: Slot) -> None:
+        """Free a slot's cache; the slot may be used again, as an empty one."""
+        slot.state = None
+        slot.held, slot.agreed = [], 0
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Forget all tokens past the first ``length``, and that any of those were committed."""
+        if slot.state is not None:
+            slot.state.lengths = [min(n, length) for n in slot.state.lengths]
+        del slot.held[length:]
+        slot.agreed = min(slot.agreed, length)
+
+    def score(self, queries: Sequence[Query], index: int, head: Head | None = None) -> torch.Tensor:
+        """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
+        with torch.inference_mode():
+            work = [self._prepare(query) for query in queries]
+            while goals := self._goals(work, index):
+                for segment in range(index + 1):
+                    self._advance(work, goals, segment)
+            rows = [w.state.edges[index][w.first : w.end] for w in work]
+            h = rows[0] if len(rows) == 1 else torch.cat(rows)
+            self.counters.head_rows += len(h)
+        # Outside inference mode, so that callers may write into the scores they get.
+        with torch.no_grad():
+            return (head or self.backend.head)(h)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        sampler: Sampler,
+        uniforms: Sequence[Sequence[float]],
+        index: int,
+        head: Head | None = None,
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`, at exit ``self.exits[index]``."""
+        return ahead.draft(self, queries, counts, sampler, uniforms, index, head)
+
+    def _prepare(self, query: Query) -> Work:
+        """Forget what the context contradicts, note the tokens to come, make room for them."""
+        slot, context = query.slot, query.context
+        end = len(context)
+        self._check(query, end)
+        state = self.make_room(slot, end)
+        agreed = slot.overlap(context, end)
+        if agreed < end:
+            # Lengths first: held tokens that no segment has seen do no harm, the reverse would.
+            lengths = state.lengths
+            for segment, length in enumerate(lengths):
+                if length > agreed:
+                    lengths[segment] = agreed
+            slot.held[agreed:] = context.tokens(agreed)
+        return Work(state, slot.held, query.start - 1, end)
+
+    def _check(self, query: Query, end: int) -> None:
+        if end > self.backend.max_length:
+            raise HierspecError(
+                f"{end} tokens exceed the longest context of {self.backend.name}, "
+                f"{self.backend.max_length}: shorten the prompt or lower max_new_tokens"
+            )
+        if not 1 <= query.start <= end:
+            raise HierspecError(
+                f"{self.backend.name} needs at least one token to condition on: start must lie "
+                f"between 1 and {end}, got {query.start}"
+            )
+
+    def make_room(self, slot: Slot, end: int) -> State:
+        """The slot's state, with room for ``end`` tokens. Doubling keeps the copies linear."""
+        state, backend = slot.state, self.backend
+        if state is not None and end <= state.capacity:
+            return state
+        on_cpu = torch.device(backend.device).type == "cpu"
+        first = _FIRST_CAPACITY_ON_CPU if on_cpu else _FIRST_CAPACITY
+        capacity = max(first, 1 << (end - 1).bit_length())
+        capacity = min(capacity, max(backend.max_length, end))
+        shape = (capacity, backend.hidden_size)
+        edges = [torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits]
+        if state is None:
+            slot.held, slot.agreed = [], 0
+            state = State(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)
+        else:
+            cache = backend.grow(state.cache, capacity)
+            for old, new in zip(state.edges, edges, strict=True):
+                new[: state.capacity] = old
+            state = State(cache, capacity, state.lengths, edges)
+        slot.state = state
+        return state
+
+    def _goals(self, work: list[Work], index: int) -> list[int]:
+        """How far each query gets in the next pass of at most ``chunk`` tokens; [] when done."""
+        budget = self.chunk
+        goals, missing = [], False
+        for w in work:
+            # The topmost segment is never ahead of those below.
+            length = w.state.lengths[index]
+            step = min(max(w.end - length, 0), budget)
+            budget -= step
+            goals.append(length + step)
+            missing = missing or step > 0
+        return goals if missing else []
+
+    def _advance(self, work: list[Work], goals: list[int], segment: int) -> None:
+        """Take every query's tokens up to its goal through one segment."""
+        busy = [
+            (w, Span(w.state.cache, w.state.lengths[segment], goal - w.state.lengths[segment]))
+            for w, goal in zip(work, goals, strict=True)
+            if goal > w.state.lengths[segment]
+        ]
+        if not busy:
+            return
+        spans = [span for _, span in busy]
+        if segment == 0:
+            ids = [token for w, s in busy for token in w.held[s.start : s.start + s.n]]
+            h = self.embed(ids, spans)
+        else:
+            parts = [w.state.edges[segment - 1][s.start : s.start + s.n] for w, s in busy]
+            h = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.pass_through(h, segment, [w.state for w, _ in busy], spans)
+
+    def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+        """Token ids at the positions of ``spans`` → input of the first segment, [N, d]."""
+        known = torch.tensor(self.known(ids), device=self.backend.device)
+        return self.backend.embed(known, spans)
+
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """The ids as the backend can embed them.
+
+        A draft model whose embedding is padded less has no row for the last ids. Any row will do:
+        it can only cost acceptance, and the target's own ids always have theirs.
+        """
+        size = self.backend.vocab_size
+        return [i if i < size else 0 for i in ids]
+
+    def pass_through(
+        self, h: torch.Tensor, segment: int, states: Sequence[State], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """Run a segment on h [N, d] of ``spans`` → [N, d], noted in their states."""
+        h = self.backend.layers(h, *self.bounds[segment], spans)
+        row = 0
+        for state, (_, start, n) in zip(states, spans, strict=True):
+            state.edges[segment][start : start + n] = h[row : row + n]
+            row += n
+        for state, (_, start, n) in zip(states, spans, strict=True):
+            state.lengths[segment] = start + n
+        self.counters.calls[segment] += 1
+        self.counters.tokens[segment] += row
+        return h
+
+
+class ExitModel:
+    """The language model made of a trunk's layers up to one exit, final norm and head.
+
+    Args:
+        head: in place of the model's own final norm and head.
+
+    Attributes:
+        cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
+        exit_layer: how many layers it runs.
+    """
+
+    def __init__(self, trunk: Trunk, index: int, head: Head | None = None) -> None:
+        backend = trunk.backend
+        self.trunk = trunk
+        self.index = index
+        self.head = head
+        self.exit_layer = trunk.exits[index]
+        whole = self.exit_layer == backend.num_layers
+        self.name = backend.name if whole else f"{backend.name}@{self.exit_layer}"
+        self.vocab_size = backend.vocab_size
+        self.max_length = backend.max_length
+        self.device = backend.device
+
+    @property
+    def cache_owner(self) -> Trunk:
+        return self.trunk
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """Where decisions about its rows may be recorded, on a device that records."""
+        return self.trunk.graphs
+
+    def open(self) -> Slot:
+        """A fresh slot; any view of the same trunk may use it."""
+        return self.trunk.open()
+
+    def close(self, slot: Slot) -> None:
+        self.trunk.close(slot)
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        return self.trunk.score(queries, self.index, self.head)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        sampler: Sampler,
+        uniforms: Sequence[Sequence[float]],
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.Drafter.draft`."""
+        return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
+
+    def __repr__(self) -> str:
+        return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"

@@ -1,0 +1,259 @@
+"""The planner at work while text is written: budgets and levels follow what this text shows.
+
+Three things decide, all from rounds that are over [MATH §4; :mod:`hierspec.engine.control`]:
+
+- a *belief* about acceptance on this text prices every plan with the latency model;
+- *hysteresis*: a plan is left for one that is better by a margin;
+- an *account* from which rounds pay what they cost beyond plain decoding, and into which they pay
+  what they save. A round is risked only if the account could pay for it, and half as much again,
+  were all of its drafts rejected. So, as the estimates price calls, a text never costs more than
+  plain decoding of it, plus ``stake`` tokens, plus the fraction ``risk``: whatever the drafts do.
+  Savings are kept up to a limit only, which bounds the loss from any point of the text on. The
+  account also makes the first rounds cautious, and lets them grow as soon as they pay.
+
+When nothing pays, the target decodes plainly and tries a short draft after 16, 32, 64, 64, …
+tokens.
+No clock is read: the same seed gives the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hierspec.core.nodes import Verify
+from hierspec.core.windows import Counts
+from hierspec.engine.control import RoundReport, levels_below, plan_of
+from hierspec.errors import HierspecError
+from hierspec.planner.estimates import Chain, Estimates
+
+from .belief import Belief, Evidence, default_catch_up, predicted, spent_ms, worst_ms
+from .candidates import offers
+from .prices import PriceList
+
+_PROMPT = 0.02  # of the plain time of the text to come: so much of reading the prompt is free
+_SPARE = 1.5  # so that one bad round leaves enough for a shorter one
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineState:
+    """All that the controller remembers. Tokens are means over the batch.
+
+    Attributes:
+        plan: in force, as an index of the plans; 0 is plain decoding.
+        trial: a plan tried for one round in a plain phase.
+        evidence: tests of each pair of levels on this text.
+        account: ms that may still be lost.
+        done: tokens emitted, and ``left``: still wanted.
+        unread: per level, tokens it has yet to read, those of the prompt included.
+        quiet: tokens since the last draft was tried, and ``wait``: tokens until the next trial.
+        trials: made so far; they take turns.
+    """
+
+    plan: int
+    trial: int | None
+    evidence: tuple[Evidence, ...]
+    account: float
+    done: float
+    left: float
+    unread: tuple[float, ...]
+    quiet: float
+    wait: float
+    trials: int
+
+
+class OnlineController:
+    """Chooses among plans over the levels of one hierarchy; safe to share between threads.
+
+    Args:
+        root: the loaded hierarchy, a plain chain of levels.
+        estimates: expected acceptance and costs, of all models in ``chain`` at least.
+        chain: which model of ``estimates`` each level is, smallest first, the target last; its
+            budgets are among those tried.
+        belief: how fast this text outweighs the estimates.
+        margin: gain, as a fraction, for which a plan is left. Plain decoding needs none.
+        stake: plain tokens' time that may be lost for good.
+        risk: fraction of plain time that may be lost beside.
+        catch_up_ms: per level below the target, what reading one token costs that was emitted
+            without it; ``None``: from the estimates.
+        first_wait: plain tokens before the first trial; each failed one doubles it, up to
+            ``longest_wait``.
+
+    Raises:
+        ValueError: the hierarchy is not a chain, or not that of ``chain``.
+    """
+
+    def __init__(
+        self,
+        root: Verify,
+        estimates: Estimates,
+        chain: Chain,
+        *,
+        belief: Belief | None = None,
+        margin: float = 0.03,
+        stake: float = 2.0,
+        risk: float = 0.01,
+        catch_up_ms: Sequence[float] | None = None,
+        first_wait: int = 16,
+        longest_wait: int = 64,
+    ) -> None:
+        nodes = levels_below(root)
+        if chain.order != "chain" or chain.tail or len(chain.levels) != len(nodes) + 1:
+            raise HierspecError(
+                f"the hierarchy has {len(nodes)} levels below the target and the chain "
+                f"{len(chain.levels) - 1}: give one model of the estimates for each level, and a "
+                "plain chain without a tail"
+            )
+        if chain.levels[-1] != estimates.target:
+            raise HierspecError("the chain must end with the estimates' target, their last model")
+        # Kinds of text are the estimates' way to allow for differences; here one text is looked at.
+        estimates = replace(estimates, classes=())
+        self.estimates, self.models = estimates, chain.levels
+        self.belief = belief or Belief()
+        self.margin, self.stake, self.risk = margin, stake, risk
+        self.first_wait, self.longest_wait = first_wait, longest_wait
+        self.indices = tuple(node.index for node in nodes)
+        self.pairs = tuple(
+            (i, k)
+            for n, i in enumerate(self.models)
+            for k in self.models[n + 1 :]
+            if estimates.can_draft(i, k)
+        )
+        self.root = plan_of(root, [node.budget for node in nodes])
+        found = offers(root, estimates, chain)
+        self.budgets = tuple(one.budgets for one in found)
+        self.plans = tuple(one.plan for one in found)
+        self.chains = tuple(one.chain for one in found)
+        self.worst = tuple(worst_ms(estimates, one) for one in self.chains)
+        # The account holds what the dearest plan needs.
+        self.loss = tuple(ms - estimates.plain_ms for ms in self.worst)
+        self.most = max(_SPARE * max(self.loss), stake * estimates.plain_ms)
+        if catch_up_ms is None:
+            known = default_catch_up(estimates)
+            catch_up_ms = [known[i] for i in self.models[:-1]]
+        self.catch_up = tuple(catch_up_ms)
+        if len(self.catch_up) != len(nodes):
+            raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
+        self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
+        self._predicted = [predicted(estimates, i, k) for i, k in self.pairs]
+        alone = [n for n, used in enumerate(self.chains) if len(used.levels) == 2]
+        short = [n for n in alone if self.chains[n].budgets[0] <= 2]
+        self.trials = tuple(sorted(short, key=lambda n: self.worst[n]))
+
+    # --- the controller's contract
+
+    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> OnlineState:
+        state = OnlineState(
+            plan=0,
+            trial=None,
+            evidence=(Evidence(),) * len(self.pairs),
+            account=self.stake * self.estimates.plain_ms,
+            done=0.0,
+            left=float(num_wanted),
+            unread=(float(num_prompt),) * len(self.indices),
+            quiet=0.0,
+            wait=float(self.first_wait),
+            trials=0,
+        )
+        return replace(state, plan=self._best(state))
+
+    def plan(self, state: OnlineState) -> Verify:
+        return self.plans[self._now(state)]
+
+    def update(self, state: OnlineState, reports: Sequence[RoundReport]) -> OnlineState:
+        now, share = self._now(state), 1.0 / len(reports)
+        emitted = sum(one.num_emitted for one in reports) * share
+        used = [
+            Counts(*map(sum, zip(*(one.counts[index] for one in reports), strict=True)))
+            for index, budget in zip(self.indices, self.budgets[now], strict=True)
+            if budget
+        ]
+        spent = share * spent_ms(
+            self.estimates, self.chains[now], used, len(reports)
+        ) + self._reading(now, state, state.done)
+        plain = emitted * self.estimates.plain_ms
+        gain = plain - spent
+        unread = tuple(
+            0.0 if budget else n + emitted
+            for n, budget in zip(state.unread, self.budgets[now], strict=True)
+        )
+        state = replace(
+            state,
+            account=min(state.account + gain + self.risk * plain, self.most),
+            done=state.done + emitted,
+            left=max(state.left - emitted, 0.0),
+            unread=unread,
+            quiet=state.quiet + emitted if now == 0 else 0.0,
+        )
+        paid = state.trial is not None and gain > 0.0
+        if now != 0:
+            state = self._learnt(state, now, used, emitted)
+        if state.trial is not None:
+            wait = self.first_wait if paid else min(2.0 * state.wait, self.longest_wait)
+            state = replace(state, trial=None, wait=float(wait))
+        plan = self._best(state)
+        if plan != 0:
+            return replace(state, plan=plan, wait=float(self.first_wait))
+        state = replace(state, plan=0)
+        return self._tried(state) if paid or state.quiet >= state.wait else state
+
+    # --- deciding
+
+    def _now(self, state: OnlineState) -> int:
+        return state.plan if state.trial is None else state.trial
+
+    def _best(self, state: OnlineState) -> int:
+        """The plan to follow from here: the one in force, unless another is clearly better."""
+        shifts = self.belief.shifts(state.evidence) if self.pairs else ()
+        remaining = max(state.left / 2.0, 16.0)  # texts mostly end before their limit
+        best, least = 0, self.estimates.plain_ms
+        for n in range(1, len(self.plans)):
+            if self._affordable(n, state):
+                price = self._price_list.price(n, shifts)
+                if price < least:
+                    price += self._reading(n, state) / remaining
+                if price < least:
+                    best, least = n, price
+        if best == state.plan or best == 0:
+            return best
+        if not self._affordable(state.plan, state):
+            return best
+        hold = self._price_list.price(state.plan, shifts)
+        return state.plan if least > (1.0 - self.margin) * hold else best
+
+    def _tried(self, state: OnlineState) -> OnlineState:
+        """The next short draft in turn that the account can pay for."""
+        for turn in range(len(self.trials)):
+            n = self.trials[(state.trials + turn) % len(self.trials)]
+            if self._affordable(n, state):
+                return replace(state, trial=n, trials=state.trials + turn + 1)
+        return state
+
+    def _affordable(self, n: int, state: OnlineState) -> bool:
+        """Whether the account could pay for a round that yields one token, with some to spare."""
+        if _SPARE * self.loss[n] > state.account:
+            return n == 0
+        written = self._reading(n, state, state.done)
+        spare = _PROMPT * state.left * self.estimates.plain_ms
+        prompt = max(self._reading(n, state) - written - spare, 0.0)
+        return _SPARE * (self.loss[n] + written + prompt) <= state.account
+
+    def _reading(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
+        """Ms until all levels of a plan have read the text. The account leaves out the prompt."""
+        if not any(state.unread):
+            return 0.0
+        levels = zip(self.budgets[n], self.catch_up, state.unread, strict=True)
+        return sum(ms * min(unread, at_most) for budget, ms, unread in levels if budget)
+
+    # --- what a round showed
+
+    def _learnt(
+        self, state: OnlineState, now: int, used: list[Counts], emitted: float
+    ) -> OnlineState:
+        # Pairs that others have replaced drift back to the estimates, or bad luck would be final.
+        evidence = [self.belief.faded(one, emitted) for one in state.evidence]
+        for p in self._price_list.pairs_of[now]:
+            evidence[p] = state.evidence[p]
+        for p, counts in zip(self._price_list.pairs_of[now], used, strict=True):
+            evidence[p] = self.belief.learnt(evidence[p], self._predicted[p], counts)
+        return replace(state, evidence=tuple(evidence))

@@ -1,0 +1,130 @@
+"""What a request asks of sampling: temperature, truncation, penalties, biases, processors."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.utils.checks import MIN_TEMPERATURE
+
+Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request's scores become laws; equal parameters are batched together.
+
+    Attributes:
+        temperature: 0 is greedy decoding (truncation is then irrelevant).
+        top_k: keep the k best tokens and their ties; ``None`` (also 0 or -1) keeps all.
+        top_p: keep the smallest set of best tokens with at least this mass, in (0, 1].
+        min_p: keep tokens at least this fraction as likely as the best, in [0, 1].
+        repetition_penalty: divides positive and multiplies negative scores of tokens in the
+            prompt or output; 1 is none.
+        frequency_penalty: subtracted per occurrence in the output.
+        presence_penalty: subtracted once from tokens that occur in the output.
+        logit_bias: pairs (token id, what to add); ``-inf`` bans a token. See :meth:`make`.
+        logits_processors: called ``processor(input_ids [1, L], scores [1, V])``, as
+            transformers' are. They must be functions of their arguments: a draft calls them for
+            histories that never come to be.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logits_processors: tuple[Processor, ...] = ()
+
+    def __post_init__(self) -> None:
+        check = _number
+        temperature = check("temperature", self.temperature)
+        if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
+            raise HierspecError(
+                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, "
+                f"got {self.temperature}"
+            )
+        if self.top_k is not None:
+            if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < -1:
+                raise HierspecError(f"top_k must be a whole number ≥ 1 or None, got {self.top_k}")
+            if self.top_k <= 0:  # how transformers (0) and vLLM (-1) spell "off"
+                object.__setattr__(self, "top_k", None)
+        if self.top_p is not None and not 0 < check("top_p", self.top_p) <= 1:
+            raise HierspecError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.min_p is not None and not 0 <= check("min_p", self.min_p) <= 1:
+            raise HierspecError(f"min_p must be in [0, 1], got {self.min_p}")
+        if not 0 < check("repetition_penalty", self.repetition_penalty) < math.inf:
+            raise HierspecError(
+                f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}"
+            )
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not math.isfinite(check(name, getattr(self, name))):
+                raise HierspecError(f"{name} must be finite, got {getattr(self, name)}")
+        for token, bias in self.logit_bias:
+            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+                raise HierspecError(f"logit_bias: {token!r} is not a token id")
+            if check(f"logit_bias of token {token}", bias) == math.inf:
+                raise HierspecError(f"logit_bias of token {token} must be below +inf")
+        for processor in self.logits_processors:
+            if not callable(processor):
+                raise HierspecError(
+                    f"logits_processors: {processor!r} is not callable; "
+                    "pass functions of (input_ids [1, L], scores [1, V])"
+                )
+
+    @classmethod
+    def make(
+        cls,
+        logit_bias: Mapping[int, float] | Iterable[tuple[int, float]] = (),
+        logits_processors: Iterable[Processor] = (),
+        **options: Any,
+    ) -> SamplingParams:
+        """Parameters from a mapping of biases and any iterable of processors."""
+        try:
+            bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
+        except (TypeError, ValueError):
+            raise HierspecError(
+                f"logit_bias must map token ids to numbers, as in {{42: -1.5}}, not {logit_bias!r}"
+            ) from None
+        if callable(logits_processors) and not isinstance(logits_processors, Iterable):
+            raise HierspecError("logits_processors must be a list of functions: write [processor]")
+        if not isinstance(logits_processors, Iterable):
+            raise HierspecError(f"logits_processors must be a list, not {logits_processors!r}")
+        return cls(logit_bias=bias, logits_processors=tuple(logits_processors), **options)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.repetition_penalty != 1.0
+            or self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+        )
+
+    @property
+    def edits_scores(self) -> bool:
+        """Whether scores are changed before they become laws."""
+        return bool(self.logit_bias) or self.needs_history
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a row's law depends on which tokens came before, beyond its scores."""
+        return bool(self.logits_processors) or self.has_penalties
+
+
+def _number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
+        raise HierspecError(f"{name} must be a number, got {value!r}")
+    return float(value)

@@ -1,0 +1,123 @@
+"""transformers' logits processors, asked for one row of a padded batch at a time.
+
+``generate`` calls them with padded ids [B, L] and scores [B, V]; some count the padding as length,
+some keep a value for every row. A draft asks for one row, at histories that may never come to be.
+So each row gets processors of its own that see what they would have seen, and those that remember
+earlier calls are refused by name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+
+from .parameters import Processor
+
+_HOME = "transformers.generation.logits_process"
+# Functions of a row's own ids and scores: one row is all they need.
+_ROW_BY_ROW = {
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "MinPLogitsWarper",
+    "NoBadWordsLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "SequenceBiasLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "SuppressTokensLogitsProcessor",
+    "TemperatureLogitsWarper",
+    "TopHLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TypicalLogitsWarper",
+    "WatermarkLogitsProcessor",
+}
+# Functions too, but of a row's place in the batch as well.
+_BY_PLACE = {
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
+}
+_OPTIONS = {
+    "SynthIDTextWatermarkLogitsProcessor": "watermarking_config",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowProcessor:
+    """One processor as one row of a batch meets it.
+
+    Attributes:
+        pads: ids that stand before the row's text, [1, P].
+        copies: how many equal rows to call it with; 1 where its place does not matter.
+        row: whose answer is taken.
+    """
+
+    processor: Processor
+    pads: torch.Tensor
+    copies: int = 1
+    row: int = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        ids = torch.cat([self.pads.to(input_ids.device), input_ids], dim=1)
+        if self.copies == 1:
+            return self.processor(ids, scores)
+        every = self.processor(ids.repeat(self.copies, 1), scores.repeat(self.copies, 1))
+        return every[self.row : self.row + 1]
+
+    def __repr__(self) -> str:
+        return repr(self.processor)
+
+
+def check_processors(processors: Sequence[Any]) -> None:
+    """Refuse, by name, those of transformers that are no functions of a row's ids and scores."""
+    for processor in processors:
+        kind = type(processor)
+        if kind.__module__ == _HOME and kind.__name__ not in _ROW_BY_ROW | _BY_PLACE:
+            option = _OPTIONS.get(kind.__name__)
+            raise HierspecError(
+                f"hierspec cannot run {kind.__name__} on drafts, since it is no function of a "
+                f"row's ids and scores alone: leave {option or 'it'} out"
+            )
+
+
+def for_row(
+    processors: Sequence[Any], row: int, num_rows: int, pads: torch.Tensor
+) -> tuple[Processor, ...]:
+    """The processors of row ``row`` of ``num_rows``, whose text stands after ``pads`` [P]."""
+    return tuple(_for_row(processor, row, num_rows, pads[None]) for processor in processors)
+
+
+def _for_row(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> Processor:
+    kind = type(processor)
+    name = kind.__name__ if kind.__module__ == _HOME else ""
+    if num_rows == 1 or name in _ROW_BY_ROW:
+        return RowProcessor(processor, pads) if pads.shape[1] else processor
+    if name == "RepetitionPenaltyLogitsProcessor":
+        # Its padding is ignored anyway, so the one value of this row may be cut out.
+        skipped = processor.prompt_ignore_length
+        if isinstance(skipped, torch.Tensor):
+            processor = copy.copy(processor)
+            processor.prompt_ignore_length = skipped[row : row + 1]
+        return RowProcessor(processor, pads)
+    if name == "PrefixConstrainedLogitsProcessor":
+        # A grammar must not be asked about this row's text in another row's place.
+        allowed = processor._prefix_allowed_tokens_fn
+        processor = copy.copy(processor)
+        processor._prefix_allowed_tokens_fn = lambda _, ids: allowed(row, ids)
+        return RowProcessor(processor, pads)
+    return RowProcessor(processor, pads, num_rows, row)

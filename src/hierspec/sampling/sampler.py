@@ -1,0 +1,241 @@
+"""How a row of scores becomes a law, and a law a token: the settings that rows may share.
+
+Temperature, then top-k, top-p, min-p, in transformers' order. A reading is a value: rows with equal
+readings become laws together, and a drafter can be told once how to pick all tokens of a draft.
+
+Shapes: R rows over V scored ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    draw,
+    locate,
+)
+from hierspec.core.windows import Signal
+from hierspec.utils.threads import OneThread
+
+_FEW = 1 << 17  # numbers that one thread turns into laws sooner
+
+
+class NoLawError(Exception):
+    """Some row has NaN, or no token left.
+
+    Attributes:
+        scores: the rows, [R, V], where they can still be looked at.
+    """
+
+    def __init__(self, scores: torch.Tensor | None = None) -> None:
+        super().__init__("scores that are no law")
+        self.scores = scores
+
+
+class Picked(NamedTuple):
+    """Tokens drawn on the device; nothing has been waited for.
+
+    Attributes:
+        tokens: [R] int64.
+        probs: [R, V] the laws they were drawn from, cut to the reading's vocabulary; ``None``
+            where greedy.
+        ok: [R] bool: false where the row was no law (NaN, or every token forbidden), and
+            ``tokens`` says nothing.
+        signals: [R] float64 what a window reads, where the reading names it.
+    """
+
+    tokens: torch.Tensor
+    probs: torch.Tensor | None
+    ok: torch.Tensor
+    signals: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Settings of rows that become laws in one batch.
+
+    Attributes:
+        vocab_size: ids past it get no mass.
+        temperature: 0 is greedy, and then no filter matters.
+        signal: what a window reads off every row, for :meth:`pick_there`.
+    """
+
+    vocab_size: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    signal: Signal | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def distributions(self, scores: torch.Tensor) -> OneHotDistributions | DenseDistributions:
+        """The laws of rows [R, V].
+
+        Raises:
+            NoLawError: a row has NaN or no token left. On an accelerator only greedy rows are
+                looked at here, for that is a wait; others say so when a token is drawn.
+        """
+        scores = self._cut(scores)
+        if self.greedy:
+            values, chosen = _best(scores)
+            if not all(value > -math.inf for value in values):
+                raise NoLawError(scores)
+            return OneHotDistributions(tuple(map(int, chosen)))
+        # Threads that sleep take longer to wake than a few rows take; see `lm.lean_threads`.
+        with OneThread(scores.device.type == "cpu" and scores.numel() <= _FEW):
+            probs = self.probabilities(scores)
+        # A row with NaN or without a finite score is NaN in every column.
+        # A list, since a forward has driven the code of a sum from the core's caches.
+        if probs.device.type == "cpu" and not all(p >= 0.0 for p in probs.numpy()[:, 0].tolist()):
+            raise NoLawError(scores)
+        return DenseDistributions(probs)
+
+    def pick(
+        self, scores: torch.Tensor, uniforms: Sequence[float]
+    ) -> tuple[list[int], Distributions]:
+        """A token of every row [R, V], and the laws they were drawn from; greedy reads no uniforms.
+
+        Raises:
+            NoLawError: as :meth:`laws`.
+        """
+        if self.greedy:
+            found = self.distributions(scores)
+            assert isinstance(found, OneHotDistributions)
+            return list(found.ids), found
+        probs = self.probabilities(self._cut(scores))
+        try:
+            return draw(probs, uniforms), DenseDistributions(probs)
+        except ValueError:  # drawing finds out what `laws` would have looked for
+            raise NoLawError(scores) from None
+
+    def pick_there(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
+        """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
+        rows, probs = self._cut(scores), None
+        if self.greedy:
+            best, tokens = rows.max(-1)
+            ok = best > -math.inf
+        else:
+            probs = self.probabilities(rows)
+            ids, total = locate(probs, uniforms.unsqueeze(-1))
+            ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
+            # Past the end where the row was no law; its readers must find a row for it.
+            tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)
+        values = None if self.signal is None else signal_of(scores, tokens, self.signal)
+        return Picked(tokens, probs, ok, values)
+
+    def _cut(self, scores: torch.Tensor) -> torch.Tensor:
+        """Without the columns of ids that get no mass."""
+        fits = scores.shape[1] <= self.vocab_size
+        return scores if fits else scores[:, : self.vocab_size]
+
+    def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
+        """[R, V] for sampling; NaN throughout where a row of ``scores`` is no law."""
+        scaled = scores if self.temperature == 1.0 else scores / self.temperature
+        probs = scaled.softmax(-1)
+        if self.top_k is not None and self.top_k < scores.shape[1]:
+            probs = _masked(probs, _mask(scaled, scaled.topk(self.top_k)[0][:, -1:]))
+        if self.top_p is not None and self.top_p < 1.0:
+            probs = _masked(probs, _nucleus(probs, self.top_p))
+        if self.min_p is not None and self.min_p > 0.0:
+            probs = _masked(probs, _mask(probs, probs.amax(-1, keepdim=True) * self.min_p))
+        return probs
+
+
+def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch.Tensor:
+    """What windows read, [R] float64, from untempered ``scores`` [R, V].
+
+    ``"entropy"``: of each row, in nats; a score of −inf has probability 0. ``"confidence"``: the
+    probability of ``tokens[r]``, which is below V.
+    """
+    surprise = scores.log_softmax(-1)
+    if kind == "confidence":
+        return surprise.gather(1, tokens.unsqueeze(1)).squeeze(1).double().exp()
+    # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
+    surprise.clamp_(min=-1000.0)
+    return (scores.softmax(-1) * surprise).sum(-1).neg_().double()
+
+
+def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
+    """The largest score of each row and its id: the first of equals; a NaN is the largest."""
+    if scores.device.type == "cpu":
+        rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
+        ids = rows.argmax(-1)
+        return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
+    best, ids = scores.max(-1)
+    # one transfer instead of two; float64 holds both exactly
+    values, chosen = torch.stack((best.double(), ids.double())).tolist()
+    return values, chosen
+
+
+def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """1.0 where ``values`` [R, V] reach ``floor`` [R, 1], else 0.0.
+
+    Numbers rather than booleans: on CPU the comparison and the product are both several times
+    faster.
+    """
+    return values.clone().ge_(floor)
+
+
+def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """``probs`` where ``mask`` (overwritten) is 1, normalised again."""
+    kept = mask.mul_(probs)
+    return kept.div_(kept.sum(-1, keepdim=True))
+
+
+def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Mask [R, V] of the smallest sets of best tokens whose mass reaches ``top_p``.
+
+    Of equally likely tokens at the edge the highest ids stay, as in transformers.
+    """
+    if probs.device.type != "cpu":
+        return _nucleus_by_sorting(probs, top_p)
+    floor, size = _nucleus_edge(probs, top_p, 32)
+    mask = _mask(probs, floor)
+    excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
+    for row, extra in enumerate(excess):
+        if extra:
+            tied = (probs[row] == floor[row]).nonzero().flatten()
+            mask[row, tied[: int(extra)]] = 0.0
+    return mask
+
+
+def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The same without asking the host anything, by a sort of the whole vocabulary."""
+    # Ascending and stable: of equals the highest id comes last, so it is the first to be kept.
+    values, ids = probs.sort(dim=-1, stable=True)
+    best = values.flip(-1)
+    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
+    kept = (before < top_p).to(probs.dtype)
+    return torch.zeros_like(probs).scatter_(-1, ids.flip(-1), kept)
+
+
+def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probability of the least likely token kept, and how many are kept: both [R, 1].
+
+    Looks at the best ``k`` tokens, which nearly always hold the mass, and at more only in the
+    rows where they do not: no sort of the whole vocabulary.
+    """
+    k = min(k, probs.shape[1])
+    best = probs.topk(k)[0]
+    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
+    stays = before < top_p
+    # A row that is no law has no token that stays: its best one stands in, and it remains NaN.
+    size = stays.sum(-1, keepdim=True).clamp_(min=1)
+    floor = best.gather(1, size - 1)
+    if k < probs.shape[1]:
+        short = stays[:, -1].nonzero().flatten()
+        if len(short):
+            floor[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
+    return floor, size

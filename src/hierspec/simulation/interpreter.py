@@ -1,0 +1,267 @@
+"""The simulated interpreter: latency without models, from acceptances and costs.
+
+It drives the same coroutines as the runtime. A check keeps draft tokens as long as its acceptance
+source says so (:mod:`hierspec.simulation.acceptances`), and every call costs what its price is
+(:mod:`hierspec.simulation.acceptances`). This is how P1's latency formula and the planner's exact
+model are checked against the algorithm itself [P1 Table 5; MATH §4].
+
+``model`` of a node is a number here: its row in the rates and costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hierspec.core.distributions import OneHotDistributions
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.requests import Check, Propose
+from hierspec.core.round import Coroutine, propose, verified
+from hierspec.engine.control import Controller, Steering, initial_window_states
+from hierspec.engine.trace import Tracer, event_of
+from hierspec.errors import HierspecError
+from hierspec.verifiers import registry as verifiers
+
+from .acceptances import Acceptances, ByCall, CoinFlips, Cost, Prices, Recorded
+
+__all__ = [
+    "Acceptances",
+    "CoinFlips",
+    "Cost",
+    "Lengths",
+    "LevelCount",
+    "Prices",
+    "Recorded",
+    "Simulation",
+    "chain",
+    "simulate",
+]
+
+Lengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
+_UNLIMITED = 1 << 30
+
+
+@dataclass(slots=True)
+class LevelCount:
+    """What one level did. ``num_accepted_tokens``: of its tokens, those the level above kept."""
+
+    name: str
+    calls: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Sums over all rounds.
+
+    Attributes:
+        ms_per_token: total cost / tokens emitted.
+        standard_error: of ``ms_per_token``, from the spread between rounds.
+        mean_acceptance_length: tokens emitted per target call, bonus included.
+        levels: by node index.
+        control: under a controller: switches, and rounds and tokens of each plan.
+    """
+
+    ms_per_token: float
+    standard_error: float
+    num_tokens: int
+    target_calls: int
+    levels: list[LevelCount] = field(repr=False)
+    control: dict[str, Any] | None = None
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return self.num_tokens / self.target_calls
+
+
+def simulate(
+    root: Verify,
+    acceptances: Acceptances,
+    costs: Sequence[float] | Cost | Prices,
+    rounds: int | None = None,
+    tracer: Tracer | None = None,
+    *,
+    tokens: int | None = None,
+    controller: Controller | None = None,
+    catch_up: Sequence[float] | None = None,
+    lengths: Lengths | None = None,
+) -> Simulation:
+    """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
+
+    Args:
+        root: nodes whose ``model`` is a number (:func:`chain` builds the common kind).
+        costs: ms per call of each model; or a function of (model, tokens scored): 1 for a draft
+            step, n + 1 for a check of n tokens; or :class:`Prices` by drafter and length.
+        tokens: stop there; the last rounds are limited to what is still wanted.
+        controller: chooses each round's plan; made from ``root``.
+        catch_up: ms of each model for every token that it has to read because it was emitted in
+            rounds that did without the model; nothing unless given.
+        lengths: how long drafts are where drafters stop by themselves; their budgets unless given.
+
+    Raises:
+        ValueError: a window or rule that needs laws, which a simulation has none of; both or none
+            of ``rounds`` and ``tokens``.
+    """
+    if (rounds is None) == (tokens is None):
+        raise HierspecError("give the rounds to run or the tokens to emit, one of the two")
+    for node in (
+        node for plan in (controller.plans if controller else [root]) for node in walk(plan)
+    ):
+        if not isinstance(node, Concatenate) and node.window.signal is not None:
+            raise HierspecError(
+                f"level {node.name!r}: a simulation has no laws for a window to read"
+            )
+        if isinstance(node, Verify) and node.rule.fixed_length:
+            raise HierspecError(
+                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
+                "which a simulation has none of"
+            )
+    prices = costs if isinstance(costs, Prices) else ByCall(costs)
+    run = _Run(root, acceptances, prices, tracer, controller, catch_up, lengths)
+    steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
+    per_round: list[tuple[float, int]] = []
+    while len(per_round) < rounds if rounds is not None else run.committed < (tokens or 0):
+        plan = steering.plan() if steering else root
+        limit = _UNLIMITED if tokens is None else tokens - run.committed
+        before = run.total
+        verdict, states = run.drive(verified(plan, (), limit, run.states))
+        per_round.append((run.total - before, len(verdict.emitted)))
+        run.end(len(verdict.emitted))
+        run.states = steering.ended([(len(verdict.emitted), states)])[0] if steering else states
+    spent, emitted = np.array(per_round).T
+    ratio = spent.sum() / emitted.sum()
+    error = math.sqrt(((spent - ratio * emitted) ** 2).sum()) / emitted.sum()
+    levels = run.levels
+    return Simulation(
+        float(ratio),
+        float(error),
+        int(emitted.sum()),
+        levels[root.index].calls,
+        levels,
+        steering.to_dict() if steering else None,
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        root: Verify,
+        acceptances: Acceptances,
+        prices: Prices,
+        tracer: Tracer | None,
+        controller: Controller | None,
+        catch_up: Sequence[float] | None,
+        lengths: Lengths | None,
+    ) -> None:
+        nodes = sorted(walk(root), key=lambda node: node.index)
+        self.models = [getattr(node, "model", -1) for node in nodes]
+        self.levels = [LevelCount(node.name) for node in nodes]
+        self.states = initial_window_states(root, controller)
+        self.acceptances, self.prices, self.tracer = acceptances, prices, tracer
+        self.catch_up, self.lengths = catch_up, lengths or (lambda _, budget: budget)
+        self.unread = dict.fromkeys(self.models, 0)  # tokens that a model has not read
+        self.called: set[int] = set()
+        self.total = 0.0
+        self.committed = 0
+
+    def drive(self, coroutine: Coroutine) -> Any:
+        """Answer a coroutine's requests until it returns."""
+        answer: Any = None
+        while True:
+            try:
+                request = coroutine.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            before = self.total
+            if isinstance(request, Check):
+                assert isinstance(request.node, Verify)
+                answer = self.check(request.node, request.draft)
+            else:
+                assert isinstance(request, Propose)
+                answer = self.propose(request)
+            if self.tracer is not None:
+                times = (before / 1e3, (self.total - before) / 1e3)  # its cost is its time
+                event = event_of(request, answer, 0, self.committed, times)
+                if event is not None:
+                    self.tracer.record(event)
+
+    def propose(self, request: Propose) -> tuple[Proposal, Any]:
+        node, limit = request.node, request.limit
+        if not isinstance(node, Draft):
+            return self.drive(propose(node, request.pending, limit, request.states))
+        n = self.lengths(node.model, max(min(node.budget, limit), 0))
+        if n:
+            self.pay(node, self.prices.draft(node.model, n), n)
+        return _tokens(n, node.index), request.states
+
+    def check(self, node: Verify, draft: Proposal) -> Verdict:
+        n = len(draft)
+        self.pay(node, self.prices.check(_drafter(node.below), node.model, n))
+        tau = self.acceptances.kept(node.model, [self.models[i] for i in draft.owners])
+        for i, owner in enumerate(draft.owners):
+            self.levels[owner].num_draft_tokens += 1
+            self.levels[owner].num_accepted_tokens += i < tau
+        drops_bonus = not node.bonus and tau == n > 0
+        return Verdict(tau, _tokens(tau + (not drops_bonus), node.index))
+
+    def end(self, num_emitted: int) -> None:
+        """A round is over: whoever was not called in it has more to read."""
+        self.committed += num_emitted
+        for model in self.unread:
+            if model not in self.called:
+                self.unread[model] += num_emitted
+        self.called.clear()
+
+    def pay(self, node: Draft | Verify, price: float, calls: int = 1) -> None:
+        if self.catch_up is not None:
+            price += self.unread[node.model] * self.catch_up[node.model]
+        self.unread[node.model] = 0
+        self.called.add(node.model)
+        self.total += price
+        level = self.levels[node.index]
+        level.calls += calls
+        level.milliseconds += price
+
+
+def _drafter(below: Node | None) -> int | None:
+    """The model whose tokens ``below`` hands up: of several the largest."""
+    if isinstance(below, Concatenate):
+        return max(model for part in below.parts if (model := _drafter(part)) is not None)
+    return None if below is None else below.model
+
+
+def _tokens(n: int, index: int) -> Proposal:
+    zeros, whose = (0,) * n, (index,) * n
+    return Proposal(zeros, OneHotDistributions(zeros), whose, whose, (math.nan,) * n)
+
+
+def chain(
+    budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
+) -> Verify:
+    """A plain chain: level i drafts ``budgets[i]`` tokens; the target, last, has no budget.
+
+    Args:
+        models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.
+        bonus: whether middle levels emit a bonus token.
+    """
+    models = list(range(len(budgets) + 1)) if models is None else list(models)
+    if len(models) != len(budgets) + 1 or any(budget < 1 for budget in budgets):
+        raise HierspecError("it takes one budget of at least 1 for each model but the last")
+    rule = verifiers.get("tokenwise")
+    below: Node | None = None
+    for i, (model, budget) in enumerate(zip(models, [*budgets, 1], strict=True)):
+        name = f"model {model}"
+        if below is None and i < len(budgets):
+            below = Draft(i, name, model, budget)
+        else:
+            last = i == len(budgets)
+            below = Verify(i, name, model, budget, rule, below, bonus=bonus or last)
+    assert isinstance(below, Verify)
+    return below

@@ -1,0 +1,223 @@
+"""Building the whole zoo: tokenizer, trunk, students, n-gram table, calibration, model card.
+
+Every stage is skipped if its result is there already, and the trainings continue from their last
+checkpoint, so the command can be killed and given again. All randomness comes from the seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.weights import from_directory
+from hierspec.training.fit import Phase, Schedule, fit
+from hierspec.utils.files import write_whole
+
+from . import students as distill
+from . import trunk
+from .corpus import (
+    LIBRARY_COPIES,
+    LICENCE,
+    Corpus,
+    held_out_tokens,
+    load_corpus,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+    training_stream,
+)
+from .evaluate import WINDOWS, Windows, calibrate, evaluate, load_llama
+from .export import export, model_card
+from .model import SHAPES, Llama, Shape, continue_rows
+
+SAMPLE_PROMPT = 'def read_config(path, default=None):\n    """Read the settings from a file."""\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides what is built."""
+
+    trunk: Schedule = trunk.SCHEDULE
+    students: Schedule = distill.SCHEDULE
+    own_text: distill.OwnText = distill.OWN_TEXT
+    shapes: tuple[tuple[str, Shape], ...] = tuple(SHAPES.items())
+    windows: Windows = WINDOWS
+    max_files: int | None = None  # of the corpus
+    max_order: int = 3
+    compile: bool = True
+    sample_tokens: int = 160
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shapes[0][1].vocab
+
+
+def _quick() -> Plan:
+    """The same, so small that a test can run it."""
+    phases = (Phase(0.5, 2, 32), Phase(1.0, 1, 64))
+    schedule = Schedule(steps=6, phases=phases, warmup_steps=2)
+    size = {"heads": 2, "intermediate": 64, "vocab": 384, "max_length": 256}
+    return Plan(
+        trunk=schedule,
+        students=schedule,
+        own_text=distill.OwnText(rows=4, prompt=8, length=64, rounds=1),
+        shapes=tuple((n, Shape(32, s.layers, **size)) for n, s in SHAPES.items()),
+        windows=Windows(2, 32),
+        max_files=60,
+        compile=False,
+        sample_tokens=8,
+    )
+
+
+FULL, QUICK = Plan(), _quick()
+
+
+def train(
+    out_dir: str | Path,
+    seed: int = 0,
+    trunk_steps: int | None = None,
+    student_steps: int | None = None,
+    checkpoints: str | Path | None = None,
+    resume: bool = True,
+    quick: bool = False,
+    stop_after: int | None = None,
+    notes: str = "",
+) -> dict[str, Any]:
+    """Build the zoo in ``out_dir``; returns what ``metrics.json`` holds.
+
+    Args:
+        checkpoints: where the trainings keep their state; default ``out_dir/.training``.
+        resume: continue what is there; otherwise begin anew.
+        quick: seconds instead of an hour, and useless models; for tests.
+        stop_after: stop the trunk's training after so many steps, as if interrupted.
+        notes: a sentence for the model card.
+    """
+    plan = QUICK if quick else FULL
+    if trunk_steps:
+        plan = dataclasses.replace(plan, trunk=dataclasses.replace(plan.trunk, steps=trunk_steps))
+    if student_steps:
+        students = dataclasses.replace(plan.students, steps=student_steps)
+        plan = dataclasses.replace(plan, students=students)
+    out = Path(out_dir)
+    work = Path(checkpoints) if checkpoints else out / ".training"
+    if not resume:
+        shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    corpus = load_corpus(max_files=plan.max_files)
+    tokenizer = _tokenizer(corpus, plan, out, work)
+    stream = training_stream(corpus, tokenizer, seed)
+    shapes = dict(plan.shapes)
+
+    model = trunk.build_trunk(seed, shapes["trunk"])
+    objective = trunk.trunk_objective(model, stream, plan.compile)
+    runs = {"trunk": fit(model, objective, plan.trunk, work, seed, "trunk", stop_after=stop_after)}
+    if stop_after is not None and stop_after < plan.trunk.steps:
+        return {"training": runs}
+    export(model, out / "trunk")
+
+    teacher = model.bfloat16().requires_grad_(False)
+    own = distill.own_text(teacher, stream, plan.own_text, work / "own.pt", seed)
+    students = distill.build_students(seed, shapes)
+    objective = distill.distill_objective(teacher, students, stream, own, plan.compile)
+    runs["students"] = fit(students, objective, plan.students, work, seed, "students")
+    for name, student in students.items():
+        assert isinstance(student, Llama)
+        export(student, out / name)
+
+    table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)
+    write_whole(out / "ngram.safetensors", table.save, "the table")
+    (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
+    metrics = measure(out, corpus, tokenizer, plan, seed)
+    metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
+    write_whole(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
+    write_whole(out / "MODEL_CARD.md", model_card(metrics), "the model card")
+    return metrics
+
+
+def measure(
+    out: Path, corpus: Corpus, tokenizer: Tokenizer, plan: Plan = FULL, seed: int = 0
+) -> dict[str, Any]:
+    """Calibrate the large model and measure the family in ``out`` on held-out text."""
+    held_out = held_out_tokens(corpus, tokenizer)
+    sources = {name: from_directory(out / name, out) for name in ("small", "mid", "trunk")}
+    with torch.no_grad():
+        calibrate(sources["trunk"], out, held_out)
+        windows = plan.windows.cut(held_out)
+        table = NgramModel.load(out / "ngram.safetensors")
+        result = evaluate(sources, table, out, windows)
+    characters = sum(len(document.text) for document in corpus.held_out)
+    return {
+        "seed": seed,
+        "corpus": {
+            "python_version": corpus.python_version,
+            "licence": LICENCE,
+            "sha256": corpus.sha256,
+            "train_files": len(corpus.train),
+            "held_out_files": len(corpus.held_out),
+            "held_out_tokens": len(held_out),
+            "library_copies": LIBRARY_COPIES,
+        },
+        "tokenizer": {
+            "vocab_size": tokenizer.get_vocab_size(),
+            "characters_per_token": round(characters / len(held_out), 3),
+        },
+        "models": {name: _size(out / name, dict(plan.shapes)[name]) for name in sources}
+        | {"ngram": _table_size(out / "ngram.safetensors", table)},
+        "windows": f"{len(windows)} windows of {windows.shape[1] - 1} tokens, in bfloat16",
+        "evaluation": result,
+        "sample": _sample(out, tokenizer, plan, seed),
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def hardware() -> str:
+    """The class of this machine, without naming it."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{os.cpu_count()} CPU cores, {platform.machine()}, {capability}, no accelerator used"
+
+
+def _tokenizer(corpus: Corpus, plan: Plan, out: Path, work: Path) -> Tokenizer:
+    """Trained once, kept with the checkpoints, shipped with the models."""
+    folder = work / "tokenizer"
+    if not (folder / "tokenizer_config.json").is_file():
+        # A third of the tests: they have names of their own, but must not set the tone.
+        tests = [d.text for d in corpus.train if d.is_test][::3]
+        library = [d.text for d in corpus.train if not d.is_test]
+        save_tokenizer(train_tokenizer(library + tests, plan.vocab_size), folder)
+    out.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        shutil.copy(file, out / file.name)
+    return load_tokenizer(folder)
+
+
+def _sample(out: Path, tokenizer: Tokenizer, plan: Plan, seed: int) -> dict[str, Any]:
+    model = load_llama(from_directory(out / "trunk", out))
+    prompt = torch.tensor([tokenizer.encode(SAMPLE_PROMPT).ids])[:, -64:]
+    length = min(prompt.shape[1] + plan.sample_tokens, model.shape.max_length)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = continue_rows(model, prompt, length, torch.tensor([0.6]), generator)
+    return {"temperature": 0.6, "text": tokenizer.decode(tokens[0].tolist())}
+
+
+def _size(folder: Path, shape: Shape) -> dict[str, Any]:
+    files = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    parameters = sum(p.numel() for p in Llama(shape).parameters())
+    sizes = {"layers": shape.layers, "hidden": shape.hidden, "parameters": parameters}
+    return sizes | {"bytes": sum(files), "largest_file": max(files)}
+
+
+def _table_size(path: Path, table: NgramModel) -> dict[str, Any]:
+    size = path.stat().st_size
+    sizes = {"layers": 0, "hidden": 0, "parameters": table.num_entries}
+    return sizes | {"bytes": size, "largest_file": size, "max_order": table.max_order}

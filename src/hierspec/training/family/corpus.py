@@ -1,0 +1,282 @@
+"""The training text: Python sources of the standard library of the running interpreter.
+
+It is on every machine that has Python, under the PSF licence, so the zoo can be rebuilt anywhere
+without a download. Nothing here depends on where that library is installed: files are named by
+their path relative to it, and the held-out part is chosen by a hash of that name.
+
+A byte-level BPE tokenizer of 4096 tokens for Python sources, in Hugging Face's format.
+
+Token streams to train on, cut into batches by step number alone.
+
+A pass is one shuffled concatenation of documents, cut into windows that are shuffled too. Batch
+``s`` is the ``s``-th handful of them, so training resumes at any step without stored state.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import json
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+LICENCE = "PSF-2.0"
+HELD_OUT_PERCENT = 3
+MAX_FILE_BYTES = 400_000
+
+# Names, relative to the standard library, that are not code a person wrote to be read.
+EXCLUDED = (
+    "site-packages/*",
+    "dist-packages/*",
+    "config-*",  # build settings of this machine
+    "_sysconfigdata*",
+    "__phello__*",
+    "encodings/*",  # mostly tables; the few real modules are not worth telling apart
+    "pydoc_data/*",
+    "lib2to3/tests/data/*",
+    "lib2to3/pgen2/*.pickle",
+    "test/bad*",
+    "test/*/data/*",
+    "test/test_email/test_asian_codecs.py",
+    "test/test_unicode_identifiers.py",
+    "idlelib/Icons/*",
+)
+MAX_TABLE_SHARE = 0.18  # of digits and backslashes; code has about .02, a generated table .3
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One source file: its name relative to the standard library, and its text."""
+
+    name: str
+    text: str
+
+    @property
+    def is_test(self) -> bool:
+        """Tests are easier and more repetitive than the library, and get less weight."""
+        parts = Path(self.name).parts[:-1]
+        return any(part in ("test", "tests", "idle_test") for part in parts)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it is kept for measuring: decided by its name alone."""
+        digest = hashlib.sha256(self.name.encode()).digest()
+        return int.from_bytes(digest[:8], "big") % 100 < HELD_OUT_PERCENT
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents to train on and to measure on, each in the order of their names."""
+
+    train: tuple[Document, ...]
+    held_out: tuple[Document, ...]
+    python_version: str
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the text, so that a rebuilt zoo can say whether it saw the same."""
+        digest = hashlib.sha256()
+        for document in (*self.train, *self.held_out):
+            digest.update(document.name.encode() + b"\0" + document.text.encode() + b"\0")
+        return digest.hexdigest()
+
+
+def _is_table(text: str) -> bool:
+    marks = sum(text.count(mark) for mark in "0123456789\\")
+    return marks > MAX_TABLE_SHARE * len(text)
+
+
+def read_document(root: Path, path: Path) -> Document | None:
+    """The file as a document, or None if it is excluded, empty, a table, or not UTF-8."""
+    name = path.relative_to(root).as_posix()
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED):
+        return None
+    if path.stat().st_size > MAX_FILE_BYTES:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\x0c", "")
+    except UnicodeDecodeError:
+        return None
+    return None if not text.strip() or _is_table(text) else Document(name, text)
+
+
+def load_corpus(root: Path | None = None, max_files: int | None = None) -> Corpus:
+    """All documents under ``root`` (default: this interpreter's standard library)."""
+    root = root or Path(sysconfig.get_path("stdlib"))
+    paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    found = (read_document(root, path) for path in paths[:max_files])
+    documents = [document for document in found if document is not None]
+    return Corpus(
+        train=tuple(d for d in documents if not d.held_out),
+        held_out=tuple(d for d in documents if d.held_out),
+        python_version=sys.version.split()[0],
+    )
+
+
+def functions_with_docstrings(document: Document) -> list[str]:
+    """Functions of a file as texts of their own: ``def f(...):``, docstring, body.
+
+    Prompts for code completion often look like this and nothing else, so the models get to see
+    texts that start at a ``def``. Methods are left out: they make no sense without their class.
+    """
+    try:
+        tree = ast.parse(document.text)
+    except (SyntaxError, ValueError):
+        return []
+    lines = document.text.splitlines(keepends=True)
+    texts = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            texts.append(textwrap.dedent("".join(lines[first - 1 : node.end_lineno])))
+    return texts
+
+
+VOCAB_SIZE = 4096
+MAX_LENGTH = 2048
+END_OF_TEXT = "<|endoftext|>"
+
+# Where a token may end. A run of spaces is a piece of its own, so indentation becomes one token;
+# a newline belongs to the punctuation before it (":\n", ")\n") but never to the indentation after
+# it, so that a prompt that ends with a newline is cut the same way as the text it came from.
+PIECES = r" {2,}| ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+\n*|\n+|\s"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
+    """Merges learnt from ``texts``; every byte is a token, so every text round-trips."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` for ``AutoTokenizer``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": MAX_LENGTH,
+        "padding_side": "left",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer that :func:`save_tokenizer` wrote, in the ``tokenizers`` library's form."""
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
+FUNCTION_COPIES = 1
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
+    """One int16 tensor per text (ids < 4096), each beginning with the end-of-text mark."""
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    rows = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [torch.tensor([end, *row.ids], dtype=torch.int16) for row in rows]
+
+
+def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
+    """All held-out text in one row of ids, int64."""
+    return torch.cat(encode(tokenizer, [d.text for d in corpus.held_out])).long()
+
+
+@dataclass(slots=True)
+class Stream:
+    """Endless shuffled passes over documents.
+
+    Attributes:
+        pieces: the documents' tokens, repeated by their weight.
+        seed: decides the order of every pass.
+    """
+
+    pieces: list[torch.Tensor]
+    seed: int
+    _passes: dict[int, torch.Tensor] = field(default_factory=dict)
+    _orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+    @property
+    def tokens_per_pass(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+    def _pass(self, number: int) -> torch.Tensor:
+        if number not in self._passes:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            order = torch.randperm(len(self.pieces), generator=generator).tolist()
+            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
+            self._passes[number] = torch.cat([self.pieces[i] for i in order])
+        return self._passes[number]
+
+    def slice(self, start: int, length: int) -> torch.Tensor:
+        """Tokens [start, start + length) of the endless sequence, int64."""
+        parts = []
+        while length > 0:
+            number, offset = divmod(start, self.tokens_per_pass)
+            part = self._pass(number)[offset : offset + length]
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return torch.cat(parts).long()
+
+    def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and next tokens of a step, both [rows, width].
+
+        A pass is cut into windows and these are taken in a shuffled order: neighbouring windows
+        are from the same document, and would make a batch of one opinion.
+        """
+        per_pass = (self.tokens_per_pass - 1) // width
+        windows = []
+        for index in range(step * rows, (step + 1) * rows):
+            number, place = divmod(index, per_pass)
+            start = number * self.tokens_per_pass + self._order(number, width)[place] * width
+            windows.append(self.slice(start, width + 1))
+        tokens = torch.stack(windows)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def _order(self, number: int, width: int) -> list[int]:
+        """The shuffled windows of a pass."""
+        if (number, width) not in self._orders:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number * 8191 + width)
+            per_pass = (self.tokens_per_pass - 1) // width
+            self._orders = {(number, width): torch.randperm(per_pass, generator=generator).tolist()}
+        return self._orders[number, width]
+
+
+def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:
+    """Library files thrice, tests once, documented functions once more on their own."""
+
+    def texts(documents: list[Document]) -> list[str]:
+        return [document.text for document in documents]
+
+    library = [d for d in corpus.train if not d.is_test]
+    tests = [d for d in corpus.train if d.is_test]
+    functions = [text for d in library for text in functions_with_docstrings(d)]
+    pieces = LIBRARY_COPIES * encode(tokenizer, texts(library))
+    pieces += encode(tokenizer, texts(tests))
+    pieces += FUNCTION_COPIES * encode(tokenizer, functions)
+    return Stream(pieces, seed)

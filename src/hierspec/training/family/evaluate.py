@@ -1,0 +1,181 @@
+"""What the zoo's models are worth to each other: held-out loss, acceptance, argmax agreement.
+
+Acceptance between two laws is 1 − TV; at temperature 0 it is the share of equal argmaxes. All
+figures are means over the same held-out windows, every position of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from torch.nn import functional as F
+
+from hierspec.core.context import Context
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.base import Query
+from hierspec.lm.weights import WeightSource
+from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, Inflated, inflate
+
+from .model import EXITS, Llama, Shape
+
+TEMPERATURES = (0.0, 0.6, 1.0)
+EPS_VALUES = (0.05, 0.1, 0.2)
+EPS_OF_MATRIX = 0.2
+CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Which held-out text is read: ``count`` windows of ``width`` tokens, evenly spread."""
+
+    count: int = 32
+    width: int = 512
+
+    def cut(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[count, width + 1] of the tokens (fewer windows where there is less text)."""
+        count = max(1, min(self.count, (len(tokens) - 1) // self.width))
+        starts = torch.linspace(0, len(tokens) - self.width - 1, count).long()
+        return torch.stack([tokens[s : s + self.width + 1] for s in starts.tolist()])
+
+
+WINDOWS = Windows()
+
+
+def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
+    """A zoo model in the form used for training, which shows its early exits."""
+    c = source.config
+    shape = Shape(
+        c.hidden_size,
+        c.num_hidden_layers,
+        c.num_attention_heads,
+        c.intermediate_size,
+        c.vocab_size,
+        c.max_position_embeddings,
+    )
+    model = Llama(shape, dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(source.tensor(name))
+    return model.to(dtype).requires_grad_(False)
+
+
+Scorer = Callable[[torch.Tensor], dict[str, torch.Tensor]]  # ids [T] → name → scores [T, V]
+
+
+def scorer(name: str, model: Llama, exits: tuple[int, ...] = ()) -> Scorer:
+    """Scores of a model and of its early exits, named ``name@exit``."""
+    names = [*(f"{name}@{number}" for number in exits), name]
+
+    def score(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        states = model(ids[None], exits)
+        found = (model.logits(state)[0].float() for state in states)
+        return dict(zip(names, found, strict=True))
+
+    return score
+
+
+def ngram_scorer(table: NgramModel) -> Scorer:
+    """The same of an n-gram table."""
+
+    def score(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        query = Query(table.open(), Context(ids.tolist()), 1)
+        return {"ngram": table.score([query])}
+
+    return score
+
+
+def acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
+    """1 − TV of laws [T, V], mean over rows."""
+    return float(torch.minimum(p, q).sum(-1).mean())
+
+
+def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict:
+    """Losses and, per temperature, the matrix of acceptances of all models with each other."""
+    losses: dict[str, float] = {}
+    sums = {t: torch.zeros(0) for t in TEMPERATURES}
+    for window in track(windows, description="acceptance", transient=True):
+        ids, targets = window[:-1], window[1:]
+        scores = {name: s for score in scorers for name, s in score(ids).items()}
+        for name, rows in scores.items():
+            loss = float(F.cross_entropy(rows, targets))
+            losses[name] = losses.get(name, 0.0) + loss / len(windows)
+        for temperature in TEMPERATURES:
+            matrix = torch.tensor(list(_matrix(list(scores.values()), temperature)))
+            total = sums[temperature]
+            sums[temperature] = total + matrix if len(total) else matrix
+    means = {f"{t:g}": (sums[t] / len(windows)).tolist() for t in TEMPERATURES}
+    return {
+        "held_out_loss": {name: round(loss, 4) for name, loss in losses.items()},
+        "names": list(losses),
+        "acceptance": {t: [[round(x, 4) for x in row] for row in m] for t, m in means.items()},
+    }
+
+
+def _matrix(scores: list[torch.Tensor], temperature: float) -> Iterator[list[float]]:
+    if temperature == 0:
+        distributions = [rows.argmax(-1) for rows in scores]
+        for p in distributions:
+            yield [float((p == q).float().mean()) for q in distributions]
+        return
+    distributions = [(rows / temperature).softmax(-1) for rows in scores]
+    known = {
+        (i, j): acceptance(distributions[i], distributions[j])
+        for i in range(len(distributions))
+        for j in range(i)
+    }
+    for i in range(len(distributions)):
+        yield [1.0 if i == j else known[max(i, j), min(i, j)] for j in range(len(distributions))]
+
+
+def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: int = 8) -> None:
+    """Find what makes α(trunk, large) .96 at eps = .1, and write it to ``folder``."""
+    windows = Windows(count, 256).cut(tokens)[:, :-1]
+    model = load_llama(trunk)
+    rms = torch.zeros(model.shape.layers)
+    x = F.embedding(windows, model.model.embed_tokens.weight)
+    rope = model.cos[: windows.shape[1]], model.sin[: windows.shape[1]]
+    for number, layer in enumerate(model.model.layers):
+        x = layer(x, rope, None)
+        rms[number] = x.float().pow(2).mean(-1).sqrt().mean()
+    law = model.logits(model(windows)[-1]).float().softmax(-1)
+    start = inflate(trunk, folder, CALIBRATE_EPS)
+    scale, found = 0.5, 0.0
+    for _ in track(range(6), description="calibrating eps", transient=True):
+        measure = Calibration(scale, tuple(round(v, 4) for v in rms.tolist()))
+        large = load_llama(replace(start, calibration=measure))
+        found = acceptance(law, large.logits(large(windows)[-1]).float().softmax(-1))
+        if abs(found - CALIBRATE_ACCEPTANCE) < 0.001:
+            break
+        scale *= min(4.0, max(0.25, (1 - CALIBRATE_ACCEPTANCE) / max(1e-4, 1 - found)))
+    values = {"scale": round(measure.scale, 5), "residual_rms": measure.residual_rms}
+    (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1) + "\n")
+
+
+def evaluate(
+    sources: Mapping[str, WeightSource], table: NgramModel, folder: Path, windows: torch.Tensor
+) -> dict:
+    """The matrix over the whole family, and how far ``eps`` moves the large model."""
+    trunk = load_llama(sources["trunk"])
+    exits = tuple(number for number in EXITS if number < trunk.shape.layers)
+    small = [scorer(name, load_llama(s)) for name, s in sources.items() if name != "trunk"]
+
+    def large(eps: float) -> Inflated:
+        return inflate(sources["trunk"], folder, eps)
+
+    name = f"large eps={EPS_OF_MATRIX:g}"
+    big = load_llama(large(EPS_OF_MATRIX))
+    big_exits = (4 * DEEPEN,) if 4 in exits else ()
+    family = [ngram_scorer(table), *small, scorer("trunk", trunk, exits)]
+    result = compare([*family, scorer(name, big, big_exits)], windows)
+    result["large"] = {}
+    for eps in (0.0, *EPS_VALUES):
+        pair = compare([scorer("trunk", trunk), scorer("large", load_llama(large(eps)))], windows)
+        result["large"][f"{eps:g}"] = {t: rows[0][1] for t, rows in pair["acceptance"].items()} | {
+            "held_out_loss": pair["held_out_loss"]["large"]
+        }
+    return result

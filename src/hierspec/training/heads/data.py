@@ -1,0 +1,285 @@
+"""Which texts heads learn from: those given, the shipped family's corpus, or the model's own.
+
+What heads are trained on and measured on: files, the shipped family's corpus, or own text.
+
+All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
+holds, to measure on. A text that is there twice counts once. Of what the model writes itself, the
+two parts continue different beginnings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.errors import HierspecError
+from hierspec.profiling.settings import builtin
+from hierspec.training.family.corpus import Stream, load_corpus
+from hierspec.training.family.evaluate import Windows
+from hierspec.utils.prompts import read_prompt_file
+from hierspec.zoo import fingerprint, registry
+
+from . import data
+from .settings import Settings
+
+_OWN_BATCH = 16  # texts that the model writes side by side
+_HELD_OUT = (
+    7,
+    15,
+)  # of their beginnings, one of code and one of prose: what follows is measured on
+
+
+def choose(
+    model: str,
+    backend: Any,
+    tokenizer: Any,
+    settings: Settings,
+    given: tuple[Sequence[str], str] | None,
+    folder: Path,
+    report: data.Report,
+) -> data.Texts:
+    """Texts that were given; else what the shipped family learnt from; else what the model writes.
+
+    Args:
+        given: texts and the name to keep of them.
+        folder: keeps what an interrupted training has written already.
+    """
+    limit, width, seed = settings.tokens, settings.width, settings.seed
+    windows = Windows(settings.held_out, width)
+    report("reading texts", 0.0)
+    if given is not None:
+        rows = data.encoded(given[0], tokenizer, limit, width, seed)
+        return data.split(rows, None, windows, seed, {"name": given[1]})
+    if model.startswith(registry.PREFIX):
+        corpus = load_corpus()
+        kept = max(int(data.HELD_OUT_SHARE * limit), width + 1)
+        learnt = {document.text: None for document in corpus.train}
+        held_out = [d.text for d in corpus.held_out if d.text not in learnt]
+        train_rows, held = (
+            data.encoded(part, tokenizer, most, width, seed)
+            for part, most in ((learnt, limit - kept), (held_out, kept))
+        )
+        name = f"standard library of Python {corpus.python_version}"
+        return data.split(train_rows, held, windows, seed, {"name": name})
+    write = _writer(model, backend, tokenizer, seed)
+    path = folder / f"own-{fingerprint.key([model, seed, str(backend.dtype)])}.jsonl"
+    train_rows, held = data.own_rows(write, limit, path, report, _HELD_OUT, width + 1)
+    return data.split(train_rows, held, windows, seed, {"name": "written by the model itself"})
+
+
+def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
+    """``write(number)``: a batch of the model's own continuations at temperature 1, plain."""
+    from hierspec.api import Hierarchy
+
+    target = TargetConfig(model=model, backend="hf")
+    loaded = Loaded()
+    loaded.put(target, backend, tokenizer)
+    hierarchy = Hierarchy(build(HierarchyConfig(target=target), loaded))
+    texts = builtin(model)
+    starts = [_start(texts[i % len(texts)], tokenizer, backend) for i in range(_OWN_BATCH)]
+    length = min(data.OWN_LENGTH, backend.max_length // 2)
+
+    def write(number: int) -> list[list[int]]:
+        batch = hierarchy.generate_batch(
+            starts, max_new_tokens=length, temperature=1.0, seed=seed * 1_000_003 + number
+        )
+        return [[*start, *result.token_ids] for start, result in zip(starts, batch, strict=True)]
+
+    return write
+
+
+def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
+    """Ids of a text; where no tokenizer knows it, the one that begins every text."""
+    ids = [] if tokenizer is None else tokenizer(text, verbose=False)["input_ids"]
+    first = getattr(backend.config, "bos_token_id", None)
+    return ids or [first if isinstance(first, int) else 0]
+
+
+HELD_OUT_SHARE = 0.1
+_CHARACTERS = 4  # in a token, roughly
+OWN_LENGTH = 256  # tokens that the model adds to each beginning
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Token ids to learn from, and windows [count, width] to measure on."""
+
+    stream: Stream
+    held_out: torch.Tensor
+    source: dict[str, Any]
+
+
+def from_files(paths: Sequence[Path]) -> list[str]:
+    """The texts in files and folders (all files below them, hidden ones left out).
+
+    A ``.jsonl`` file holds a text a line, as prompts do; any other file is one text.
+
+    Raises:
+        ValueError: no such file, no text in it, or a folder without any.
+    """
+    texts = []
+    for path in paths:
+        if not path.is_dir():
+            texts += read_prompt_file(path, "text").prompts
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        visible = [f for f in inside if not any(p[0] == "." for p in f.relative_to(path).parts)]
+        if not visible:
+            raise HierspecError(f"the folder {path} holds no texts: give text or .jsonl files")
+        for file in visible:
+            texts += read_prompt_file(file, "text").prompts
+    return texts
+
+
+def encoded(
+    texts: Iterable[str], tokenizer: Any, limit: int, width: int, seed: int
+) -> list[torch.Tensor]:
+    """``limit`` tokens of many texts, none below 1: one excerpt of each, in the seed's order.
+
+    Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
+    training are whole ones: a few long files are less varied than as many tokens of many.
+    """
+    if tokenizer is None:
+        raise HierspecError(
+            "the model has no tokenizer beside it, so texts mean nothing to it: put its tokenizer "
+            "into its folder"
+        )
+    # A text that is there twice could be trained on and measured on.
+    listed, limit = list(dict.fromkeys(texts)), max(limit, 0)
+    length = width * max(1, math.ceil(limit / max(1, len(listed)) / width))
+    while True:
+        rows = _excerpts(listed, tokenizer, limit, length, seed)
+        held = sum(map(len, rows))
+        if held >= limit or all(len(row) < length for row in rows):
+            return rows
+        length *= 2
+
+
+def _excerpts(
+    texts: list[str], tokenizer: Any, limit: int, length: int, seed: int
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rows, left = [], limit
+    for i in torch.randperm(len(texts), generator=generator).tolist():
+        text, place = texts[i], float(torch.rand((), generator=generator))
+        start = int(place * max(0, len(text) - length * _CHARACTERS))
+        part = text[start : start + length * 2 * _CHARACTERS]
+        ids = tokenizer(part, verbose=False)["input_ids"][: min(length, left)]
+        rows.append(torch.tensor(ids, dtype=torch.int32))
+        left -= len(ids)
+        if left <= 0:
+            break
+    return rows
+
+
+def own_rows(
+    write: Callable[[int], list[list[int]]],
+    limit: int,
+    path: Path,
+    report: Report,
+    held_out: Collection[int] = (),
+    least: int = 0,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Texts that the model writes itself, batch after batch, kept in ``path`` (JSON lines).
+
+    ``write(number)`` returns the token ids of batch ``number``: a text for each of the same
+    beginnings. An interrupted call leaves whole batches behind, and the next one goes on after
+    them.
+
+    Args:
+        limit: tokens wanted in all.
+        held_out: beginnings whose texts are to be measured on, by their place in a batch.
+        least: tokens wanted of these.
+
+    Returns:
+        Texts to train on, and to measure on. A text that was written twice is there once.
+    """
+    batches: list[list[list[int]]] = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                batches.append(json.loads(line))
+            except ValueError:  # cut short while it was written
+                break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
+    with path.open("a", encoding="utf-8") as file:
+        while True:
+            parts = _parted(batches, held_out)
+            learnt, kept = (sum(map(len, part)) for part in parts)
+            if learnt + kept >= limit and kept >= least:
+                break
+            report("the model writes texts", min(1.0, (learnt + kept) / max(1, limit)))
+            batches.append(write(len(batches)))
+            if not any(batches[-1]):
+                raise HierspecError("the model wrote no text of its own: give some with --texts")
+            file.write(json.dumps(batches[-1]) + "\n")
+            file.flush()
+            if _parted(batches, held_out) == parts:
+                break  # it says the same again and again
+    train, measure = ([torch.tensor(row, dtype=torch.int32) for row in part] for part in parts)
+    return train, measure
+
+
+def _parted(
+    batches: list[list[list[int]]], held_out: Collection[int]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Texts to train on and to measure on, each once and none in both, as first written."""
+    placed = [(place, tuple(row)) for batch in batches for place, row in enumerate(batch) if row]
+    measure = dict.fromkeys(row for place, row in placed if place in held_out)
+    train = dict.fromkeys(row for place, row in placed if place not in held_out)
+    return [row for row in train if row not in measure], list(measure)
+
+
+def split(
+    rows: list[torch.Tensor],
+    held_out: list[torch.Tensor] | None,
+    windows: Windows,
+    seed: int,
+    source: dict[str, Any],
+) -> Texts:
+    """What to train on and what to measure on.
+
+    Without a ``held_out`` of its own, the last tenth of the rows is kept back; at most one text is
+    cut by the border.
+
+    Raises:
+        ValueError: too little text for one window of each.
+    """
+    if held_out is None:
+        whole = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
+        border = len(whole) - max(int(HELD_OUT_SHARE * len(whole)), windows.width + 1)
+        rows, held_out = _first(rows, border), [whole[max(border, 0) :]]
+    learnt = sum(map(len, rows))
+    kept = torch.cat(held_out).long() if held_out else torch.empty(0, dtype=torch.int64)
+    if learnt <= windows.width or len(kept) <= windows.width:
+        raise HierspecError(
+            f"too little text: {learnt} tokens to train on and {len(kept)} to measure on, where "
+            f"each needs more than {windows.width}; give more texts, or a smaller --width"
+        )
+    ids = torch.cat([*rows, kept])
+    digest = hashlib.sha256(ids.to(torch.int64).numpy().tobytes()).hexdigest()
+    source = {**source, "tokens": learnt, "held_out_tokens": len(kept), "sha256": digest}
+    return Texts(Stream(rows, seed), windows.cut(kept)[:, :-1], source)
+
+
+def _first(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """The first ``count`` tokens."""
+    taken = []
+    for row in rows:
+        if count <= 0:
+            break
+        taken.append(row[:count])
+        count -= len(row)
+    return taken

@@ -1,0 +1,97 @@
+"""Files that are there as a whole or not at all, and places that can be written to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from hierspec.errors import HierspecError
+
+
+def write_whole(path: Path, content: str | bytes | Callable[[Path], object], what: str) -> None:
+    """Write beside ``path``, then rename: an interruption leaves the old file or the new one.
+
+    The folder is made where it is missing. A link stays one, and what is no file (``/dev/null``, a
+    pipe) is written to as it is.
+
+    Args:
+        content: what the file holds, or what writes it to the path it is called with.
+        what: the content's name for the error: ``results``.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path = path.resolve()
+        if _is_special(path):
+            _write(path, content)
+            return
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        _write(temporary, content)
+        os.replace(temporary, path)
+    except OSError as error:
+        why = error.strerror or error
+        raise HierspecError(f"cannot write {what} to {path}: {why}") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):  # renamed, as a rule
+                temporary.unlink()
+
+
+def probe(path: Path, what: str, fix: str = "name another file") -> None:
+    """Refuse a file that :func:`write_whole` could not write later; nothing is left behind.
+
+    Missing folders count as writable where the nearest that is there is.
+
+    Args:
+        what: the content's name for the error.
+        fix: what to do about it.
+
+    Raises:
+        ValueError: as :func:`write_whole`, or the path is a folder.
+    """
+    if path.is_dir():
+        raise HierspecError(f"cannot write {what} to {path}: it is a folder; name a file in it")
+    if not _is_special(path):
+        probe_folder(path.resolve().parent, path, what, fix)
+
+
+def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another folder") -> None:
+    """Refuse a folder, there or yet to be made, in which no file can be made.
+
+    Args:
+        path: what the user has called it.
+
+    Raises:
+        ValueError: it names the path.
+    """
+    there = folder.resolve()
+    try:
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise HierspecError(f"cannot write {what} to {path}: {there} is no folder; {fix}")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise HierspecError(
+            f"cannot write {what} to {path}: no file can be made in {there} "
+            f"({error.strerror}); {fix}"
+        ) from None
+
+
+def _write(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()

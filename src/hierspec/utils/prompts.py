@@ -1,0 +1,152 @@
+"""Prompts from files and standard input, and chat templates.
+
+``.jsonl`` and ``.ndjson`` hold one prompt a line: a JSON string, or an object with ``prompt``,
+``turns`` (the first is taken), ``question`` or ``text``, looked for in that order. Any other file
+is one prompt as a whole, without the newline that editors put at its end. Standard input (``-``)
+is read as lines of JSON where its first line is a JSON object, and as one prompt otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+KEYS = ("prompt", "turns", "question", "text")
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """Prompts and what identifies where they came from, for results that can be checked.
+
+    Attributes:
+        name: file name without its folder; ``-`` for standard input.
+        sha256: of the bytes read, hexadecimal.
+    """
+
+    prompts: tuple[str, ...]
+    name: str
+    sha256: str
+
+
+def read_prompt_file(path: str | Path, noun: str = "prompt") -> PromptFile:
+    """All prompts of a file, or of standard input for ``-``; ``noun`` is what errors call one.
+
+    Raises:
+        ValueError: no such file, not UTF-8, or a line without a prompt; names file and line.
+    """
+    name = str(path)
+    if name == "-":
+        body = sys.stdin.buffer.read()
+    else:
+        try:
+            body = Path(path).read_bytes()
+        except OSError as error:
+            raise HierspecError(f"cannot read {noun}s from {name}: {error.strerror}") from None
+    where = "standard input" if name == "-" else name
+    text = _decoded(body, where)
+    lines = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
+    prompts = _json_lines(text, where) if lines else (_one(text, where, noun),)
+    if not prompts:
+        raise HierspecError(f"{where} holds no {noun}")
+    return PromptFile(prompts, Path(name).name, hashlib.sha256(body).hexdigest())
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """The prompts of :func:`read_prompt_file` alone."""
+    return list(read_prompt_file(path).prompts)
+
+
+def read_stdin() -> str:
+    """Standard input as one prompt, whatever it looks like."""
+    return _one(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
+
+
+def apply_chat(tokenizer: Any, conversation: str | Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of a conversation in the model's own format, up to where the answer begins.
+
+    Args:
+        tokenizer: of transformers, with a chat template.
+        conversation: what the user says, or messages with ``role`` and ``content``.
+
+    Raises:
+        ValueError: no chat template, or one that refuses these messages.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise HierspecError(
+            "this model's tokenizer has no chat template: leave --chat (chat=True) out, "
+            "or use an instruction-tuned model"
+        )
+    messages: Any = conversation
+    if isinstance(conversation, str):
+        messages = [{"role": "user", "content": conversation}]
+    try:
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except Exception as error:  # templates are programs; they raise what they like
+        raise HierspecError(f"the chat template refuses these messages: {error}") from error
+    return [int(token) for token in ids]
+
+
+def _decoded(body: bytes, where: str) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = body[: error.start].count(b"\n") + 1
+        raise HierspecError(f"{where}, line {line}: not UTF-8 text") from None
+
+
+def _one(text: str, where: str, noun: str = "prompt") -> str:
+    """The text as a prompt; ``echo`` and editors add one newline that nobody meant."""
+    prompt = text.removesuffix("\n").removesuffix("\r")
+    if not prompt:
+        raise HierspecError(f"{where} holds no {noun}")
+    return prompt
+
+
+def _starts_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text.lstrip().split("\n", 1)[0]), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def _json_lines(text: str, where: str) -> tuple[str, ...]:
+    prompts = []
+    # Not splitlines(): JSON strings may hold U+2028 and the like.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                prompts.append(_prompt_of(json.loads(line)))
+            except ValueError as error:
+                reason = (
+                    f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
+                )
+                raise HierspecError(f"{where}, line {number}: {reason}") from None
+    return tuple(prompts)
+
+
+def _prompt_of(row: Any) -> str:
+    """The prompt in one line's value; a ``ValueError`` says what is wrong with it."""
+    key, prompt = "the line", row
+    if isinstance(row, Mapping):
+        key = next((k for k in KEYS if k in row), "")
+        if not key:
+            found = ", ".join(map(str, row)) or "none"
+            raise HierspecError(f"needs one of the keys {', '.join(KEYS)}; found {found}")
+        prompt = row[key]
+        if key == "turns":
+            if not isinstance(prompt, list) or not prompt:
+                raise HierspecError("turns must be a list with at least one text")
+            prompt = prompt[0]
+    if not isinstance(prompt, str) or not prompt:
+        raise HierspecError(f"{key} must be a text of at least one character")
+    return prompt

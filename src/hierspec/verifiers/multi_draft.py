@@ -1,0 +1,224 @@
+"""Several drafts of one place: recursive rejection sampling, and block verification of each.
+
+RRS [Miao et al., 2024; Yang et al., 2024] tries candidates one after another: y_j is kept with
+min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f − q_j, 0)). Over
+whole drafts it goes down their shared beginnings: at each place the candidates are the next tokens
+of those drafts that begin with all that was kept. *Without replacement* is a matter of drafting:
+the drafts' first tokens are drawn from q without those drawn already, and every draft reports the
+law its token was really drawn from. The rule reads that law, so one rule serves both.
+
+block-RRS is the sound form of P4's Algorithm 3 (appendix F). The first draft is verified by
+block; where it stops, the next draft that begins with all that was kept is verified by block from
+there on, with target rows (residual, p, p, …) and w restarted at 1; the token that follows comes
+from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
+
+A rule is a generator that yields acceptance probabilities and is sent what became of them. So the
+runtime spends dice on it, and the exact interpreter follows both answers. [MATH §3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from hierspec.core.distributions import Distributions, draw
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.rng import Rng
+from hierspec.core.rules import Choice, Stop, Verifier
+
+from .block import Block, prefix_weights
+from .reading import row_at
+from .registry import register
+from .tokenwise import Tokenwise
+from .verify import emission, verify_batch
+
+if TYPE_CHECKING:
+    from hierspec.core.nodes import Verify
+
+
+class RRS(Tokenwise):
+    """Token by token down the shared beginnings. With one draft: ``tokenwise``."""
+
+    name = "rrs"
+    several = True
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+        active, depth = list(range(len(drafts))), 0
+        while True:
+            candidates = [j for j in active if len(drafts[j]) > depth]
+            last = (candidates or active)[0]
+            f = target_row(p[last], depth)
+            kept: int | None = None
+            for j in candidates:
+                token = drafts[j].tokens[depth]
+                if (yield ratio(probability(f, token), drafts[j].distributions.prob(depth, token))):
+                    kept = j
+                    break
+                f = residual(f, drafts[j].distributions, depth)
+            if kept is None:
+                return Stop(last, depth, f)
+            # An earlier draft's equal token was tried and rejected; only later ones are fresh.
+            token = drafts[kept].tokens[depth]
+            active = [j for j in candidates if j >= kept and drafts[j].tokens[depth] == token]
+            depth += 1
+
+
+class DistinctRRS(RRS):
+    """The same for drafts whose first tokens were drawn without replacement."""
+
+    name = "rrs-without-replacement"
+    distinct = True
+
+
+class BlockRRS(Block):
+    """Block verification of one draft after another. With one draft: ``block``."""
+
+    name = "block-rrs"
+    several = True
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+        last, tau = 0, 0
+        f = target_row(p[0], 0)
+        for j, draft in enumerate(drafts):
+            if len(draft) <= tau or draft.tokens[:tau] != drafts[last].tokens[:tau]:
+                continue
+            q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x[0] = probability(f, draft.tokens[tau])
+            k, w = yield from _block(draft.distributions, p[j], tau, prefix_weights(p_x, q_x))
+            if k:
+                last, tau = j, tau + k
+                f = target_row(p[j], tau)
+            if tau == len(draft):
+                break
+            f = residual(f, draft.distributions, tau, w)
+        return Stop(last, tau, f)
+
+
+def _block(
+    q: Distributions, p: Distributions, start: int, w: list[float]
+) -> Generator[float, bool, tuple[int, float]]:
+    """Scan one draft's places from ``start`` on, from its end: (tokens kept, w there)."""
+    n = len(w) - 1
+    for k in range(n, 0, -1):
+        h = w[k]
+        if k < n and 0.0 < h < 1.0:
+            d = float(excess(target_row(p, start + k), q, start + k, h).sum())
+            h = min(d / (d + (1.0 - h)), h)
+        if (yield h):
+            return k, w[k]
+    return 0, 1.0
+
+
+# --- rows, in float64: they are rescaled once a rejection
+
+
+def target_row(p: Distributions, i: int) -> torch.Tensor:
+    """Row i, [V] float64."""
+    return row_at(p, i).double()
+
+
+def excess(f: torch.Tensor, q: Distributions, i: int, w: float) -> torch.Tensor:
+    """max(w·f − q, 0) with row i of q, [V]; what q says beyond f's vocabulary cannot matter."""
+    row = row_at(q, i).to(f)
+    row = torch.nn.functional.pad(row, (0, f.shape[0] - row.shape[0]))  # by a negative number: cuts
+    return (w * f - row).clamp_(min=0.0)
+
+
+def residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
+    """norm(max(w·f − q, 0)) with row i of q; f itself where that vanishes by rounding (f = q)."""
+    left = excess(f, q, i, w)
+    total = left.sum()
+    return left / total if total > 0.0 else f
+
+
+def probability(f: torch.Tensor, token: int) -> float:
+    return float(f[token]) if token < f.shape[0] else 0.0
+
+
+def ratio(p_x: float, q_x: float) -> float:
+    """min(1, p/q); a token that its drafter calls impossible is kept if the verifier can say it."""
+    # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
+    return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)
+
+
+# --- verdicts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A verdict, and which of the drafts it kept tokens of."""
+
+    verdict: Verdict
+    draft: int
+
+
+def alternatives(proposal: Proposal) -> tuple[Proposal, ...]:
+    """All drafts of a proposal, the first one first."""
+    return (proposal, *proposal.others)
+
+
+def verify_several(
+    node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
+) -> Chosen:
+    """Verify k drafts of one place by the node's rule.
+
+    Args:
+        node: who verifies; its rule (:attr:`Verifier.several`), index and bonus setting are read.
+        drafts: k proposals of n_j tokens, in the order they were drawn.
+        p: k laws of n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
+        rng: one uniform a test and one for the token that follows. A single draft takes the road
+            of one-draft rules, with their dice.
+    """
+    if len(drafts) == 1:
+        return Chosen(verify_batch(node, drafts, p, [rng])[0], 0)
+    stop = decide(node.rule.choose(drafts, p), rng)
+    draft = drafts[stop.draft]
+    token: int | None = None
+    if node.bonus or not 0 < len(draft) == stop.num_accepted:
+        token = draw(stop.law.unsqueeze(0), rng.take(1))[0]
+    verdict = emission(node.index, draft, stop.num_accepted, token, p[stop.draft])
+    return Chosen(verdict, stop.draft)
+
+
+def decide(choice: Choice, rng: Rng) -> Stop:
+    """Spend dice on the tests of a rule. The test is strict: h = 0 never passes."""
+    try:
+        h = next(choice)
+        while True:
+            h = choice.send(bool(rng.take(1)[0] < h))
+    except StopIteration as stop:
+        return stop.value
+
+
+def outcomes(
+    rule: Verifier, drafts: Sequence[Proposal], p: Sequence[Distributions]
+) -> list[tuple[float, Stop]]:
+    """Every way the rule's tests may go, with its probability."""
+    found: list[tuple[float, Stop]] = []
+    paths: list[tuple[float, tuple[bool, ...]]] = [(1.0, ())]
+    while paths:
+        chance, answers = paths.pop()
+        choice = rule.choose(drafts, p)
+        try:
+            h = next(choice)
+            for answer in answers:
+                h = choice.send(answer)
+            while True:
+                passed = h > 0.0
+                if 0.0 < h < 1.0:
+                    paths.append((chance * (1.0 - h), (*answers, False)))
+                    chance *= h
+                answers = (*answers, passed)
+                h = choice.send(passed)
+        except StopIteration as stop:
+            found.append((chance, stop.value))
+    return found
+
+
+RRS_RULE = register(RRS())
+DISTINCT_RRS = register(DistinctRRS())
+BLOCK_RRS = register(BlockRRS())

@@ -1,0 +1,214 @@
+"""Figures of a reproduction as pictures."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.planner.maps import heat_map
+from hierspec.plotting.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    checked,
+    new_figure,
+    plotting,
+    save,
+    style,
+)
+
+from .tables import Curve, Figure, Grid, Reproduction
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, "#8C6D31")
+MARKERS = "os^Dv<>P"
+WIDTH, TALL = 7.6, 3.9  # inches: of the picture, of the axes
+_COSTS = re.compile(r"\b(ms|seconds|latency|latencies|time per token)\b", re.I)
+
+
+def draw(figure: Figure, path: str | Path) -> None:
+    """Draw curves, or a grid with its best cell framed.
+
+    The best cell is the largest, or the smallest where the caption speaks of latency.
+
+    Args:
+        path: ends in ``.svg`` or ``.png``.
+
+    Raises:
+        ValueError: another ending, nothing to draw, curves whose lengths differ, or matplotlib is
+            not installed.
+    """
+    path = checked(path)
+    if not drawable(figure):
+        raise HierspecError(f"{figure.name} holds no numbers: there is nothing to draw")
+    with plotting("").rc_context({"text.parse_math": False}):  # a dollar sign is a dollar sign
+        if figure.grid is not None:
+            _draw_grid(figure, figure.grid, path)
+        else:
+            _draw_curves(figure, path)
+
+
+def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> list[Path]:
+    """Draw every figure that holds numbers into ``folder``: ``p3-exits-figure-5.svg``.
+
+    The folder is made where it is missing. Raises as :func:`draw`.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for figure in filter(drawable, found.figures):
+        stem, number = f"{found.what}-{_plainly(figure.name)}", 1
+        path = folder / f"{stem}{ending}"
+        while path in paths:
+            number += 1
+            path = folder / f"{stem}-{number}{ending}"
+        draw(figure, path)
+        paths.append(path)
+    return paths
+
+
+def drawable(figure: Figure) -> bool:
+    """Whether it holds a number."""
+    if figure.grid is not None:
+        return any(_is_number(value) for row in figure.grid.values for value in row)
+    return any(_is_number(y) for curve in figure.curves for y in curve.y)
+
+
+def smallest_is_best(figure: Figure) -> bool:
+    """Of a grid: its caption speaks of latency, and not of a speed-up."""
+    return bool(_COSTS.search(figure.caption)) and "speed" not in figure.caption.lower()
+
+
+def best_cell(figure: Figure, grid: Grid) -> tuple[int, int]:
+    """Row and column of the best value."""
+    cells = [
+        (value, row, column)
+        for row, values in enumerate(grid.values)
+        for column, value in enumerate(values)
+        if value is not None and _is_number(value)
+    ]
+    pick = min if smallest_is_best(figure) else max
+    _, row, column = pick(cells, key=lambda cell: cell[0])
+    return row, column
+
+
+def _draw_grid(figure: Figure, grid: Grid, path: Path) -> None:
+    values = [[math.nan if value is None else value for value in row] for row in grid.values]
+    largest = max(abs(value) for row in values for value in row if _is_number(value))
+    row, column = best_cell(figure, grid)
+    heat_map(
+        values,
+        grid.rows,
+        grid.columns,
+        path,
+        textwrap.shorten(f"{figure.name}: {figure.caption}", 90, placeholder=" …"),
+        row_title=figure.y,
+        col_title=figure.x,
+        value_format="{:.0f}" if largest >= 100 else "{:.1f}" if largest >= 10 else "{:.2f}",
+        best="min" if smallest_is_best(figure) else "max",
+        note=f"Framed: {grid.values[row][column]:.4g} at {grid.rows[row]}, {grid.columns[column]}.",
+    )
+
+
+def _draw_curves(figure: Figure, path: Path) -> None:
+    caption = textwrap.wrap(figure.caption, 100) or [""]
+    labels = [curve.label for curve in figure.curves]
+    shown = len(labels) > 1 or any(labels)
+    # Few short labels stand inside, where the curves leave room; others to the right.
+    aside = shown and (len(labels) > 4 or max(map(len, labels)) > 22)
+    right = min(3.2, 0.75 + 0.068 * max(map(len, labels))) if aside else 0.25
+    head = 0.45 + 0.19 * len(caption)
+    height, width = TALL + head + 0.65, WIDTH + (right if aside else 0)
+    with style():
+        canvas = new_figure(width, height)
+        canvas.text(0.2 / width, 1 - 0.25 / height, figure.name, fontsize=12, weight="bold",
+                    va="center")  # fmt: skip
+        for i, line in enumerate(caption):
+            y = 1 - (0.48 + 0.19 * i) / height
+            canvas.text(0.2 / width, y, line, fontsize=9, color=GREY, va="center")
+        box = (0.75 / width, 0.6 / height, 1 - (0.75 + right) / width, TALL / height)
+        axes = canvas.add_axes(box)
+        bars = [curve for curve in figure.curves if curve.kind == "bars"]
+        for number, curve in enumerate(figure.curves):
+            _draw_curve(axes, curve, number, bars)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=PALE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8.5, length=3)
+        axes.set_xlabel(figure.x, fontsize=9.5)
+        axes.set_ylabel(figure.y, fontsize=9.5)
+        if all(x == round(x) for curve in figure.curves for x in curve.x):
+            axes.xaxis.set_major_locator(plotting("ticker").MaxNLocator(integer=True))
+        if bars:
+            ticks = sorted({x for curve in bars for x in curve.x})
+            if len(ticks) <= 20:
+                axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        if aside:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8.5)
+        elif shown:
+            axes.legend(loc="best", frameon=False, fontsize=8.5)
+        save(canvas, path)
+
+
+def _draw_curve(axes: Any, curve: Curve, number: int, bars: Sequence[Curve]) -> None:
+    if len(curve.x) != len(curve.y) or len(curve.spread) not in (0, len(curve.y)):
+        raise HierspecError(
+            f"curve {curve.label!r} has {len(curve.x)} x, {len(curve.y)} y and "
+            f"{len(curve.spread)} spreads"
+        )
+    colour = COLOURS[number % len(COLOURS)]
+    marker = MARKERS[number % len(MARKERS)]
+    dashes = "-" if number < len(COLOURS) else "--"
+    if curve.kind == "bars":
+        place = [other is curve for other in bars].index(True)
+        wide = 0.8 * _gap(bars) / len(bars)
+        x = [x + wide * (place - (len(bars) - 1) / 2) for x in curve.x]
+        axes.bar(
+            x, curve.y, wide * 0.92, color=colour, label=curve.label, yerr=curve.spread or None,
+            error_kw={"elinewidth": 1.2, "capsize": 2.5, "ecolor": INK},
+        )  # fmt: skip
+    elif curve.kind == "points":
+        axes.errorbar(
+            curve.x, curve.y, yerr=curve.spread or None, fmt=marker, color=colour, markersize=4.5,
+            elinewidth=1.1, capsize=2.5, label=curve.label,
+        )  # fmt: skip
+    elif curve.kind == "line":
+        markers = marker if len(curve.x) <= 30 else ""
+        axes.plot(
+            curve.x, curve.y, dashes, color=colour, marker=markers, markersize=3.5, linewidth=1.6,
+            label=curve.label,
+        )  # fmt: skip
+        if curve.spread:
+            low = [y - s for y, s in zip(curve.y, curve.spread, strict=True)]
+            high = [y + s for y, s in zip(curve.y, curve.spread, strict=True)]
+            axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, linewidth=0)
+    else:
+        raise HierspecError(
+            f"curve {curve.label!r}: kind {curve.kind!r} is not line, points or bars"
+        )
+
+
+def _gap(bars: Sequence[Curve]) -> float:
+    """The smallest distance of places where bars stand."""
+    places = sorted({x for curve in bars for x in curve.x})
+    return min((b - a for a, b in pairwise(places)), default=1.0)
+
+
+def _plainly(name: str) -> str:
+    """``Figure 5 (left)`` → ``figure-5-left``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "figure"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

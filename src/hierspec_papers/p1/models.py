@@ -1,0 +1,449 @@
+"""The hierarchies that ``p1-models`` runs: profiled, planned, and built for every variation.
+
+P1 on the models at hand: hierarchies of K models, predicted and measured [P1 §4, §5].
+
+Two pools, as in the paper: early exits of the target (§4) and separate models (§5; for the shipped
+family its n-gram table joins them, as P1's statistical drafter does). Each is profiled on every
+other prompt; the best plan for each number of models is then measured on the prompts between, with
+the horizontal heuristic (tokens of the smallest model after everything that a level hands up) and
+with drafters at temperatures of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.roofline import level_parameters
+from hierspec.bench.summary import levels, standardized_walltime_improvement
+from hierspec.errors import HierspecError
+from hierspec.planner.corollary import corollary
+from hierspec.planner.estimates import Chain, Estimates
+from hierspec.planner.latency import latency
+from hierspec.planner.plan import Choice
+from hierspec.planner.search import plan
+from hierspec.presets.systems import at_shares
+from hierspec.profiling.candidates import parse
+from hierspec.profiling.measure import Settings
+from hierspec.profiling.measure import measure as measured_profile
+from hierspec.profiling.profile import Profile, from_dict
+from hierspec_papers.lab import Lab
+from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, side_by_side
+from hierspec_papers.tables import Reproduction, Row, Table
+
+EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
+LARGEST_BUDGET = 12
+SETTINGS = Settings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A pool of drafters and what was measured of it."""
+
+    title: str
+    profile: Profile
+
+
+@dataclass(slots=True)
+class Trial:
+    """A hierarchy to run: what it is, what it should cost, and what it came to."""
+
+    pool: Candidates
+    choice: Choice
+    estimates: Estimates
+    hierarchy: dict[str, Any]
+    method: HierarchyMethod
+    found: Measured | None = None
+
+    @property
+    def names(self) -> str:
+        chain, models = self.choice.chain, self.estimates.names
+        parts = [f"{models[i]} {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
+        return " > ".join((*parts, "target"))
+
+    @property
+    def improvement(self) -> float | None:
+        """P1's standardized walltime improvement."""
+        if self.found is None or not self.found.runs:
+            return None
+        runs = [
+            {"levels": run.levels, "target": run.target, "num_tokens": run.num_tokens}
+            for run in self.found.runs
+        ]
+        tokens = sum(run["num_tokens"] - 1 for run in runs)
+        prices = level_parameters(self.method)
+        return standardized_walltime_improvement(tokens, levels(runs), prices)
+
+
+def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
+    """Prompts to profile on, and the lab with those to measure on: every other one each.
+
+    A single prompt serves for both.
+    """
+    planned_on = list(lab.prompts[1::2]) or list(lab.prompts)
+    return planned_on, dataclasses.replace(lab, prompts=lab.prompts[::2])
+
+
+def candidates(lab: Lab) -> dict[str, list[str]]:
+    """Pool → names as ``hierspec profile --candidates`` takes them."""
+    exits = at_shares(lab.models.num_layers, EXITS)
+    table = ["ngram"] if lab.models.drafts and lab.models.target.model.startswith("zoo:") else []
+    return {
+        "early exits": [f"exit:{layer}" for layer in exits],
+        "separate models": [*table, *lab.models.drafts],
+    }
+
+
+def best_of_each_size(estimates: Estimates) -> list[Choice]:
+    """The best chain of exactly 1, 2, … models, as far as they can be stacked."""
+    out = []
+    for count in range(1, len(estimates.names) + 1):
+        found = plan(estimates, max_models=count, top=64)
+        choices = [c for c in (found.best, *found.runners_up) if len(c.chain.levels) == count]
+        if choices:
+            out.append(min(choices, key=lambda choice: choice.ms))
+    return out
+
+
+def warmed(hierarchy: dict[str, Any], temperature: float) -> dict[str, Any]:
+    """The same with every level's model at this temperature; tables and look-ups keep theirs."""
+    out = [
+        {**level, "temperature": temperature}
+        if level["method"] in ("draft_model", "early_exit")
+        else level
+        for level in hierarchy["levels"]
+    ]
+    return {**hierarchy, "levels": out}
+
+
+def profiled(
+    lab: Lab, prompts: Sequence[Sequence[int]], title: str, names: Sequence[str]
+) -> Profile:
+    tokenizer = lab.models.tokenizer
+    if tokenizer is None:
+        raise HierspecError(
+            f"p1-models profiles on texts, and {lab.models.target.model!r} has no tokenizer beside "
+            "it: put its tokenizer.json there"
+        )
+    data = measured_profile(
+        lab.models.target,
+        [parse(name) for name in names],
+        [tokenizer.decode(list(prompt), skip_special_tokens=True) for prompt in prompts],
+        lab.temperatures,
+        dataclasses.replace(SETTINGS, tokens=lab.max_new_tokens, seed=lab.seed),
+        loaded=lab.models.loaded,
+        report=lambda stage, share: lab.report(f"profile of {title}: {stage}", share),
+    )
+    return from_dict(data)
+
+
+def trials_of(lab: Lab, pool: Candidates, temperature: float) -> list[Trial]:
+    context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
+    estimates = pool.profile.estimates(temperature, context=context)
+    return [
+        trial_of(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.levels)}")
+        for choice in best_of_each_size(estimates)
+    ]
+
+
+def trial_of(lab: Lab, pool: Candidates, estimates: Estimates, chain: Chain, name: str) -> Trial:
+    hierarchy = pool.profile.hierarchy(chain)
+    choice = Choice(chain, latency(estimates, chain))
+    return Trial(pool, choice, estimates, hierarchy, method_of(name, lab, hierarchy))
+
+
+def tailed(lab: Lab, base: Trial, tail: int) -> Trial:
+    chain = dataclasses.replace(base.choice.chain, tail=tail)
+    return trial_of(lab, base.pool, base.estimates, chain, f"{base.method.name} tail {tail}")
+
+
+def warm(lab: Lab, base: Trial, share: float, temperature: float) -> Trial:
+    own = share * temperature
+    hierarchy = warmed(base.hierarchy, own)
+    method = method_of(f"{base.method.name} drafts at {own:g}", lab, hierarchy)
+    return dataclasses.replace(base, hierarchy=hierarchy, method=method, found=None)
+
+
+def planned(trials: Sequence[Trial], least: int, most: int | None = None) -> Trial | None:
+    """The one that the planner expects most of, among those of so many models."""
+    fit = [t for t in trials if least <= len(t.choice.chain.levels) <= (most or 1 << 30)]
+    return min(fit, key=lambda t: t.choice.ms, default=None)
+
+
+TAILS = (1, 2, 3)  # tokens of the smallest model after every level
+WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
+
+# P1 Table 3: model → (speed-up of HSD, of a single draft); early exits, CNN-DM unless named
+TABLE_3 = {
+    "LayerSkip2-7B": (1.76, 1.62),
+    "LayerSkip2-13B": (1.41, 1.20),
+    "LayerSkip2-70B": (1.77, 1.58),
+    "Gemma2-9B": (1.06, 1.03),
+    "Gemma2-9B (XSUM)": (1.15, 1.08),
+}
+# P1 Table 4: temperature → method → standardized walltime improvement on GSM8K, on MMLU
+TABLE_4 = {
+    1.0: {"single draft": (3.44, 3.61), "HSD": (3.68, 4.06), "HSD + HH": (3.70, 4.16)},
+    0.6: {"single draft": (3.44, 3.67), "HSD": (3.67, 4.10), "HSD + HH": (3.69, 4.17)},
+    0.0: {"single draft": (3.38, 3.68), "HSD": (3.76, 4.10), "HSD + HH": (3.79, 4.13)},
+}
+
+
+def measure(lab: Lab) -> Reproduction:
+    """Profiles, plans and measurements at each of the lab's temperatures.
+
+    Raises:
+        ValueError: no prompt, no tokenizer, or nothing that could draft.
+    """
+    if not lab.prompts:
+        raise HierspecError(
+            "there is no prompt to measure on: give --prompts a file with one or more"
+        )
+    planned_on, lab = split(lab)
+    pools = [
+        Candidates(title, profiled(lab, planned_on, title, names))
+        for title, names in candidates(lab).items()
+        if names
+    ]
+    if not pools:
+        raise HierspecError(
+            "p1-models needs something that drafts: give --draft, or a target of two layers or more"
+        )
+    tables: list[Table] = []
+    for temperature in lab.temperatures:
+        tables += _at(lab, pools, temperature)
+    return Reproduction("p1-models", tuple(tables), (), lab.to_dict())
+
+
+def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table]:
+    """All tables at one temperature, from one interleaved measurement."""
+    by_pool = [trials_of(lab, pool, temperature) for pool in pools]
+    extra: list[list[Trial]] = []
+    warmed: list[list[Trial]] = []
+    for trials in by_pool:
+        best = planned(trials, 3)
+        extra.append([tailed(lab, best, tail) for tail in TAILS] if best else [])
+        bases = [t for t in (planned(trials, 2, 2), best) if t] if temperature else []
+        warmed.append([warm(lab, base, share, temperature) for base in bases for share in WARMTHS])
+    every = [t for group in (*by_pool, *extra, *warmed) for t in group]
+    stacked = [t for t in every if not t.choice.chain.plain]
+    plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "hierarchies")
+    for trial in every:
+        trial.found = plain
+    for trial, measured in zip(stacked, found, strict=True):
+        trial.found = measured
+    tables = []
+    for pool, trials, tails, warmer in zip(pools, by_pool, extra, warmed, strict=True):
+        tables += [_rates(pool, temperature), _sizes(lab, pool, trials, temperature)]
+        if tails:
+            tables.append(_heuristic(pool, planned(trials, 3), tails, temperature))
+        tables.append(_improvements(pool, trials, tails, temperature))
+        if warmer:
+            tables.append(_warmths(pool, trials, warmer, temperature))
+    return tables
+
+
+def _rates(pool: Candidates, temperature: float) -> Table:
+    """In the shape of P1's Tables 6 and 7."""
+    names = [model["name"] for model in pool.profile.models]
+    greedy = temperature == 0
+    found = {
+        (pair["drafter"], pair["verifier"]): pair.get("equal_argmax" if greedy else "acceptance")
+        for pair in pool.profile.measured(temperature)["pairs"]
+    }
+    rows = []
+    for i, model in enumerate(pool.profile.models[:-1]):
+        rates = (found.get((i, k)) for k in range(1, len(names)))
+        shown = ("" if rate is None else rate for rate in rates)
+        rows.append(Row(names[i], (), (model["call_ms"], *shown)))
+    rows.append(Row("target", (), (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
+    return Table(
+        f"Acceptance rates, {pool.title}, temperature {temperature:g}",
+        "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",
+        "model",
+        (),
+        tuple(rows),
+        ("ms a call", *names[1:-1], "target"),
+        compared=False,
+        notes=(
+            "Along the target's own texts; greedy: the share of equal choices, else 1 − TV. Empty: "
+            "not measured, since the one model's call is no cheaper, or a look-up has no law.",
+        ),
+    )
+
+
+def _sizes(lab: Lab, pool: Candidates, trials: Sequence[Trial], temperature: float) -> Table:
+    """In the shape of P1's Tables 1 and 3."""
+    best = planned(trials, 1)
+    rows = []
+    for trial in trials:
+        chain = trial.choice.chain
+        plain = trial.estimates.plain_ms
+        predicted = (trial.choice.ms, corollary(trial.estimates, chain).ms_per_token)
+        expected = (*predicted, plain / predicted[0])
+        star = " (planned)" if trial is best else ""
+        ours = _ours(trial, temperature)
+        rows.append(Row(f"{len(chain.levels)}{star}", (), (trial.names, *expected, *ours)))
+    compared = _against_single(trials)
+    return Table(
+        f"Number of models, {pool.title}, temperature {temperature:g}",
+        "the best plan of each number of models, predicted and measured (P1 Tables 1 and 3)",
+        "models",
+        (),
+        tuple(rows),
+        (
+            *("hierarchy", "predicted ms", "by formula", "predicted speed-up"),
+            *("measured ms", *INTERVAL, "tokens a call", "same as plain"),
+        ),
+        compared=False,
+        notes=(
+            "predicted: the general model with measured curves and costs; by formula: P1's "
+            "Corollary 3.1; measured: milliseconds a token after the first, mean over prompts. "
+            "Calls were timed minutes before the runs; where the machine has other work, compare "
+            "the speed-ups.",
+            *compared,
+            *(_table_3() if pool.title == "early exits" else ()),
+            "Profiled on every other prompt, measured on those between.",
+            *notes(lab),
+        ),
+    )
+
+
+def _table_3() -> tuple[str, ...]:
+    cells = (
+        f"{name} {hsd} against {single} ({hsd / single:.2f})"
+        for name, (hsd, single) in TABLE_3.items()
+    )
+    return (f"P1 Table 3 prints, three models against a single draft: {'; '.join(cells)}.",)
+
+
+def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
+    single, deep = planned(trials, 2, 2), planned(trials, 3)
+    if not (single and deep and single.found and deep.found):
+        return ()
+    if not (single.found.runs and deep.found.runs):
+        return ()
+    gap = deep.found.over(single.found.runs)
+    return (
+        f"Best of three models or more over the best single draft: {gap['median']:.2f} "
+        f"[{gap['low95']:.2f}, {gap['high95']:.2f}], per prompt; P1 reports up to 1.2.",
+    )
+
+
+def _heuristic(
+    pool: Candidates, base: Trial | None, tails: Sequence[Trial], temperature: float
+) -> Table:
+    """P1's horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
+    assert base is not None
+    rows = [
+        Row(
+            str(trial.choice.chain.tail),
+            (),
+            (trial.choice.ms, *_ours(trial, temperature), _plainly(trial)),
+        )
+        for trial in (base, *tails)
+    ]
+    return Table(
+        f"Horizontal heuristic, {pool.title}, temperature {temperature:g}",
+        f"{base.names}, with h tokens of the smallest model after all that a level hands up",
+        "h",
+        (),
+        tuple(rows),
+        (
+            *("predicted ms", "measured ms", *INTERVAL, "tokens a call", "same as plain"),
+            "walltime improvement",
+        ),
+        compared=False,
+        notes=(
+            "P1 Table 4 finds half a per cent to 2.5 per cent in it, with h = 10 and a bigram "
+            "table as the smallest model (Appendix D); budgets are not planned again for it here, "
+            "so that only h differs.",
+        ),
+    )
+
+
+def _improvements(
+    pool: Candidates, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
+) -> Table:
+    """In the shape of P1's Table 4."""
+    ours = {
+        "single draft": planned(trials, 2, 2),
+        "HSD": planned(trials, 3),
+        "HSD + HH": min(tails, key=lambda t: t.choice.ms, default=None),
+    }
+    printed = TABLE_4.get(temperature, {})
+    rows = [
+        Row(
+            name,
+            (),
+            (
+                _plainly(trial),
+                trial.found.speedup["median"] if trial.found and trial.found.runs else "",
+                *(printed.get(name) or ("", "")),
+            ),
+        )
+        for name, trial in ours.items()
+        if trial is not None
+    ]
+    return Table(
+        f"Table 4, {pool.title}, temperature {temperature:g}",
+        "standardized walltime improvement: every call charged by the weights it runs through",
+        "method",
+        (),
+        tuple(rows),
+        ("improvement", "measured speed-up", "printed GSM8K", "printed MMLU"),
+        compared=False,
+        notes=(
+            "P1 refers to Chen et al. (2023b) for it: tokens · c_target over the sum of calls · c, "
+            "tables free. Printed: T5-XXL (11 B) with smaller T5 models and a table. It leaves out "
+            "that small calls cost more than their share, so it lies above what a clock says.",
+            "The hierarchies are those the planner expects most of; h of HH as well.",
+        ),
+    )
+
+
+def _warmths(
+    pool: Candidates, trials: Sequence[Trial], warmer: Sequence[Trial], temperature: float
+) -> Table:
+    """P1 §5: drafters at temperatures of their own."""
+    rows = []
+    for base in (planned(trials, 2, 2), planned(trials, 3)):
+        mine = [t for t in warmer if base and t.choice.chain == base.choice.chain]
+        if not mine or base is None:
+            continue
+        every = sorted(((1.0, base), *zip(WARMTHS, mine, strict=True)), key=lambda item: item[0])
+        for share, trial in every:
+            kept = trial.found.acceptance() if trial.found and trial.found.runs else ""
+            rows.append(
+                Row(
+                    f"{share * temperature:g}",
+                    (),
+                    (base.names, kept, *_ours(trial, temperature)[1:-1]),
+                )
+            )
+    return Table(
+        f"Drafters' temperature, {pool.title}, request at {temperature:g}",
+        "all levels below the target at this temperature; the output's law stays the request's",
+        "temperature",
+        (),
+        tuple(rows),
+        ("hierarchy", "kept by target", *INTERVAL, "tokens a call"),
+        compared=False,
+        notes=("P1 finds .5 best for drafters of a request at .6, and 1 for one at 1 (Table 10).",),
+    )
+
+
+def _ours(trial: Trial, temperature: float) -> tuple:
+    """Measured ms, the interval, tokens a call and equality; the reason where it could not run."""
+    found = trial.found
+    if found is None or not found.runs:
+        return ("", "", "", "", "", found.why if found else "")
+    return (found.decode_ms, *found.interval, found.tokens_per_call, found.same(temperature))
+
+
+def _plainly(trial: Trial) -> float | str:
+    return "" if trial.improvement is None else trial.improvement

@@ -1,0 +1,190 @@
+"""P3's Figures 5, 6 and 8: which two exits to use, measured on the early exits of any target.
+
+P3's claims: the pair near (L/8, L/4) is the fastest, both sooner and later intermediate exits
+being slower; and against a single exit (LayerSkip) the intermediate check raises acceptance by the
+target and throughput together.
+"""
+
+from __future__ import annotations
+
+from hierspec_papers.lab import Lab
+from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
+from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Row, Table
+
+from .systems import N_D, N_I, default_exits, exits_to_try, hispec, single_exit
+
+RULES = ("leading", "tokenwise", "block")  # at the intermediate exit
+PRINTED_PAIR = "3-8 of 32 layers"  # P3 Appendix C: the fastest pair of Llama3-8B
+_COLUMNS = (*INTERVAL, "tokens a call", "kept by target", "same as plain")
+
+Pair = tuple[int, int]
+
+
+def measure(lab: Lab) -> Reproduction:
+    """Every pair and every single exit, at each of the lab's temperatures.
+
+    Raises:
+        ValueError: the target is too shallow for two exits.
+    """
+    default = default_exits(lab.models)
+    exits = exits_to_try(lab.models.num_layers, *default)
+    pairs = [(low, high) for low in exits for high in exits if low < high]
+    tables, figures = [], []
+    for temperature in lab.temperatures:
+        methods = [
+            *(single_exit(lab.models, layer) for layer in exits),
+            *(hispec(lab.models, *pair) for pair in pairs),
+            *(hispec(lab.models, *default, rule=rule) for rule in RULES[1:]),
+        ]
+        found = all_ran(side_by_side(lab, methods, temperature, "exits"))[1:]
+        singles = dict(zip(exits, found[: len(exits)], strict=True))
+        doubles = dict(zip(pairs, found[len(exits) :], strict=False))
+        rules = [doubles[default], *found[len(exits) + len(pairs) :]]
+        tables += [
+            _throughput(lab, temperature, singles, doubles, default),
+            _rules(lab, temperature, default, rules),
+        ]
+        figures += [
+            _grid(lab, temperature, exits, doubles, default),
+            _tradeoff(lab, temperature, singles, doubles),
+        ]
+    return Reproduction("p3-exits", tuple(tables), tuple(figures), lab.to_dict())
+
+
+def _throughput(
+    lab: Lab,
+    temperature: float,
+    singles: dict[int, Measured],
+    doubles: dict[Pair, Measured],
+    default: Pair,
+) -> Table:
+    rows = [Row(f"{layer}", (), _figures(one, temperature)) for layer, one in singles.items()]
+    rows += [
+        Row(_named(pair, default), (), _figures(one, temperature)) for pair, one in doubles.items()
+    ]
+    fastest = max(doubles, key=lambda pair: _speed(doubles[pair]))
+    return Table(
+        f"Figures 5 and 8, temperature {temperature:g}",
+        "throughput over plain decoding: single exits (LayerSkip), and draft-intermediate pairs",
+        "exits",
+        (),
+        tuple(rows),
+        _COLUMNS,
+        {"num_layers": lab.models.num_layers, "N_d": N_D, "N_i": N_I, "single": N_I},
+        compared=False,
+        notes=(
+            f"Fastest pair here: {fastest[0]}-{fastest[1]} of {lab.models.num_layers} layers; the "
+            f"default is {default[0]}-{default[1]}. P3's fastest: {PRINTED_PAIR}. Neighbours whose "
+            "intervals overlap are not told apart.",
+            f"A single exit drafts {N_I} tokens, as many as HiSpec holds for the target; kept by "
+            "target: share of the tokens handed to it.",
+            *notes(lab),
+        ),
+    )
+
+
+def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -> Table:
+    greedy = (
+        "Greedy laws have one token each, so the three rules are one: differences in speed are "
+        "what this measurement cannot tell apart."
+    )
+    sampled = (
+        "All three are lossless here: under sampling leading hands up the law of its mixture, "
+        "and the target verifies against that."
+    )
+    return Table(
+        f"Intermediate rules, temperature {temperature:g}",
+        f"the pair {default[0]}-{default[1]} under each rule of the intermediate exit",
+        "rule",
+        (),
+        tuple(
+            Row(rule, (), (*_figures(one, temperature), one.acceptance(0)))
+            for rule, one in zip(RULES, rules, strict=True)
+        ),
+        (*_COLUMNS, "kept by intermediate"),
+        compared=False,
+        notes=(greedy if temperature == 0 else sampled,),
+    )
+
+
+def _grid(
+    lab: Lab, temperature: float, exits: tuple[int, ...], doubles: dict[Pair, Measured], pair: Pair
+) -> Figure:
+    drafts, above = exits[:-1], exits[1:]
+    values = tuple(
+        tuple(_speed(doubles[low, high]) if (low, high) in doubles else None for low in drafts)
+        for high in above
+    )
+    rows, columns = (
+        tuple(f"{n} (default)" if n == at else str(n) for n in some)
+        for some, at in ((above, pair[1]), (drafts, pair[0]))
+    )
+    return Figure(
+        f"Figure 8, temperature {temperature:g}",
+        f"throughput of exit pairs over plain decoding, {lab.models.target.model}",
+        "exit that drafts (layer)",
+        "exit that verifies in between (layer)",
+        grid=Grid(rows, columns, values),
+        notes=(
+            f"P3 circles the default pair, near L/8 and L/4: here {pair[0]}-{pair[1]}. Its own "
+            f"fastest is {PRINTED_PAIR}; its bottom row (last intermediate exit) is slowest.",
+            *notes(lab),
+        ),
+    )
+
+
+def _tradeoff(
+    lab: Lab, temperature: float, singles: dict[int, Measured], doubles: dict[Pair, Measured]
+) -> Figure:
+    drafts = {low for low, _ in doubles}
+    best = max(drafts, key=lambda layer: _speed(singles[layer]))
+    chosen = {high: one for (low, high), one in doubles.items() if low == best}
+    return Figure(
+        f"Figure 6, temperature {temperature:g}",
+        "acceptance by the target against throughput",
+        "share of the tokens handed to the target that it keeps",
+        "throughput over plain decoding",
+        (
+            _points("single exit (LayerSkip)", singles),
+            _points(f"HiSpec, draft exit {best}", chosen),
+        ),
+        notes=(
+            "Points from left to right are "
+            + "; ".join(
+                f"{label}: {_by_acceptance(some)}"
+                for label, some in (("single exits", singles), ("intermediate exits", chosen))
+            )
+            + ".",
+            "P3 (CodeLlama-34B, 48 layers): draft exit 7 with intermediate 12 has 1.25 times the "
+            "throughput and 1.15 times the acceptance of the best single exit.",
+            *notes(lab),
+        ),
+    )
+
+
+def _points(label: str, some: dict[int, Measured]) -> Curve:
+    found = [one for one in some.values() if one.runs]
+    return Curve(
+        label,
+        tuple(one.acceptance() for one in found),
+        tuple(_speed(one) for one in found),
+        "points",
+        tuple(one.half_width for one in found),
+    )
+
+
+def _by_acceptance(some: dict[int, Measured]) -> str:
+    able = [layer for layer, one in some.items() if one.runs]
+    return ", ".join(map(str, sorted(able, key=lambda layer: some[layer].acceptance())))
+
+
+def _named(pair: Pair, default: Pair) -> str:
+    return f"{pair[0]}-{pair[1]}" + (" (default)" if pair == default else "")
+
+
+def _figures(one: Measured, temperature: float) -> tuple:
+    return (*one.interval, one.tokens_per_call, one.acceptance(), one.same(temperature))
+
+
+def _speed(one: Measured) -> float:
+    return one.speedup["median"]

@@ -1,0 +1,130 @@
+"""P3's Figure 4: which share of the quarter-depth exit's tokens the last layer accepts.
+
+Along texts that the target writes itself, every exit predicts every token. Greedy, a token counts
+if both choose the same; with sampling, 1 − TV of the two laws: the probability that it is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from hierspec.errors import HierspecError
+from hierspec.profiling import rates
+from hierspec.profiling.agreement import agreements
+from hierspec.profiling.candidates import Pool, load, parse
+from hierspec_papers.lab import Lab
+from hierspec_papers.measured import notes
+from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
+
+from .systems import default_exits, exits_to_try
+
+PRINTED = "69"  # per cent, "up to": the largest bar of Figure 4 (P3 §1, §3.2)
+
+
+def measure(lab: Lab) -> Reproduction:
+    """The share for every exit tried, with the quarter-depth one's beside the printed 69 %.
+
+    Raises:
+        ValueError: the target is too shallow for two exits, or there is no prompt.
+    """
+    if not lab.prompts:
+        raise HierspecError(
+            "there is no prompt to measure on: give --prompts a file with one or more"
+        )
+    default = default_exits(lab.models)
+    exits = exits_to_try(lab.models.num_layers, *default)
+    pool = load(lab.models.target, [parse(f"exit:{layer}") for layer in exits], lab.models.loaded)
+    shares = {t: accepted(lab, pool, t) for t in lab.temperatures}
+    return Reproduction(
+        "p3-figure4",
+        (_table(lab, exits, default[1], shares),),
+        (_figure(lab, exits, default[1], shares),),
+        lab.to_dict(),
+    )
+
+
+def accepted(lab: Lab, pool: Pool, temperature: float) -> list[list[float]]:
+    """[exits, prompts]: the share of the positions after each prompt where the target accepts."""
+    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    stage = f"figure 4, temperature {temperature:g}"
+    lab.report(f"{stage}: the target writes", 0.0)
+    texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
+    target = len(pool.entrants) - 1
+    out: list[list[float]] = [[] for _ in range(target)]
+    for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
+        lab.report(f"{stage}: exits read", number / len(texts))
+        sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], plan)
+        for i in range(target):
+            found = sums[i, target]
+            agreed = found.overlap if temperature else found.equal
+            out[i].append(agreed / max(found.positions, 1))
+    return out
+
+
+def _table(
+    lab: Lab,
+    exits: Sequence[int],
+    quarter: int,
+    shares: dict[float, list[list[float]]],
+) -> Table:
+    depth = lab.models.num_layers
+    rows = []
+    for temperature, found in shares.items():
+        each = found[exits.index(quarter)]
+        cell = Cell(PRINTED, 100 * fmean(each), f"L{quarter} → L{depth}")
+        rows.append(
+            Row(f"{temperature:g}", (cell,), (f"L{quarter} → L{depth}", 100 * _error(each)))
+        )
+    return Table(
+        "Figure 4",
+        "tokens of the quarter-depth exit that the last layer accepts, per cent",
+        "temperature",
+        ("accepted",),
+        tuple(rows),
+        ("exit", "standard error"),
+        {"quarter": quarter, "num_layers": depth},
+        compared=False,
+        notes=(
+            "Printed is the largest of P3's bars (other models, other data); the others "
+            "stand in a picture only. Errors are over prompts.",
+            "Counted along the target's own text at every position, so this is the acceptance "
+            "rate α; drafts of several tokens begin where the target has just corrected, and are "
+            "kept a little less often there.",
+            *notes(lab)[1:],
+        ),
+    )
+
+
+def _figure(
+    lab: Lab,
+    exits: Sequence[int],
+    quarter: int,
+    shares: dict[float, list[list[float]]],
+) -> Figure:
+    curves = tuple(
+        Curve(
+            f"temperature {temperature:g}",
+            tuple(float(layer) for layer in exits),
+            tuple(100 * fmean(each) for each in found),
+            spread=tuple(196 * _error(each) for each in found),
+        )
+        for temperature, found in shares.items()
+    )
+    return Figure(
+        "Figure 4",
+        f"tokens of an exit that the last layer accepts, {lab.models.target.model}",
+        "exit (layer)",
+        "accepted (per cent)",
+        curves,
+        notes=(
+            f"P3 shows the quarter-depth exit alone (here layer {quarter}), for five data sets: up "
+            f"to {PRINTED} %. Spread: 1.96 standard errors over prompts.",
+            *notes(lab)[1:],
+        ),
+    )
+
+
+def _error(each: Sequence[float]) -> float:
+    return stdev(each) / math.sqrt(len(each)) if len(each) > 1 else 0.0

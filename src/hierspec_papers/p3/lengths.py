@@ -1,0 +1,92 @@
+"""P3's Figure 7: throughput over the draft length N_d and over the buffer N_i.
+
+P3's claim: both should be small (2 and 4), because longer chains of unverified tokens are flushed
+when one of them is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hierspec_papers.lab import Lab
+from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
+from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+
+from .systems import N_D, N_I, default_exits, hispec
+
+DRAFTS = (1, 2, 3, 4, 6, 8)  # N_d, with N_i = 4
+BUFFERS = (2, 4, 6, 8, 12)  # N_i, with N_d = 2
+
+Lengths = tuple[int, int]
+
+
+def measure(lab: Lab) -> Reproduction:
+    """Both sweeps at the default exits.
+
+    Raises:
+        ValueError: the target is too shallow for two exits.
+    """
+    exits = default_exits(lab.models)
+    wanted = list(dict.fromkeys([*((n, N_I) for n in DRAFTS), *((N_D, n) for n in BUFFERS)]))
+    tables, figures = [], []
+    for temperature in lab.temperatures:
+        methods = [hispec(lab.models, *exits, *lengths) for lengths in wanted]
+        found = all_ran(side_by_side(lab, methods, temperature, "lengths"))[1:]
+        by_lengths = dict(zip(wanted, found, strict=True))
+        tables.append(_table(lab, temperature, by_lengths))
+        figures += [
+            _sweep(lab, temperature, "a", "N_d", [(n, by_lengths[n, N_I]) for n in DRAFTS]),
+            _sweep(lab, temperature, "b", "N_i", [(n, by_lengths[N_D, n]) for n in BUFFERS]),
+        ]
+    return Reproduction("p3-lengths", tuple(tables), tuple(figures), lab.to_dict())
+
+
+def _table(lab: Lab, temperature: float, found: dict[Lengths, Measured]) -> Table:
+    best = max(found, key=lambda lengths: found[lengths].speedup["median"])
+    return Table(
+        f"Figure 7, temperature {temperature:g}",
+        "throughput over plain decoding at the default exits",
+        "N_d / N_i",
+        (),
+        tuple(
+            Row(f"{n_d} / {n_i}", (), _figures(one, temperature))
+            for (n_d, n_i), one in found.items()
+        ),
+        (
+            *(*INTERVAL, "tokens a call"),
+            *("kept by intermediate", "kept by target", "same as plain"),
+        ),
+        {"exits": list(default_exits(lab.models)), "default": [N_D, N_I]},
+        compared=False,
+        notes=(
+            f"Fastest here: N_d = {best[0]}, N_i = {best[1]}; P3 finds both best when small and "
+            f"takes {N_D} and {N_I}. Longer ones pay where tokens are kept more often, or where "
+            "the target costs more beside the exits.",
+            *notes(lab),
+        ),
+    )
+
+
+def _sweep(
+    lab: Lab, temperature: float, part: str, name: str, points: Sequence[tuple[int, Measured]]
+) -> Figure:
+    other = f"N_i = {N_I}" if name == "N_d" else f"N_d = {N_D}"
+    curve = Curve(
+        "HiSpec",
+        tuple(float(n) for n, _ in points),
+        tuple(one.speedup["median"] for _, one in points),
+        spread=tuple(one.half_width for _, one in points),
+    )
+    return Figure(
+        f"Figure 7{part}, temperature {temperature:g}",
+        f"throughput over {name} ({other})",
+        f"{name} (tokens)",
+        "throughput over plain decoding",
+        (curve,),
+        notes=("P3's curves fall from the left end on.", *notes(lab)),
+    )
+
+
+def _figures(one: Measured, temperature: float) -> tuple:
+    kept = one.acceptance(0), one.acceptance()
+    return (*one.interval, one.tokens_per_call, *kept, one.same(temperature))

@@ -1,0 +1,179 @@
+"""P3's Table 2 and Figure 2, the "verification wall": drafting time against verification time.
+
+A draft model writes six tokens, the target checks them in one call; which takes longer? For every
+draft at hand, separate models and early exits of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.turns import Run
+from hierspec.errors import HierspecError
+from hierspec.presets.systems import at_shares
+from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.measured import Measured, notes, side_by_side, target_forwards
+from hierspec_papers.measured import drafted as drafted_tokens
+from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+
+from .systems import exit_level
+
+DRAFTED = 6  # tokens per iteration [P3 Appendix B]
+SHARES = (1 / 8, 1 / 4, 1 / 2)  # of the depth: exits that draft
+
+# target, draft, T_gen and T_verif in ms (vLLM, eight H100, ShareGPT), T_verif / T_gen as printed
+TABLE_2 = (
+    ("opt-66b", "opt-1.3b", "9.14", "26.83", "2.9"),
+    ("opt-66b", "opt-2.7b", "12.23", "26.83", "2.2"),
+    ("opt-66b", "opt-6.7b", "13.48", "26.83", "2"),
+    ("Llama-3.1-70B", "Llama-3.2-1B", "7.10", "42.54", "6"),
+    ("Llama-3.1-70B", "Llama-3.2-3B", "10.58", "42.54", "4"),
+    ("Llama-3.1-70B", "Llama-3.1-8B", "17.42", "42.54", "2.4"),
+    ("Llama-3.1-405B", "Llama-3.2-1B", "7.10", "72.97", "10.3"),
+    ("Llama-3.1-405B", "Llama-3.2-3B", "10.58", "72.97", "6.9"),
+    ("Llama-3.1-405B", "Llama-3.1-8B", "17.42", "72.97", "4.2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """Where the time of one draft-and-verify iteration goes.
+
+    Attributes:
+        draft_ms: of six drafted tokens.
+        verify_ms: of one call of the target, its laws and its verification included.
+        drafting, verifying, outside: shares of decoding; they sum to 1.
+    """
+
+    draft_ms: float
+    verify_ms: float
+    drafting: float
+    verifying: float
+    outside: float
+
+    @property
+    def ratio(self) -> float:
+        """Verification over drafting, per iteration."""
+        return self.verify_ms / self.draft_ms if self.draft_ms else float("inf")
+
+
+def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
+    """Of runs of one drafter under the target, all together.
+
+    The last iteration of a text drafts fewer tokens, so drafting time is taken per token.
+
+    Raises:
+        ValueError: nothing was drafted, or nothing after the first token was written.
+    """
+    tokens, calls = drafted_tokens(runs, 0), target_forwards(runs)
+    total = sum(run.decode_seconds or 0.0 for run in runs)
+    if not tokens or not calls or not total:
+        raise HierspecError("nothing was drafted: write more tokens after each prompt")
+    draft = sum(run.levels[0]["seconds"] for run in runs)
+    verify = sum(run.target["seconds"] for run in runs)
+    return Wall(
+        1e3 * drafted * draft / tokens,
+        1e3 * verify / calls,
+        draft / total,
+        verify / total,
+        1.0 - (draft + verify) / total,
+    )
+
+
+def measure(lab: Lab) -> Reproduction:
+    """Every pair at hand.
+
+    Raises:
+        ValueError: there is neither a draft model nor an early exit.
+    """
+    exits = at_shares(lab.models.num_layers, SHARES)
+    methods = [
+        *(
+            HierarchyMethod(name, lab.models, [draft_level(name, DRAFTED)], verify="block")
+            for name in lab.models.drafts
+        ),
+        *(
+            HierarchyMethod(f"exit {layer}", lab.models, [exit_level(layer, DRAFTED)])
+            for layer in exits
+        ),
+    ]
+    if not methods:
+        raise HierspecError(
+            "p3-wall needs something that drafts: give --draft, or a target of two layers or more"
+        )
+    tables, figures = [], []
+    for temperature in lab.temperatures:
+        plain, *found = side_by_side(lab, methods, temperature, "wall")
+        tables.append(_table(lab, temperature, plain, found))
+        figures.append(_figure(lab, temperature, found))
+    return Reproduction("p3-wall", (*tables, _printed()), tuple(figures), lab.to_dict())
+
+
+def _table(lab: Lab, temperature: float, plain: Measured, found: Sequence[Measured]) -> Table:
+    target = lab.models.target.model
+    rows = []
+    for one in found:
+        if one.why:
+            rows.append(Row(one.name, (), (*("",) * 6, one.why)))
+            continue
+        it = wall(one.runs)
+        figures = (it.draft_ms, it.verify_ms, it.ratio, it.drafting, it.verifying, it.outside)
+        rows.append(Row(one.name, (), (*figures, "")))
+    return Table(
+        f"Table 2, temperature {temperature:g}",
+        f"milliseconds of drafting {DRAFTED} tokens and of one check by {target}, and their shares "
+        "of decoding",
+        "draft",
+        (),
+        tuple(rows),
+        ("T_gen", "T_verif", "ratio", "drafting", "verifying", "outside", "skipped"),
+        {"drafted": DRAFTED, "plain_ms_per_token": plain.decode_ms},
+        compared=False,
+        notes=(
+            f"Plain decoding: {plain.decode_ms:.2f} ms a token. Times include laws, draws and "
+            "verification rules; an exit's check takes only the layers above it, since hidden "
+            "states and keys are shared.",
+            "P3 says verification takes 2 to 10.3 times as long as drafting, and 60 to 90 % of the "
+            "time. That holds where the target's call is dear beside six calls of the draft; "
+            "where drafts are not much cheaper, drafting is the larger part.",
+            *notes(lab)[1:],
+        ),
+    )
+
+
+def _printed() -> Table:
+    return Table(
+        "Table 2 as printed",
+        "milliseconds on eight H100 with vLLM, ShareGPT, six tokens per iteration",
+        "target",
+        (),
+        tuple(Row(target, (), tuple(others)) for target, *others in TABLE_2),
+        ("draft", "T_gen", "T_verif", "ratio"),
+        compared=False,
+        notes=(
+            "Not reproducible here: models of 66 B to 405 B parameters on eight accelerators. P3 "
+            "does not say whether T_gen is of one draft token or of all six.",
+        ),
+    )
+
+
+def _figure(lab: Lab, temperature: float, found: Sequence[Measured]) -> Figure:
+    able = [one for one in found if not one.why]
+    walls = [wall(one.runs) for one in able]
+    x = tuple(float(number) for number in range(1, len(able) + 1))
+    return Figure(
+        f"Figure 2, temperature {temperature:g}",
+        f"drafting {DRAFTED} tokens against one check by {lab.models.target.model}",
+        "draft (numbered)",
+        "milliseconds an iteration",
+        (
+            Curve("drafting", x, tuple(it.draft_ms for it in walls), "bars"),
+            Curve("verification", x, tuple(it.verify_ms for it in walls), "bars"),
+        ),
+        notes=(
+            "Drafts: " + ", ".join(f"{n}: {one.name}" for n, one in enumerate(able, 1)) + ".",
+            *notes(lab)[1:],
+        ),
+    )

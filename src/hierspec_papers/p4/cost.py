@@ -1,0 +1,294 @@
+"""What a round costs outside the models' forwards at a large vocabulary, on made-up scores.
+
+Three parts, timed apart: *laws* (the target's scores → n + 1 rows, a softmax), *drafting* (the
+drafter's scores → a row and a token, n times), and *verification* by a rule. Only the last differs
+between rules; the others belong to sampling and are paid without drafts too, once a token.
+
+A forward is at least one pass over the model's weights. That floor stands for the models, so the
+shares found here are upper bounds for models of that size on that machine.
+
+P4 Table A.4: what share of decoding is verification, on the models at hand and at V = 152k.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.roofline import bandwidth
+from hierspec.bench.turns import Run
+from hierspec.core.context import Context
+from hierspec.core.distributions import Distributions, concatenate, draw
+from hierspec.core.nodes import Verify
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import PhiloxRng
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.scores import Job, distributions
+from hierspec.verifiers import registry
+from hierspec.verifiers.verify import verify_batch
+from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.tables import Cell, Reproduction, Row, Table
+
+from .lab import DRAFT_LENGTH, drafter, measured, temperatures
+
+QWEN_VOCAB = 151_936
+RULES = ("tokenwise", "block")
+# Parameters of Qwen2.5 that a token reads (its two smaller ones tie the embeddings to the head).
+SIZES = {"0.5B": 494_000_000, "7B": 7_070_000_000}
+_NOISE = 0.5  # of the draft's scores against the target's; it sets the acceptance
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median milliseconds of a round's parts; batches count as one.
+
+    Attributes:
+        verification: by rule.
+        kept: drafted tokens kept, mean over rounds, by rule.
+    """
+
+    distributions: float
+    drafting: float
+    verification: dict[str, float]
+    kept: dict[str, float]
+
+
+def scores(
+    rows: int, vocab: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Target's and draft's, each [rows, V]: a few likely tokens over a long tail."""
+    target = 2.5 * torch.randn(rows, vocab, generator=generator)
+    best = torch.randint(0, vocab, (rows, 4), generator=generator)
+    peaks = 14.0 + 2.0 * torch.randn(rows, 4, generator=generator)
+    target.scatter_add_(1, best, peaks)
+    draft = target + _NOISE * torch.randn(rows, vocab, generator=generator)
+    draft.scatter_add_(1, best, 2 * _NOISE * torch.randn(rows, 4, generator=generator))
+    return target.to(dtype), draft.to(dtype)
+
+
+def timing(
+    vocab: int, length: int, batch: int = 1, dtype: torch.dtype = torch.float32, rounds: int = 20
+) -> Timing:
+    """Rounds of drafts of ``length`` tokens for ``batch`` sequences, one after another.
+
+    Args:
+        dtype: of the models' scores.
+        rounds: counted; two more go before them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    spent: dict[str, list[float]] = {name: [] for name in ("laws", "drafting", *RULES)}
+    kept: dict[str, list[float]] = {rule: [] for rule in RULES}
+    for number in range(rounds + 2):
+        target, draft = scores(batch * (length + 1), vocab, generator, dtype)
+        rng = [PhiloxRng(number, i) for i in range(batch)]
+        steps = draft.reshape(batch, length + 1, vocab).unbind(1)[:length]
+        began = time.perf_counter()
+        proposals = _drafted(steps, rng, vocab)
+        drafted = time.perf_counter()
+        p = distributions([_job(vocab, length + 1)] * batch, target)
+        made = time.perf_counter()
+        spent["drafting"].append(drafted - began)
+        spent["laws"].append(made - drafted)
+        # Whoever comes second finds the rows in the caches, so the rules take turns at it.
+        for rule in RULES if number % 2 else RULES[::-1]:
+            node = Verify(1, "target", None, 1, registry.get(rule), None)
+            own = [PhiloxRng(number, batch + i) for i in range(batch)]
+            began = time.perf_counter()
+            verdicts = verify_batch(node, proposals, p, own)
+            spent[rule].append(time.perf_counter() - began)
+            kept[rule].append(statistics.mean(v.num_accepted for v in verdicts))
+    ms = {name: 1e3 * statistics.median(values[2:]) for name, values in spent.items()}
+    return Timing(
+        ms["laws"],
+        ms["drafting"],
+        {rule: ms[rule] for rule in RULES},
+        {rule: statistics.mean(values[2:]) for rule, values in kept.items()},
+    )
+
+
+def _drafted(steps: Any, rng: list[PhiloxRng], vocab: int) -> list[Proposal]:
+    """As the runtime drafts: a law and a token for every sequence, step by step."""
+    batch = len(rng)
+    tokens: list[list[int]] = [[] for _ in rng]
+    rows: list[list[Distributions]] = [[] for _ in rng]
+    for step in steps:
+        found = distributions([_job(vocab, 1)] * batch, step)
+        whole = torch.cat([law.dense(vocab) for law in found])
+        picked = draw(whole, [float(die.take(1)[0]) for die in rng])
+        for mine, law, ids, token in zip(rows, found, tokens, picked, strict=True):
+            mine.append(law)
+            ids.append(token)
+    whose = (0,) * len(steps)
+    return [
+        Proposal(tuple(ids), concatenate(mine), whose, whose, (float("nan"),) * len(ids))
+        for ids, mine in zip(tokens, rows, strict=True)
+    ]
+
+
+def _job(vocab: int, num_rows: int) -> Job:
+    return Job(SamplingParams(temperature=1.0), Context([0]), 1, num_rows, 1, vocab)
+
+
+def shares(
+    found: Timing, rule: str, length: int, draft_ms: float, target_ms: float
+) -> dict[str, float]:
+    """Of a round's time: ``verification``, ``sampling`` (laws and draws), ``forwards``.
+
+    Args:
+        draft_ms: of one forward of the drafter; ``target_ms`` of the target.
+    """
+    parts = {
+        "verification": found.verification[rule],
+        "sampling": found.distributions + found.drafting,
+        "forwards": length * draft_ms + target_ms,
+    }
+    total = sum(parts.values())
+    return {name: ms / total for name, ms in parts.items()}
+
+
+def floor_ms(parameters: float, bytes_per_second: float, bytes_each: int = 2) -> float:
+    """Milliseconds to read all weights once, bfloat16."""
+    return 1e3 * parameters * bytes_each / bytes_per_second
+
+
+LENGTHS = (4, 8, 10, 15)
+
+# P4 Table A.4, Qwen2.5 0.5B → 72B (8 bit) on an H200: ms a token and per cent, blockwise and HSD.
+TABLE_A4 = {
+    "Total": ("34.168", "100.00", "33.788", "100.00"),
+    "Prefill": ("0.913", "2.67", "0.915", "2.71"),
+    "Draft Forward": ("8.210", "24.03", "7.865", "23.28"),
+    "Target Forward": ("24.690", "72.26", "24.695", "73.09"),
+    "Logits Processing": ("0.093", "0.27", "0.103", "0.31"),
+    "Verification": ("0.160", "0.47", "0.127", "0.37"),
+    "Other": ("0.025", "0.08", "0.012", "0.03"),
+}
+
+
+def measure(
+    lab: Lab, length: int = DRAFT_LENGTH, vocab: int = QWEN_VOCAB, lengths: Sequence[int] = LENGTHS
+) -> Reproduction:
+    """The parts of decoding time by tokenwise and block, at every temperature above 0.
+
+    Args:
+        length: of the drafts on the models at hand.
+        vocab, lengths: of the rounds on made-up scores (:mod:`.p4_vocabulary`).
+
+    Raises:
+        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+    """
+    chosen, model = temperatures(lab, "p4-cost"), drafter(lab, "p4-cost")
+    tables = []
+    for temperature in chosen:
+        methods = [
+            HierarchyMethod(rule, lab.models, [draft_level(model, length)], verify=rule)
+            for rule in RULES
+        ]
+        runs = measured(lab, methods, temperature, "p4-cost")
+        tables.append(_table(dict(zip(RULES, runs, strict=True)), length, temperature))
+    return Reproduction(
+        "p4-cost",
+        (*tables, _computed(lab, vocab, lengths)),
+        measured_on={**lab.to_dict(), "draft": model, "temperatures": chosen},
+    )
+
+
+def parts(runs: Sequence[Run]) -> dict[str, float]:
+    """Milliseconds a token by the rows of Table A.4, all prompts together."""
+    tokens = sum(run.num_tokens for run in runs)
+    total = sum(run.seconds for run in runs)
+    decode = sum(run.decode_seconds or 0.0 for run in runs)
+    every = [part for run in runs for part in (*run.levels, run.target)]
+    draft = sum(part["forward_seconds"] for run in runs for part in run.levels)
+    target = sum(run.target["forward_seconds"] for run in runs)
+    verification = sum(part["verify_seconds"] for part in every)
+    inside = sum(part["seconds"] for part in every)
+    seconds = {
+        "Total": total,
+        "Prefill": total - decode,
+        "Draft Forward": draft,
+        "Target Forward": target,
+        "Logits Processing": inside - draft - target - verification,
+        "Verification": verification,
+        "Other": decode - inside,
+    }
+    return {name: 1e3 * value / tokens for name, value in seconds.items()}
+
+
+def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table:
+    block, tokenwise = parts(runs["block"]), parts(runs["tokenwise"])
+    rows = []
+    for name, printed in TABLE_A4.items():
+        ms, share = block[name], 100.0 * block[name] / block["Total"]
+        cells = [Cell(text, value) for text, value in zip(printed, (ms, share) * 2, strict=True)]
+        extra = (tokenwise[name], 100.0 * tokenwise[name] / tokenwise["Total"])
+        rows.append(Row(name, tuple(cells), extra))
+    return Table(
+        "Table A.4" if temperature == 1.0 else f"Table A.4 at temperature {temperature:g}",
+        f"where decoding time goes, drafts of {length} tokens",
+        "component",
+        ("Blockwise, ms/token", "Blockwise, %", "HSD, ms/token", "HSD, %"),
+        tuple(rows),
+        ("tokenwise, ms/token", "tokenwise, %"),
+        {"length": length, "temperature": temperature},
+        compared=False,
+        notes=(
+            "One measurement of block stands beside both printed rules. Logits Processing: laws "
+            "and draws of draft tokens. Prefill: everything before the first token.",
+            "KV Cache Input and Output (printed: at most 0.20 %) have no counterpart here: a cache "
+            "is rewound by setting its length.",
+            "Forwards run asynchronously on an accelerator; there, time spent waiting for one "
+            "shows under Logits Processing, whose first step reads a number back.",
+        ),
+    )
+
+
+def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
+    import torch
+
+    speed = bandwidth(torch.device("cpu"))
+    draft_ms, target_ms = (floor_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
+    rows = []
+    for done, n in enumerate(lengths, 1):
+        found = timing(vocab, n)
+        for rule in RULES:
+            share = shares(found, rule, n, draft_ms, target_ms)
+            figures = (
+                found.verification[rule],
+                found.distributions,
+                found.drafting,
+                n * draft_ms + target_ms,
+                100.0 * share["verification"],
+                100.0 * share["sampling"],
+            )
+            rows.append(Row(f"{rule}, {n}", (), figures))
+        lab.report(f"p4-cost, V = {vocab}", done / len(lengths))
+    return Table(
+        f"V = {vocab:,}",
+        "ms a round on this processor, made-up scores; forwards at the floor of memory bandwidth",
+        "rule, n",
+        (),
+        tuple(rows),
+        (
+            "verification",
+            "laws",
+            "drafting",
+            "forwards, floor",
+            "verification, %",
+            "sampling, %",
+        ),
+        {"vocab": vocab, "bytes_per_second": speed, "draft": "0.5B", "target": "7B"},
+        compared=False,
+        notes=(
+            "Forwards, floor: n passes over the weights of a 0.5B draft and one over those of a 7B "
+            f"target, bfloat16, at {speed / 1e9:.1f} GB/s as measured here: nothing was run at "
+            "those sizes. Real forwards take longer, so the shares are upper bounds.",
+            "Sampling: laws and draws of target and draft, softmax for the most part.",
+        ),
+    )

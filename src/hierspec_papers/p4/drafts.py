@@ -1,0 +1,167 @@
+"""P4 Table 2 on the models at hand: several drafts a round, all scored in one call of the target.
+
+Recursive rejection sampling with and without replacement, and block verification of one draft
+after another, the sound form of P4's Algorithm 3 (``docs/several-drafts.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.turns import Request, Run
+from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.measured import tokens_per_call, tokens_per_second
+from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
+
+from .lab import drafter, faster, measured, temperatures
+
+RULES = ("rrs", "rrs-without-replacement", "block-rrs")
+COUNTS = (1, 2, 4, 8, 11)  # P4 takes 11
+LENGTH = 5  # every draft is a row of its own in the target's call, so they are short
+
+# P4 Table 2, Qwen2.5 0.5B → 72B: block efficiency and decoding speed, tokens/s.
+TABLE_2 = {
+    "GSM8K": (("6.44", "31.49"), ("6.65", "32.52"), ("8.65", "37.66"), ("8.89", "38.41")),
+    "HumanEval": (("5.23", "26.31"), ("5.40", "27.48"), ("7.96", "35.72"), ("8.26", "36.83")),
+}
+_ROWS = (("Tokenwise", "rrs", 1), ("HSD", "block-rrs", 1))
+_MULTI = (("Tokenwise Multi-draft", "rrs"), ("HSD Multi-draft", "block-rrs"))
+
+Found = dict[tuple[str, int], list[Run]]
+_TOGETHER = 8  # prompts in one batch
+
+
+def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> Reproduction:
+    """Every rule with so many drafts of ``length`` tokens, at every temperature above 0.
+
+    Raises:
+        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+    """
+    chosen, model = temperatures(lab, "p4-drafts"), drafter(lab, "p4-drafts")
+    keys = [(rule, k) for k in counts for rule in RULES]
+    tables: list[Table] = []
+    figures = []
+    for temperature in chosen:
+        methods = [
+            HierarchyMethod(
+                f"{rule} × {k}", lab.models, [draft_level(model, length, num_drafts=k)], verify=rule
+            )
+            for rule, k in keys
+        ]
+        runs = measured(lab, methods, temperature, "p4-drafts")
+        found = dict(zip(keys, runs, strict=True))
+        together = _together(lab, methods, temperature)
+        batches = dict(zip(keys, together, strict=True))
+        if temperature == 1.0 and 1 in counts:
+            tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
+        tables.append(_table(found, counts, length, temperature))
+        tables.append(_batched(batches, counts, length, temperature))
+        figures.append(_figure(found, counts, length, temperature))
+    return Reproduction(
+        "p4-drafts",
+        tuple(tables),
+        tuple(figures),
+        {**lab.to_dict(), "draft": model, "temperatures": chosen},
+    )
+
+
+def _beside(found: Found, counts: Sequence[int], length: int, name: str) -> Table:
+    most = max(counts)
+    ways = (*_ROWS, *((label, rule, most) for label, rule in _MULTI))
+    rows = []
+    for (label, rule, k), (efficiency, speed) in zip(ways, TABLE_2[name], strict=True):
+        runs = found[rule, k]
+        cells = (Cell(efficiency, tokens_per_call(runs)), Cell(speed, tokens_per_second(runs)))
+        rows.append(Row(label, cells, (k,)))
+    return Table(
+        "Table 2",
+        f"several drafts; printed: {name}, 11 drafts; measured: {length} tokens a draft",
+        "method",
+        ("BE", "DS"),
+        tuple(rows),
+        ("drafts",),
+        {"length": length, "dataset": name, "temperature": 1.0},
+        compared=False,
+        notes=(
+            "With one draft rrs is tokenwise and block-rrs is block.",
+            "P4's own multi-draft code is lossy (it carries R_τ on and leaves the end uncapped); "
+            "block-rrs here is its lossless form.",
+        ),
+    )
+
+
+def _table(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:
+    rows = []
+    for k in counts:
+        runs = [found[rule, k] for rule in RULES]
+        speed = faster(found["block-rrs", k], found["rrs", k])
+        ratios = (speed["median"], speed["low95"], speed["high95"])
+        figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
+        rows.append(Row(str(k), (), figures))
+    return Table(
+        f"Several drafts at temperature {temperature:g}",
+        f"of {length} tokens: tokens a target call, tokens a second",
+        "drafts",
+        (),
+        tuple(rows),
+        (
+            *(f"{rule} /call" for rule in RULES),
+            *(f"{rule} /s" for rule in RULES),
+            "block-rrs over rrs",
+            "low95",
+            "high95",
+        ),
+        {"length": length, "temperature": temperature},
+        compared=False,
+        notes=(
+            "All drafts of a place are scored in one call of the target. A forward over "
+            f"k·{length + 1} rows costs little more than one over {length + 1} on an accelerator, "
+            "and much more on a CPU.",
+            "The ratio is of decoding speed, paired per prompt, with its 95 % bootstrap interval.",
+        ),
+    )
+
+
+def _together(lab: Lab, methods: Sequence[HierarchyMethod], temperature: float) -> list[list[Run]]:
+    """Every method's runs of the first prompts as one batch, once to warm up and once counted."""
+    request = Request(lab.max_new_tokens, temperature, lab.seed)
+    out: list[list[Run]] = [[] for _ in methods]
+    for turn in range(2):
+        for which, method in enumerate(methods):
+            out[which] = method.run_batch(lab.prompts[:_TOGETHER], request)
+            done = turn * len(methods) + which + 1
+            lab.report("p4-drafts, prompts together", done / (2 * len(methods)))
+    return out
+
+
+def _batched(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:
+    prompts = len(next(iter(found.values())))
+    rows = [
+        Row(str(k), (), tuple(tokens_per_second(found[rule, k]) for rule in RULES)) for k in counts
+    ]
+    return Table(
+        f"Several drafts of several prompts at temperature {temperature:g}",
+        f"tokens a second of {prompts} prompts in one batch, drafts of {length} tokens",
+        "drafts",
+        (),
+        tuple(rows),
+        tuple(f"{rule} /s" for rule in RULES),
+        {"length": length, "temperature": temperature, "batch_size": prompts},
+        compared=False,
+        notes=("One run each after a first to warm up, so only large differences mean anything.",),
+    )
+
+
+def _figure(found: Found, counts: Sequence[int], length: int, temperature: float) -> Figure:
+    x = tuple(map(float, counts))
+    curves = (
+        Curve(rule, x, tuple(tokens_per_call(found[rule, k]) for k in counts)) for rule in RULES
+    )
+    return Figure(
+        f"Several drafts at temperature {temperature:g}",
+        f"tokens a target call, drafts of {length} tokens",
+        "drafts a round",
+        "tokens a target call",
+        tuple(curves),
+    )

@@ -1,0 +1,34 @@
+"""Pairs of tabular models and their certificates: what P4's rules do, exactly."""
+
+from __future__ import annotations
+
+import torch
+
+from hierspec.core.nodes import Draft, Verify
+from hierspec.exact.certificate import Certificate, certify_tree
+from hierspec.lm.tabular import TabularModel
+from hierspec.verifiers import registry as verifiers
+
+V = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
+
+
+def pair(kind: str, seed: int) -> tuple[TabularModel, TabularModel]:
+    """Draft and target of a family (:data:`hierspec.lm.tabular.KINDS`), order 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return TabularModel.random(V, 1, generator, kind), TabularModel.random(V, 1, generator, kind)
+
+
+def deterministic(model: TabularModel) -> TabularModel:
+    """The model that always says this one's likeliest token: its laws are one-hot."""
+    table = {}
+    for key, law in model.table().items():
+        best = max(range(len(law)), key=law.__getitem__)
+        table[key] = [float(token == best) for token in range(len(law))]
+    return TabularModel(model.vocab_size, model.order, table)
+
+
+def certified(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
+    """One draft of ``length`` tokens a round, verified by ``rule``."""
+    below = Draft(0, "draft", draft, length)
+    root = Verify(1, "target", target, 1, verifiers.get(rule), below)
+    return certify_tree(root, target.vocab_size)

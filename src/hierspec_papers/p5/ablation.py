@@ -1,0 +1,124 @@
+"""P5 Tables 1 and 2: what self-verify, pre-verify and the whole bring, measured on a lab."""
+
+from __future__ import annotations
+
+from hierspec_papers.lab import Lab
+from hierspec_papers.measured import (
+    INTERVAL,
+    Measured,
+    all_ran,
+    notes,
+    offered_per_call,
+    side_by_side,
+)
+from hierspec_papers.tables import Cell, Reproduction, Row, Table
+
+from .systems import DATASETS, ELSEWHERE, NOT_AS_PRINTED, by_name, dataset, drafts, method, roles
+
+# Speed-ups as printed, by data set in the order of DATASETS.
+TABLE_2 = {
+    "vanilla M2": ("2.40", "2.22", "2.51", "2.50"),
+    "pre-verify": ("2.53", "2.31", "2.47", "2.48"),
+    "self-verify M2": ("2.63", "2.57", "2.68", "2.54"),
+    "pre-verify + self-verify": ("2.69", "2.66", "2.65", "2.63"),
+    "full": ("2.95", "2.92", "2.64", "2.99"),
+}
+TABLE_1 = {  # of the full system, by temperature
+    1.0: ("2.91", "2.92", "2.64", "2.99"),
+    0.0: ("3.13", "3.39", "3.36", "3.24"),
+}
+
+
+def measure(lab: Lab) -> Reproduction:
+    """All systems and plain decoding, interleaved, at each of the lab's temperatures."""
+    small, large = drafts(lab, "p5-ablation")
+    methods = [method(lab, name, levels) for name, levels in by_name(small, large).items()]
+    found = {
+        temperature: all_ran(side_by_side(lab, methods, temperature, "p5-ablation"))
+        for temperature in lab.temperatures
+    }
+    tables = [_systems(lab, temperature, part) for temperature, part in found.items()]
+    if 1.0 in found:
+        tables.append(_table_2(lab, found[1.0]))
+    tables += _table_1(lab, found)
+    return Reproduction("p5-ablation", tuple(tables), measured_on=lab.to_dict())
+
+
+def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
+    greedy = ("same as plain",) if temperature == 0.0 else ()
+    return Table(
+        f"Systems at temperature {temperature:g}",
+        "speed-up over plain decoding; tokens written and tokens offered per call of the target",
+        "system",
+        (),
+        tuple(Row(one.name, (), _numbers(one, temperature)) for one in found),
+        (*INTERVAL, "written a call", "offered a call", *greedy),
+        roles(lab),
+        compared=False,
+        notes=(
+            "Tokens written a call are the mean acceptance length, bonus included.",
+            *NOT_AS_PRINTED,
+            *notes(lab),
+        ),
+    )
+
+
+def _numbers(one: Measured, temperature: float) -> tuple[object, ...]:
+    same = (one.same(temperature),) if temperature == 0.0 else ()
+    return (*one.interval, one.tokens_per_call, offered_per_call(one.runs), *same)
+
+
+def _table_2(lab: Lab, found: list[Measured]) -> Table:
+    column = DATASETS.index(dataset(lab))
+    ours = {one.name: one for one in found}
+    rows = [_beside(ours[name], name, printed[column]) for name, printed in TABLE_2.items()]
+    return Table(
+        "Table 2",
+        f"speed-ups at temperature 1; printed: {dataset(lab)}",
+        "system",
+        ("speed-up",),
+        tuple(rows),
+        INTERVAL[1:],
+        roles(lab),
+        compared=False,
+        notes=(
+            "The print does not say which draft self-verify alone has; its vanilla decoding has "
+            "M2, so that is what stands beside it.",
+            ELSEWHERE,
+            *notes(lab),
+        ),
+    )
+
+
+def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
+    """The full system's rows, as far as their temperatures were measured."""
+    column = DATASETS.index(dataset(lab))
+    rows = [
+        _beside(found[temperature][-1], f"full, temperature {temperature:g}", printed[column])
+        for temperature, printed in TABLE_1.items()
+        if temperature in found
+    ]
+    if not rows:
+        return []
+    table = Table(
+        "Table 1",
+        f"the full system by temperature; printed: {dataset(lab)}",
+        "system",
+        ("speed-up",),
+        tuple(rows),
+        INTERVAL[1:],
+        roles(lab),
+        compared=False,
+        notes=(
+            "P5 took the other rows of this table from their own papers (SpecDec++, EAGLE and "
+            "PEARL need training or a second device): not reproducible here.",
+            ELSEWHERE,
+            *notes(lab),
+        ),
+    )
+    return [table]
+
+
+def _beside(one: Measured, label: str, printed: str) -> Row:
+    median, *interval = one.interval
+    return Row(label, (Cell(printed, median),), tuple(interval))

@@ -1,0 +1,128 @@
+"""P5's systems as hierarchies, in the sound reading of its algorithms [MATH §2].
+
+M1 is the lab's smallest draft, M2 its largest; the target verifies token by token, as in P5. With
+:data:`WINDOW` they are the presets ``self-verify``, ``pre-verify``, ``pre-self-verify`` and
+``dynamic-windows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.errors import HierspecError
+from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.measured import notes
+
+WINDOW = 10  # K [P5 Appendix A.1]
+# Tokens that M2 holds at most while it is sure: P5 has no such limit and bounds its text instead.
+CAP = 15
+RULE = "tokenwise"
+DATASETS = ("MT-Bench", "HumanEval", "GSM8K", "Alpaca")  # columns of P5's tables
+
+NOT_AS_PRINTED = (
+    "Algorithms 1 and 2 are run in their sound reading. As printed, p_i is read one token late; "
+    "the set that decides whether the target's turn has come contains 0, so its minimum is 0 and "
+    "it never comes; corrected tokens are missing from the count of pending ones; after the "
+    "target's turn neither that count nor the two models are set back.",
+    "Two more differences, lossless both: a draft that is kept whole earns a bonus token, and a "
+    "threshold averages entropies at the rejected tokens (section 4.4's formula), where the "
+    "algorithms print those at the last accepted ones.",
+    f"M2 hands up at {CAP} tokens even while it is sure. Entropies are those of untempered laws, "
+    "so windows work for greedy decoding too.",
+)
+ELSEWHERE = "Printed numbers are of other models and machines (Llama 70B, 7B and 68M on V100s)."
+
+
+def vanilla(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
+    """Speculative decoding with drafts of ``window`` tokens."""
+    return [_level(model, window)]
+
+
+def self_verify(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
+    """A single draft that stops after a token of too high entropy [P5 Algorithm 1]."""
+    return [_level(model, window, adapts=True)]
+
+
+def pre_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
+    """Two speculative decodings in a row, both with fixed windows [P5 Figure 5a]."""
+    return [_level(small, window), _level(large, window, verify=RULE)]
+
+
+def pre_self_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
+    """As :func:`pre_verify`, where M1 stops by its entropy [P5 Figure 5b]."""
+    return [_level(small, window, adapts=True), _level(large, window, verify=RULE)]
+
+
+def full(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
+    """HSDDW: M2, too, hands up when its entropy says so [P5 Algorithm 2]; K is M1's alone."""
+    return [_level(small, window, adapts=True), _level(large, CAP, adapts=True, verify=RULE)]
+
+
+def _level(model: str, tokens: int, *, adapts: bool = False, **more: Any) -> dict[str, Any]:
+    level = draft_level(model, tokens, **more)
+    return {**level, "window": {"kind": "entropy"}} if adapts else level
+
+
+def by_name(small: str, large: str, window: int = WINDOW) -> dict[str, list[dict[str, Any]]]:
+    """Every system's levels, by its name in P5's tables."""
+    return {
+        "vanilla M1": vanilla(small, window),
+        "vanilla M2": vanilla(large, window),
+        "self-verify M1": self_verify(small, window),
+        "self-verify M2": self_verify(large, window),
+        "pre-verify": pre_verify(small, large, window),
+        "pre-verify + self-verify": pre_self_verify(small, large, window),
+        "full": full(small, large, window),
+    }
+
+
+def method(lab: Lab, name: str, levels: Sequence[dict[str, Any]] = ()) -> HierarchyMethod:
+    """These levels below the lab's target, which verifies as in P5."""
+    return HierarchyMethod(name, lab.models, levels, verify=RULE)
+
+
+def drafts(lab: Lab, what: str) -> tuple[str, str]:
+    """M1 and M2.
+
+    Raises:
+        ValueError: there is one draft only, no prompt, or nothing to write.
+    """
+    names = lab.models.drafts
+    if len(names) < 2:
+        raise HierspecError(f"{what} needs two draft models: give --draft twice, smallest first")
+    if not lab.prompts:
+        raise HierspecError(f"{what} needs prompts: give --prompts a file with one or more")
+    if lab.max_new_tokens < 2:
+        raise HierspecError(f"{what} needs at least 2 new tokens, not {lab.max_new_tokens}")
+    return names[0], names[-1]
+
+
+def roles(lab: Lab) -> dict[str, Any]:
+    """Who is who, for a table's inputs."""
+    return {
+        "M1": lab.models.drafts[0],
+        "M2": lab.models.drafts[-1],
+        "target": lab.models.target.model,
+        "K": WINDOW,
+        "most tokens of M2": CAP,
+    }
+
+
+def models_note(lab: Lab) -> tuple[str, ...]:
+    """What to know of the models where no speed is reported: a synthetic target."""
+    return notes(lab)[1:]
+
+
+def dataset(lab: Lab) -> str:
+    """The printed data set that the lab's prompts are of.
+
+    HumanEval where their file does not tell: the shipped family knows nothing but Python.
+    """
+    return lab.dataset(DATASETS, "HumanEval")
+
+
+def at_one(temperatures: Sequence[float]) -> float:
+    """P5's own temperature, 1 [Appendix A.1], where it is among these; else the last one."""
+    return 1.0 if 1.0 in temperatures else temperatures[-1]

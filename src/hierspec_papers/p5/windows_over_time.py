@@ -1,0 +1,99 @@
+"""P5 Figure 8: what the target is offered, round by round, and how much of it is kept."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from hierspec_papers.lab import Lab
+from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+
+from .redundancy import TABLE_4
+from .rounds import Round, traced
+from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, models_note, roles
+
+
+def measure(lab: Lab) -> Reproduction:
+    """Rounds of the first prompt as figures, and of all prompts as numbers.
+
+    At temperature 1, as in P5, where that is among the lab's.
+    """
+    small, large = drafts(lab, "p5-windows-over-time")
+    temperature = at_one(lab.temperatures)
+    every = by_name(small, large)
+    rows, figures = [], []
+    total = len(TABLE_4) * len(lab.prompts)
+    for i, name in enumerate(TABLE_4):
+        one, texts = method(lab, name, every[name]), []
+        for number in range(len(lab.prompts)):
+            texts.append(traced(lab, one, temperature, number)[1])
+            done = (i * len(lab.prompts) + number + 1) / total
+            lab.report(f"p5-windows-over-time, {name}", done)
+        figures.append(_figure(lab, name, temperature, texts[0]))
+        rows.append(Row(name, (), _numbers(lab, texts)))
+    table = Table(
+        f"Figure 8 in numbers, temperature {temperature:g}",
+        "tokens offered to the target a round, over all prompts",
+        "system",
+        (),
+        tuple(rows),
+        ("rounds", "mean", "deviation", "least", "most", "single", "kept", "till rejected"),
+        roles(lab),
+        compared=False,
+        notes=(
+            "Rounds that the end of the text cut short are left out. Kept: kept tokens over "
+            "offered ones. Single: the share of windows of one token. Till rejected: the mean "
+            "number of rounds up to a text's first rejection by the target; so long M2's "
+            "threshold is 0.",
+            *NOT_AS_PRINTED,
+            *models_note(lab),
+        ),
+    )
+    return Reproduction("p5-windows-over-time", (table,), tuple(figures), lab.to_dict())
+
+
+def whole(rounds: Sequence[Round], end: int) -> list[Round]:
+    """Those that the end of the text, at place ``end``, cannot have cut: one more was allowed."""
+    return [one for one in rounds if one.at + one.offered + 1 < end]
+
+
+def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
+    ends = [len(prompt) + lab.max_new_tokens for prompt in lab.prompts]
+    kept = [r for seen, end in zip(texts, ends, strict=True) for r in whole(seen, end)]
+    offered = [one.offered for one in kept]
+    if not offered:
+        return (0, *["none"] * 7)
+    firsts = [
+        next((i for i, one in enumerate(seen, 1) if one.rejected), len(seen))
+        for seen in texts
+        if seen
+    ]
+    return (
+        len(offered),
+        statistics.fmean(offered),
+        statistics.pstdev(offered),
+        min(offered),
+        max(offered),
+        offered.count(1) / len(offered),
+        sum(one.kept for one in kept) / sum(offered),
+        statistics.fmean(firsts),
+    )
+
+
+def _figure(lab: Lab, name: str, temperature: float, rounds: Sequence[Round]) -> Figure:
+    steps = tuple(float(i) for i in range(1, len(rounds) + 1))
+    return Figure(
+        f"Figure 8: {name}, temperature {temperature:g}",
+        "window size at each round of one generation, and the part of it that was kept",
+        "round of the target",
+        "tokens",
+        (
+            Curve("offered", steps, tuple(float(one.offered) for one in rounds), "bars"),
+            Curve("kept", steps, tuple(float(one.kept) for one in rounds), "bars"),
+        ),
+        notes=(
+            "The first prompt. Its last rounds may be cut by the end of the text. For the calls "
+            "of all levels in time: hierspec generate --trace, then hierspec timeline.",
+            *models_note(lab),
+        ),
+    )

@@ -1,0 +1,202 @@
+"""A figure as data: curves or a grid of numbers, drawn by :mod:`hierspec_papers.drawing`.
+
+A printed table beside the computed one, cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """y over x. ``kind``: ``line``, ``points`` or ``bars``; ``spread``: ± around each y."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    kind: str = "line"
+    spread: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A heat map: ``values[row][column]``; ``None`` where there is none."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One picture: curves, or a grid.
+
+    Attributes:
+        name: as in the paper: ``Figure 7``.
+        x, y: what the axes show, with units.
+        notes: what to see in it, and what differs from the paper's.
+    """
+
+    name: str
+    caption: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...] = ()
+    grid: Grid | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "name": self.name,
+            "caption": self.caption,
+            "x": self.x,
+            "y": self.y,
+            "notes": list(self.notes),
+        }
+        if self.grid is not None:
+            return {
+                **out,
+                "grid": {
+                    "rows": list(self.grid.rows),
+                    "columns": list(self.grid.columns),
+                    "values": [list(row) for row in self.grid.values],
+                },
+            }
+        curves = [
+            {"label": c.label, "kind": c.kind, "x": list(c.x), "y": list(c.y)}
+            | ({"spread": list(c.spread)} if c.spread else {})
+            for c in self.curves
+        ]
+        return {**out, "curves": curves}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A printed number and the one computed here.
+
+    Attributes:
+        printed: as printed, so that its digits say how precise it is.
+        detail: what the computed number belongs to.
+    """
+
+    printed: str
+    computed: float
+    detail: str = ""
+
+    @property
+    def decimals(self) -> int:
+        return len(self.printed.partition(".")[2])
+
+    @property
+    def rounded(self) -> str:
+        """The computed number at the precision of the printed one."""
+        return f"{self.computed:.{self.decimals}f}"
+
+    @property
+    def matches(self) -> bool:
+        return self.rounded == self.printed
+
+    @property
+    def units(self) -> int:
+        """Computed less printed, in units of the last printed digit."""
+        return round((float(self.rounded) - float(self.printed)) * 10**self.decimals)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: its label, cells that were printed, and what is only computed."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    extra: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns are ``label``, one per cell, one per extra.
+
+    Attributes:
+        inputs: what the numbers are computed from, ready for JSON.
+        grid: the cells are of one kind, too many to stand beside the printed ones.
+        compared: the printed numbers come from the same inputs, so cells should match; measured
+            on other models and machines, they stand beside each other for their shape.
+        notes: why cells differ, and how the text was read.
+    """
+
+    name: str
+    caption: str
+    label: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    extra: tuple[str, ...] = ()
+    inputs: dict[str, Any] = field(default_factory=dict)
+    grid: bool = False
+    compared: bool = True
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> Iterator[Cell]:
+        for row in self.rows:
+            yield from row.cells
+
+    @property
+    def matching(self) -> int:
+        return sum(cell.matches for cell in self.cells())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "caption": self.caption,
+            "cells": sum(1 for _ in self.cells()),
+            "matching_cells": self.matching if self.compared else None,
+            "inputs": self.inputs,
+            "rows": [
+                {
+                    self.label: row.label,
+                    **{
+                        column: {
+                            "printed": float(cell.printed),
+                            "computed": cell.computed,
+                            **(
+                                {"matches": cell.matches, "units_off": cell.units}
+                                if self.compared
+                                else {}
+                            ),
+                            **({"detail": cell.detail} if cell.detail else {}),
+                        }
+                        for column, cell in zip(self.columns, row.cells, strict=True)
+                    },
+                    **dict(zip(self.extra, row.extra, strict=True)),
+                }
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """All tables and figures of one kind.
+
+    Attributes:
+        measured_on: models, prompts and machine, where models ran.
+    """
+
+    what: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    measured_on: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        compared = [table for table in self.tables if table.compared]
+        return {
+            "schema_version": 1,
+            "what": self.what,
+            "cells": sum(1 for table in compared for _ in table.cells()),
+            "matching_cells": sum(table.matching for table in compared),
+            "tables": [table.to_dict() for table in self.tables],
+            "figures": [figure.to_dict() for figure in self.figures],
+            **({"measured_on": self.measured_on} if self.measured_on else {}),
+        }

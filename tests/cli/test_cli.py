@@ -1,0 +1,321 @@
+"""The command line as its users meet it: output, exit status, and one line per mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hierspec.cli import run
+
+SMALL = ["--target", "zoo:small", "--draft", "zoo:small", "--hierarchy", "speculative"]
+
+
+def hierspec(capsys, *argv):
+    status = run(list(argv))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_json_has_the_documented_fields(capsys):
+    status, out, _ = hierspec(
+        capsys, "generate", "def f(x):", *SMALL, "--max-new-tokens", "12", "--json", "--ignore-eos"
+    )
+    data = json.loads(out)
+    assert status == 0
+    assert set(data) >= {
+        "schema_version", "text", "token_ids", "finish_reason", "seed", "num_prompt_tokens",
+        "num_tokens", "time_to_first_token", "decode_seconds", "tokens_per_second",
+        "target_calls", "mean_acceptance_length", "levels",
+    }  # fmt: skip
+    assert data["num_tokens"] == 12 == len(data["token_ids"])
+    (level,) = data["levels"]
+    assert set(level) >= {
+        "name", "calls", "num_draft_tokens", "num_accepted_tokens", "acceptance_rate", "seconds",
+    }  # fmt: skip
+
+
+def test_streams_text_and_ends_with_a_summary(capsys):
+    status, out, err = hierspec(
+        capsys, "generate", "def f(x):", *SMALL, "--max-new-tokens", "12", "--compare",
+        "--ignore-eos",
+    )  # fmt: skip
+    assert status == 0
+    assert out.startswith("def f(x):")
+    assert "tokens/s" in err
+    assert "plain decoding" in err
+    assert "same text" in err
+
+
+def test_prompts_in_batches_are_json_lines(capsys, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1", "def")))
+    status, out, _ = hierspec(
+        capsys, "generate", "--prompts", str(file), "--batch-size", "2", *SMALL,
+        "--max-new-tokens", "5", "--json", "--ignore-eos",
+    )  # fmt: skip
+    assert status == 0
+    assert [json.loads(line)["num_tokens"] for line in out.splitlines()] == [5, 5, 5]
+
+
+def test_trace_is_json_lines(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    status, _, _ = hierspec(
+        capsys, "generate", "import os", *SMALL, "--max-new-tokens", "9", "--trace", str(trace),
+        "--json", "--ignore-eos",
+    )  # fmt: skip
+    events = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert status == 0
+    assert {event["kind"] for event in events} == {"draft", "check"}
+    emitted = sum(len(event["emitted"]) for event in events if event["kind"] == "check")
+    assert emitted == 9
+
+
+def test_stop_strings_and_seeds(capsys):
+    argv = ["generate", "def f(x):", *SMALL, "--max-new-tokens", "40", "--temperature", "1",
+            "--seed", "11", "--json", "--ignore-eos"]  # fmt: skip
+    whole = json.loads(hierspec(capsys, *argv)[1])
+    assert json.loads(hierspec(capsys, *argv)[1])["token_ids"] == whole["token_ids"]
+    needle = whole["text"][10:13]
+    cut = json.loads(hierspec(capsys, *argv, "--stop", needle)[1])
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == whole["text"][: whole["text"].index(needle)]
+    kept = json.loads(hierspec(capsys, *argv, "--stop", needle, "--include-stop")[1])
+    assert kept["text"] == cut["text"] + needle
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["generate"], "give a prompt"),
+        (["generate", ""], "prompt is empty"),
+        (["generate", "x", "--hierarchy", "turbo"], "there are: autoregressive"),
+        (["generate", "x", "--hierarchy", "missing.json"], "cannot read the hierarchy file"),
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "level": []}'],
+         "did you mean 'levels'"),
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "levels": '
+          '[{"method": "early_exit", "exit_layer": 9, "num_speculative_tokens": 2}]}'],
+         "exit layer"),
+        (["generate", "x", "--target", "zoo:tiny", "--hierarchy", "autoregressive"],
+         "no model called"),
+        (["generate", "x", "--target", "no/such/dir/at/all", "--hierarchy", "autoregressive"],
+         "no/such/dir/at/all"),
+        (["generate", "x", "--temperature", "-1", *SMALL], "temperature"),
+        (["generate", "x", "--top-p", "2", *SMALL], "top_p"),
+        (["generate", "x", "--dtype", "int3", *SMALL], "int3"),
+        (["generate", "x", "--device", "abacus", *SMALL], "abacus"),
+        (["generate", "x", "--chat", *SMALL], "chat template"),
+        (["generate", "x", "--max-new-tokens", "0"], "max-new-tokens"),
+        (["generate", "x", "--no-such-option"], "no-such-option"),
+        (["generate", "x" * 20000, *SMALL], "context holds 2048"),
+        (["generate", "--prompts", "nowhere.jsonl", *SMALL], "nowhere.jsonl"),
+        (["certify", "nowhere.json"], "nowhere.json"),
+        (["generate", "x", "--dtype", "float8_e4m3fn", *SMALL], "float8_e4m3fn"),
+        (["generate", "x", "--device", "meta", *SMALL], "meta"),
+        (["generate", "x", "--seed", "-1", *SMALL], "below 2**64"),
+        (["generate", "x", "--logprobs", *SMALL], "--json"),
+        (["generate", "x", "--json", "--trace", "-", *SMALL], "trace to a file"),
+        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "autoregressive"],
+         "uses no draft model"),
+        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "prompt-lookup"],
+         "uses no draft model"),
+        (["generate", "x", "--draft", "zoo:small", *SMALL], "uses one draft model"),
+        (["generate", "x", "--threads", "100000", *SMALL], "--threads must lie between 1 and"),
+        (["profile", "ngram", "--target", "zoo:small", "-o", "no/p.json", "--threads", "100000"],
+         "--threads must lie between 1 and"),
+        (["zoo", "train", "no/such/folder", "--quick", "--threads", "100000"],
+         "--threads must lie between 1 and"),
+        (["generate", "x", "--batch-size", "0"], "(see hierspec generate --help)"),
+        (["heads", "train", "--exits", "1"], "(see hierspec heads train --help)"),
+        (["frobnicate"], "(see hierspec --help)"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_and_status_2(capsys, argv, says):
+    status, out, err = hierspec(capsys, *argv)
+    assert status == 2
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_hierarchy_file_by_another_name_is_told_its_endings(capsys, tmp_path):
+    file = tmp_path / "h.conf"
+    file.write_text('{"target": "zoo:small"}')
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", str(file))
+    assert status == 2
+    assert ".json or .toml" in err
+
+
+def test_a_batch_shows_one_table(capsys, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1")))
+    argv = ["generate", "--prompts", str(file), "--batch-size", "2", "--ignore-eos", *SMALL,
+            "--max-new-tokens", "4", "--presence-penalty", "0.5"]  # fmt: skip
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 0
+    assert err.count("acceptance") == 1
+    assert "all 2 sequences together" in err
+    lines = hierspec(capsys, *argv, "--json")[1].splitlines()
+    assert [json.loads(line)["batch_size"] for line in lines] == [2, 2]
+
+
+CASE = {
+    "vocab": 2,
+    "models": [{"table": {"": [0.5, 0.5]}}, {"table": {"": [0.25, 0.75]}}],
+    "levels": [{"num_speculative_tokens": 2}, {"verify": "tokenwise"}],
+}
+
+
+@pytest.mark.parametrize("read", [0, 1])
+@pytest.mark.parametrize("case", ["help", "lossless", "lossy"])
+def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
+    file = tmp_path / "case.json"
+    lossy = {"levels": [CASE["levels"][0], {"verify": "uncapped"}]} if case == "lossy" else {}
+    file.write_text(json.dumps({**CASE, **lossy}))
+    argv = ["zoo", "--help"] if case == "help" else ["certify", "--law", str(file)]
+    command = [sys.executable, "-c", "from hierspec.cli import main; main()", *argv]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.read(read)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == (case == "lossy")
+
+
+def test_an_empty_part_of_a_case_is_refused(capsys, tmp_path):
+    file = tmp_path / "case.json"
+    levels = [{"method": "concatenate", "parts": [[]]}, {"verify": "tokenwise"}]
+    file.write_text(json.dumps({**CASE, "levels": levels}))
+    status, _, err = hierspec(capsys, "certify", str(file))
+    assert status == 2
+    assert "none empty" in err
+
+
+def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
+    from hierspec.utils.testing import save_tiny
+
+    target, draft = (
+        str(save_tiny("llama", tmp_path / name, vocab_size=size))
+        for name, size in (("target", 4096), ("draft", 96))
+    )
+    from hierspec.zoo.registry import DATA
+
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "target" / name).write_bytes((DATA / name).read_bytes())
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", target, "--draft", draft, "--hierarchy",
+        "speculative", "--max-new-tokens", "3",
+    )  # fmt: skip
+    assert status == 0
+    assert "hierspec: note: " in err
+    assert "scores 96 tokens" in err
+
+
+def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
+    from hierspec.utils.testing import save_tiny
+
+    folder = save_tiny("llama", tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    capsys.readouterr()  # transformers' own progress bars
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", str(folder), "--hierarchy", "autoregressive"
+    )
+    assert status == 2
+    assert "model.safetensors" in err
+    assert err.count("\n") == 1
+
+
+def test_recurrent_models_are_refused_by_name(capsys, tmp_path):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
+    MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+    capsys.readouterr()
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", str(tmp_path / "mamba"),
+        "--hierarchy", "autoregressive",
+    )  # fmt: skip
+    assert status == 2
+    assert "mamba" in err.lower()
+    assert err.count("\n") == 1
+
+
+def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    from hierspec.utils.testing import save_tiny
+
+    folder = save_tiny("llama", tmp_path / "stranger", vocab_size=4096)
+    words = {f"w{i}": i for i in range(4096)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", "zoo:small", "--draft", str(folder),
+        "--hierarchy", "speculative",
+    )  # fmt: skip
+    assert status == 2
+    assert "zoo:small" in err
+    assert "stranger" in err
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ValueError, match="there are"):
+        run(["generate", "x", "--hierarchy", "turbo", "--debug"])
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["certify"], ["zoo"], ["doctor"]])
+def test_help_is_there_without_loading_torch(command):
+    code = (
+        "import sys; from hierspec.cli import run; "
+        f"status = run({[*command, '--help']!r}); "
+        "assert 'torch' not in sys.modules, 'help should be quick'; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_it_runs_as_a_module():
+    command = [sys.executable, "-m", "hierspec", "reproduce", "--list"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "p1-tables" in done.stdout
+
+
+def test_doctor_json(capsys):
+    status, out, _ = hierspec(capsys, "doctor", "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert set(data) >= {"versions", "devices", "threads", "fast_paths", "caches"}
+
+
+def test_interrupt_keeps_the_text_so_far():
+    command = [sys.executable, "-u", "-c", "from hierspec.cli import main; main()", "generate",
+               "import os", "--target", "zoo:trunk", "--hierarchy", "autoregressive",
+               "--max-new-tokens", "1900", "--ignore-eos"]  # fmt: skip
+    process = subprocess.Popen(
+        command,
+        bufsize=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs inherit an ignored SIGINT; whoever presses Ctrl-C has it not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    some = b""
+    while len(some) < 30:  # unbuffered: text is here long before the end, for it streams
+        some += os.read(process.stdout.fileno(), 30)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert some.startswith(b"import os")
+    assert len(some + rest) < 6000
+    assert b"Traceback" not in err
+    assert b"(cancelled)" in err

@@ -1,0 +1,379 @@
+"""``hierspec reproduce`` where models run, and the drawing of figures.
+
+The experiment is a toy that reports what it was given; the models are the shipped ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+import hierspec_papers as package
+from hierspec.bench.methods.ours import Models
+from hierspec.bench.turns import Unavailable
+from hierspec.cli import run
+from hierspec.config.schema import TargetConfig
+from hierspec_papers import COMPUTED, MEASURED, Cell, Curve, Figure, Grid, Reproduction, Row, Table
+from hierspec_papers.drawing import best_cell, draw, draw_all
+
+TABLE = Table(
+    "Table 2",
+    "a measured table",
+    "method [a]",
+    ("ms",),
+    (Row("one [b]", (Cell("1.25", 3.5),), ("yes",)),),
+    ("same",),
+    compared=False,
+    notes=("a note [c]",),
+)
+STEPS = tuple(i // 2 for i in range(16))
+FIGURES = (
+    Figure("Figure 7", "curves of a figure", "n", "share", (
+        Curve("first [d]", (1, 2, 3), (0.5, 0.25, 0.125), spread=(0.1, 0.1, 0.1)),
+        Curve("second", (1, 3), (0.9, 0.8), "points"),
+    )),
+    Figure("Figure 8", "a long curve", "n", "share", (Curve("long", tuple(range(1, 17)), STEPS),)),
+    Figure("Figure 9", "speed-up of pairs", "draft", "intermediate", grid=Grid(
+        ("r1", "r2"), ("c1", "c2"), ((1.5, None), (1.25, 2.5)))),
+)  # fmt: skip
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A measured kind named toy; its module's ``lab`` is the one it was measured with."""
+    module = types.ModuleType("hierspec_papers.toy_module")
+    module.lab = None  # type: ignore[attr-defined]
+    module.answer = Reproduction("toy", (TABLE,), FIGURES)  # type: ignore[attr-defined]
+
+    def measure(lab):
+        module.lab = lab  # type: ignore[attr-defined]
+        lab.report("half of it", 0.5)
+        if isinstance(module.answer, BaseException):  # type: ignore[attr-defined]
+            raise module.answer  # type: ignore[attr-defined]
+        return module.answer  # type: ignore[attr-defined]
+
+    module.measure = measure  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in tuple(MEASURED):
+        monkeypatch.delitem(MEASURED, name)
+    monkeypatch.setitem(MEASURED, "toy", ("toy_module", "what the toy shows"))
+    return module
+
+
+@pytest.fixture
+def hierspec(capsys):
+    """Run ``hierspec reproduce``: (status, output, error)."""
+
+    def call(*words):
+        status = run(["reproduce", *map(str, words)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+SMALL = ("--target", "zoo:small", "--num-prompts", "2", "--max-new-tokens", "8")
+
+
+def test_the_list_and_the_help_name_everything(hierspec):
+    status, out, _ = hierspec("--list")
+    assert status == 0
+    _, help_, _ = hierspec("--help")
+    words = " ".join(help_.split())
+    for name, (_, shows) in (COMPUTED | MEASURED).items():
+        assert name in out
+        assert shows in out
+        assert name in words
+    _, listed, _ = hierspec("--list", "--json")
+    assert [entry["name"] for entry in json.loads(listed)] == [*COMPUTED, *MEASURED]
+    assert {entry["kind"] for entry in json.loads(listed)} == (
+        {"computed", "measured"} if MEASURED else {"computed"}
+    )
+
+
+def test_what_is_printed(hierspec, toy):
+    status, out, err = hierspec("toy", *SMALL)
+    assert status == 0
+    for part in (
+        "measured on zoo:small; drafts none; 2 prompts × 8 tokens",
+        "Table 2: a measured table",
+        "method [a]",
+        "one [b]",
+        "a note [c]",
+        "compare the shape, not the digits",
+        "Figure 7: curves of a figure",
+        "share, by n",
+        "Figure 8: a long curve",
+        "share, over n from 1 to 16",
+        "best: 2.5 at r2, c2",
+    ):
+        assert part in out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "one [b] 1.25 3.50 yes" in lines
+    assert "first [d] 0.5 0.25 0.125" in lines
+    assert "second 0.9 0.8" in lines
+    assert "long ▁▁▂▂▃▃▄▄▅▅▆▆▇▇██ 0 7 0 7" in lines
+    assert "printed measured" in " ".join(lines)
+    for part in ("match", "≠", "computed"):
+        assert part not in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "half of it" in err
+    assert "--figures" in err
+
+
+def test_the_experiment_gets_what_was_asked_for(hierspec, toy, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    texts = ["def one():", "x = 1\n" * 3000, "never read"]
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    result = tmp_path / "result.json"
+    status, out, _ = hierspec(
+        "toy", "--target", "zoo:mid", "--draft", "zoo:small", "--draft", "zoo:mid", "--prompts",
+        file, "--num-prompts", 2, "--max-new-tokens", 8, "--temperature", 0.5, "--temperature", 0,
+        "--dtype", "float32", "--device", "cpu", "--seed", 7, "--json", "--output", result,
+    )  # fmt: skip
+    assert status == 0
+    lab = toy.lab
+    tokenizer = lab.models.tokenizer
+    assert lab.prompts[0] == tokenizer(texts[0])["input_ids"]
+    assert lab.prompts[1] == tokenizer(texts[1], verbose=False)["input_ids"][-512:]
+    assert len(lab.prompts) == 2
+    assert (lab.max_new_tokens, lab.temperatures, lab.seed) == (8, (0.5, 0.0), 7)
+    data = json.loads(out)
+    assert data == json.loads(result.read_text())
+    found = data["measured_on"]
+    assert (found["target"], found["drafts"]) == ("zoo:mid", ["zoo:small", "zoo:mid"])
+    assert (found["dtype"], found["seed"], found["temperatures"]) == ("float32", 7, [0.5, 0.0])
+    assert found["prompts"]["file"] == "prompts.jsonl"
+    assert len(found["prompts"]["sha256"]) == 64
+    assert (found["prompts"]["count"], found["prompts"]["truncated_to"]) == (2, 512)
+    assert found["environment"]["versions"]["torch"]
+
+
+class SmallModels(Models):
+    """Names as they are, and the smallest model in every place."""
+
+    @property
+    def plain(self):
+        return Models(TargetConfig(model="zoo:small")).hierarchy()
+
+
+def test_defaults(hierspec, toy, monkeypatch):
+    monkeypatch.setattr("hierspec.bench.methods.ours.Models", SmallModels)
+    assert hierspec("toy", "--max-new-tokens", "8")[0] == 0
+    assert toy.lab.models.target.model == "zoo:large?eps=0.2"
+    assert toy.lab.models.drafts == ("zoo:small", "zoo:trunk")
+    assert (len(toy.lab.prompts), toy.lab.temperatures, toy.lab.seed) == (8, (0.0, 1.0), 0)
+    assert toy.lab.source == {"file": "built in"}
+
+
+def test_what_is_no_number_is_null(hierspec, toy, tmp_path):
+    table = Table("T", "", "x", (), (Row("one", (), (float("nan"), 1.5)),), ("error", "n"))
+    toy.answer = Reproduction("toy", (table,))
+    status, out, _ = hierspec("toy", *SMALL, "--json", "--output", tmp_path / "x.json")
+    assert status == 0
+    for text in (out, (tmp_path / "x.json").read_text()):
+        (row,) = json.loads(text, parse_constant=pytest.fail)["tables"][0]["rows"]
+        assert (row["error"], row["n"]) == (None, 1.5)
+
+
+def test_what_a_module_says_of_its_machine_stays(hierspec, toy):
+    toy.answer = Reproduction("toy", (TABLE,), measured_on={"target": "another"})
+    _, out, _ = hierspec("toy", *SMALL, "--json")
+    assert json.loads(out)["measured_on"] == {"target": "another"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "reproduce --list"),
+        (("p1-tables", "--target", "x", "--seed", "1"), "leave --target and --seed out"),
+        (("toy", "--target", "/no/such/model"), "no directory"),
+        (("toy", "--draft", "/no/such/model", *SMALL), "/no/such/model"),
+        (("toy", *SMALL, "--temperature", "-1"), "--temperature must be 0"),
+        (("toy", *SMALL[:2], "--max-new-tokens", "9999"), "leaves no room for a prompt"),
+        (("toy", *SMALL, "--prompts", "/no/such.jsonl"), "cannot read prompts"),
+        (("toy", *SMALL, "--output", "/"), "is a folder"),
+        (("toy", *SMALL, "--output", "/no/such/folder/x.json"), "there is no folder"),
+        (("all",), "give --output FOLDER"),
+        (("toy", *SMALL, "--output", "/proc/x.json"), "no file can be made in /proc"),
+        (("toy", *SMALL, "--output", "/dev/null/x.json"), "there is no folder"),
+        (("toy", *SMALL, "--threads", "100000"), "--threads must lie between 1 and"),
+        (("all", "--output", __file__), "is no folder; name another folder"),
+        (("all", "--output", "/proc/x"), "no file can be made in /proc"),
+        (("all", "--output", "x", "--json"), "leave --json out"),
+        (("tyo",), "did you mean toy?"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_work(hierspec, toy, words, said, monkeypatch):
+    monkeypatch.setattr(package, "NAMES", (*COMPUTED, *MEASURED))
+    status, out, err = hierspec(*words)
+    assert status == 2
+    assert out == ""
+    assert said in err
+    assert sum("error" in line for line in err.splitlines()) == 1
+    assert toy.lab is None
+
+
+def test_a_target_without_a_tokenizer_is_refused(hierspec, toy, tiny_family):
+    status, _, err = hierspec("toy", "--target", tiny_family["target"], "--max-new-tokens", "4")
+    assert status == 2
+    assert "no tokenizer" in err
+
+
+def test_too_few_models_are_one_line(hierspec, toy):
+    toy.answer = Unavailable("needs two drafts: give --draft twice")
+    status, out, err = hierspec("toy", *SMALL)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == "hierspec: error: needs two drafts: give --draft twice"
+
+
+def test_interruption(hierspec, toy, tmp_path):
+    toy.answer = KeyboardInterrupt()
+    status, out, err = hierspec("toy", *SMALL, "--output", tmp_path / "x.json")
+    assert (status, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted: nothing was written"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Of what is computed, the quickest alone."""
+    for name in tuple(COMPUTED):
+        if name != "p1-tables":
+            monkeypatch.delitem(COMPUTED, name)
+
+
+def test_all_writes_a_file_each(hierspec, toy, quick, tmp_path):
+    folder = tmp_path / "new"
+    status, _, err = hierspec("all", *SMALL, "--output", folder)
+    assert status == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["p1-tables.json", "toy.json"]
+    assert json.loads((folder / "toy.json").read_text())["measured_on"]["target"] == "zoo:small"
+    assert json.loads((folder / "p1-tables.json").read_text())["cells"] == 114
+    assert err.splitlines()[-1] == f"2 of 2 are written in {folder}"
+
+
+def test_all_goes_on_where_a_kind_cannot_run(hierspec, toy, quick, tmp_path, monkeypatch):
+    toy.answer = Unavailable("needs two drafts")
+    other = types.ModuleType("hierspec_papers.other_module")
+    other.measure = lambda lab: Reproduction("other")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    monkeypatch.setitem(MEASURED, "other", ("other_module", ""))
+    status, _, err = hierspec("all", *SMALL, "--output", tmp_path)
+    assert status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.json", "p1-tables.json"]
+    assert "toy: left out: needs two drafts" in err.splitlines()
+    toy.answer = RuntimeError("out of\nsorts")
+    status, _, err = hierspec("all", *SMALL, "--output", tmp_path)
+    assert status == 0
+    assert "toy: left out: RuntimeError: out of sorts" in err.splitlines()
+    toy.answer = KeyboardInterrupt()
+    status, _, err = hierspec("all", *SMALL, "--output", tmp_path)
+    assert status == 130
+    assert err.splitlines()[-1] == f"interrupted: 1 of 3 are written in {tmp_path}"
+
+
+# Drawing
+
+
+@pytest.fixture
+def _matplotlib():
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+
+
+def letters(path):
+    root = ElementTree.parse(path).getroot()
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_figures_are_drawn(hierspec, toy, tmp_path):
+    status, _, err = hierspec("toy", *SMALL, "--figures", tmp_path / "new")
+    assert status == 0
+    names = ["toy-figure-7.svg", "toy-figure-8.svg", "toy-figure-9.svg"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
+    assert "--figures" not in err
+    said = letters(tmp_path / "new" / names[0])
+    for part in ("Figure 7", "curves of a figure", "n", "share", "first [d]", "second"):
+        assert part in said
+    said = letters(tmp_path / "new" / names[2])
+    for part in ("1.50", "1.25", "2.50", "r1", "c2", "Framed: 2.5 at r2, c2."):
+        assert part in said
+
+
+@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.parametrize("folder", [__file__, "/proc/figures"])
+def test_a_folder_that_cannot_be_drawn_into_is_refused_first(hierspec, toy, folder):
+    status, out, err = hierspec("toy", *SMALL, "--figures", folder)
+    assert (status, out) == (2, "")
+    assert "cannot write figures to" in err
+    assert "name another folder" in err
+    assert err.count("\n") == 1
+    assert toy.lab is None
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_names_of_files_differ_and_empty_figures_have_none(tmp_path):
+    empty = Figure("Figure 1", "", "", "", grid=Grid(("a",), ("b",), ((None,),)))
+    found = Reproduction("p9", (), (FIGURES[0], FIGURES[0], empty, Figure("Figure 2", "", "", "")))
+    names = [path.name for path in draw_all(found, tmp_path, ".png")]
+    assert names == ["p9-figure-7.png", "p9-figure-7-2.png"]
+    assert [path.read_bytes()[:4] for path in sorted(tmp_path.iterdir())] == [b"\x89PNG"] * 2
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_same_figure_is_the_same_file(tmp_path):
+    for figure in FIGURES:
+        for name in ("a.svg", "b.svg"):
+            draw(figure, tmp_path / name)
+        assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (Figure("F", "", "", ""), "holds no numbers"),
+        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0, 2.0)),)), "has 1 x, 2 y"),
+        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0,), spread=(1.0, 2.0)),)), "2 spreads"),
+        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0,), "pie"),)), "not line, points or bars"),
+    ],
+)
+def test_what_cannot_be_drawn(figure, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        draw(figure, tmp_path / "x.svg")
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_bars_stand_side_by_side(tmp_path, monkeypatch):
+    from hierspec_papers import drawing
+
+    kept = []
+    monkeypatch.setattr(drawing, "save", lambda canvas, path: kept.append(canvas))
+    bars = tuple(Curve(name, (1, 2, 4), (0.1, 0.2, 0.3), "bars") for name in ("a", "b"))
+    draw(Figure("F", "", "x", "y", bars), tmp_path / "x.svg")
+    axes = kept[0].axes[0]
+    spans = sorted((p.get_x(), p.get_x() + p.get_width()) for p in axes.patches)
+    assert len(spans) == 6
+    for (_, end), (start, _) in pairwise(spans):
+        assert end < start + 1e-9
+    assert [p.get_height() for p in axes.patches] == [0.1, 0.2, 0.3] * 2
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("caption", "where"),
+    [
+        ("speed-up over plain decoding", (0, 1)),
+        ("latency, ms per token", (1, 0)),
+        ("speed-up in latency", (0, 1)),
+    ],
+)
+def test_the_best_cell(caption, where):
+    grid = Grid(("a", "b"), ("c", "d"), ((2.0, 3.0), (1.0, None)))
+    assert best_cell(Figure("F", caption, "", "", grid=grid), grid) == where

@@ -1,0 +1,210 @@
+"""Hierarchy files: what is read, and what each mistake says."""
+
+import json
+
+import pytest
+
+from hierspec.config.schema import (
+    ConcatenateConfig,
+    DraftModelConfig,
+    EarlyExitConfig,
+    HierarchyConfig,
+    NgramTableConfig,
+    TargetConfig,
+)
+from hierspec.core.windows import ConfidenceWindow, EntropyWindow
+from hierspec.presets.registry import PRESETS, preset
+
+EXAMPLE = {
+    "target": {"model": "some/model", "dtype": "bfloat16"},
+    "levels": [
+        {"method": "ngram_table", "max_order": 3, "num_speculative_tokens": 2},
+        {
+            "method": "draft_model",
+            "model": "some/draft",
+            "num_speculative_tokens": 9,
+            "verify": "tokenwise",
+            "temperature": 0.9,
+            "window": {"kind": "entropy"},
+        },
+        {
+            "method": "early_exit",
+            "exit_layer": 8,
+            "num_speculative_tokens": 4,
+            "verify": "block",
+            "bonus": True,
+        },
+    ],
+    "verify": "block",
+    "allow_lossy": False,
+}
+
+
+def test_reads_the_documented_example():
+    config = HierarchyConfig.load(EXAMPLE)
+    ngram, draft, exit_ = config.levels
+    assert isinstance(ngram, NgramTableConfig)
+    assert ngram.max_order == 3
+    assert isinstance(draft, DraftModelConfig)
+    assert draft.window == EntropyWindow()
+    assert draft.temperature == 0.9
+    assert isinstance(exit_, EarlyExitConfig)
+    assert exit_.exit_layer == 8
+    assert config.verify == "block"
+
+
+def test_json_toml_inline_and_round_trip(tmp_path):
+    config = HierarchyConfig.load(EXAMPLE)
+    (tmp_path / "h.json").write_text(json.dumps(EXAMPLE))
+    (tmp_path / "h.toml").write_text(
+        'verify = "block"\n[target]\nmodel = "some/model"\ndtype = "bfloat16"\n'
+        '[[levels]]\nmethod = "ngram_table"\nmax_order = 3\nnum_speculative_tokens = 2\n'
+    )
+    assert HierarchyConfig.load(tmp_path / "h.json") == config
+    assert HierarchyConfig.load(json.dumps(EXAMPLE)) == config
+    assert HierarchyConfig.load(tmp_path / "h.toml").levels == config.levels[:1]
+    assert HierarchyConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_its_own_file_form(name):
+    config = preset(name)
+    again = HierarchyConfig.load(json.dumps(config.to_dict()))
+    assert again == config
+
+
+def test_branch_is_an_alias_of_block():
+    assert HierarchyConfig.from_dict({"target": "m", "verify": "branch"}).verify == "block"
+
+
+def test_concatenations_nest():
+    part = {"method": "draft_model", "model": "s", "num_speculative_tokens": 2}
+    chain = [part, {**part, "model": "m", "verify": "block"}]
+    config = HierarchyConfig.from_dict(
+        {
+            "target": "t",
+            "levels": [{"method": "concatenate", "parts": [chain, part], "repeat": 2}],
+        }
+    )
+    (level,) = config.levels
+    assert isinstance(level, ConcatenateConfig)
+    assert [len(p) for p in level.parts] == [2, 1]
+    assert HierarchyConfig.from_dict(config.to_dict()) == config
+
+
+def test_confidence_window():
+    level = {
+        "method": "draft_model",
+        "model": "d",
+        "num_speculative_tokens": 3,
+        "window": {"kind": "confidence", "floor": 0.2},
+    }
+    (read,) = HierarchyConfig.from_dict({"target": "t", "levels": [level]}).levels
+    assert read.window == ConfidenceWindow(0.2)
+
+
+LOOK = {"method": "prompt_lookup", "num_speculative_tokens": 2}
+POOL = {"method": "ngram_pool", "num_speculative_tokens": 2}
+DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({}, '"target" is missing'),
+        ({"target": "t", "levles": []}, "did you mean 'levels'"),
+        ({"target": {"modle": "t"}}, "did you mean 'model'"),
+        ({"target": {}}, "'model' is missing"),
+        ({"target": "t", "levels": [{**DRAFT, "num_speculative_token": 3}]}, "num_speculative"),
+        ({"target": "t", "levels": [{**DRAFT, "num_speculative_tokens": 0}]}, "at least 1"),
+        ({"target": "t", "levels": [{**DRAFT, "num_speculative_tokens": True}]}, "at least 1"),
+        ({"target": "t", "levels": [{**DRAFT, "num_speculative_tokens": 2.5}]}, "at least 1"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": -1}]}, "temperature"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": float("nan")}]}, "temperature"),
+        ({"target": "t", "levels": [{**DRAFT, "method": "medusa"}]}, "draft_model, early_exit"),
+        ({"target": "t", "levels": [{**DRAFT, "verify": "block"}]}, "nothing below it"),
+        ({"target": "t", "levels": [{**DRAFT, "bonus": False}]},
+         r"levels\[0\].bonus: the first level has nothing below it .* remove it"),
+        ({"target": "t", "levels": [{**DRAFT, "top_m": 2}, {**DRAFT, "verify": "leading"}]},
+         r"levels\[0\].top_m: the first level has nothing below it .* remove it"),
+        ({"target": "t", "levels": [{"method": "concatenate",
+          "parts": [DRAFT, {**DRAFT, "bonus": False}]}]},
+         r"levels\[0\].parts\[1\]\[0\].bonus: the first level"),
+        ({"target": "t", "levels": [DRAFT, {**DRAFT, "verify": "hope"}]}, "no verifier called"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "moon"}}]}, "fixed, entropy"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "entropy", "x": 1}}]}, "unknown"),
+        ({"target": "t", "levels": DRAFT}, "must be a list"),
+        ({"target": "t", "verify": "hope"}, "no verifier called 'hope'"),
+        ({"target": "t", "levels": [DRAFT, {"method": "prompt_lookup",
+          "num_speculative_tokens": 2}]}, "put it first"),
+        ({"target": "t", "levels": [{"method": "early_exit", "exit_layer": 0,
+          "num_speculative_tokens": 2}]}, "exit_layer"),
+        ({"target": 3}, "must be an object"),
+        ({"target": {"model": None}}, "target.model must be a text"),
+        ({"target": {"model": ""}}, "target.model must be a text"),
+        ({"target": {"model": "t", "dtype": None}}, "target.dtype must be a text"),
+        ({"target": "t", "top_m": 0}, "top_m must be a whole number"),
+        ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be a whole number"),
+        ({"target": "t", "allow_lossy": "yes"}, "allow_lossy must be true or false"),
+        ({"target": {"model": "t", "cuda_graphs": 1}}, "target.cuda_graphs must be true or false"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": "a"}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": None}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": 4.5}]}, "prompt_lookup_max"),
+        ({"target": "t", "levels": [{**DRAFT, "method": []}]}, "there are: draft_model"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": ["a"]}}]}, "fixed, entropy"),
+        ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "confidence", "floor": None}}]},
+         "floor must be a number"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": float("inf")}]}, "temperature"),
+        ({"target": "t", "levels": [{**DRAFT, "temperature": 1e-300}]}, "at least 1e-05"),
+        ({"target": "t", "levels": [{"method": "concatenate", "parts": [[]]}]}, "none empty"),
+        ({"target": "t", "levels": [{**LOOK, "temperature": 0.7}]},
+         r"levels\[0\].temperature: prompt_lookup copies tokens .* remove it"),
+        ({"target": "t", "levels": [{**LOOK, "window": "entropy"}]},
+         r"levels\[0\].window: prompt_lookup copies tokens .* remove it"),
+        ({"target": "t", "levels": [{**POOL, "temperature": 0}]}, "temperature: ngram_pool copies"),
+        ({"target": "t", "levels": [{**POOL, "window": {"kind": "confidence"}}]},
+         "window: ngram_pool copies"),
+        ({"target": "t", "levels": [{"method": "concatenate",
+          "parts": [DRAFT, {**LOOK, "window": "entropy"}]}]},
+         r"levels\[0\].parts\[1\]\[0\].window: prompt_lookup"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_the_place_and_the_fix(data, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        HierarchyConfig.from_dict(data)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("level", [LOOK, POOL])
+def test_a_look_up_may_say_what_it_does_anyway(level):
+    said = {**level, "window": {"kind": "fixed"}, "temperature": None}
+    read = [HierarchyConfig.from_dict({"target": "t", "levels": [one]}) for one in (level, said)]
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{not json", "not valid JSON"), ("no/such/file.json", "cannot read"), ("[1]", "cannot read")],
+)
+def test_unreadable_files(text, says):
+    with pytest.raises(ValueError, match=says):
+        HierarchyConfig.load(text)
+
+
+def test_unknown_preset_lists_those_there_are():
+    with pytest.raises(ValueError, match="autoregressive, speculative"):
+        preset("turbo")
+
+
+@pytest.mark.parametrize("source", [None, 5, ["levels"]])
+def test_what_is_no_hierarchy_at_all_is_said(source):
+    with pytest.raises(ValueError, match="a hierarchy is a mapping"):
+        HierarchyConfig.load(source)
+
+
+def test_a_preset_takes_paths_as_they_are():
+    a = preset("speculative", "some/model", "some/draft")
+    assert a.target == TargetConfig(model="some/model")
+    assert a.levels == (DraftModelConfig(model="some/draft", num_speculative_tokens=8),)
+    with pytest.raises(ValueError, match="target must be a directory"):
+        preset("speculative", 5)  # type: ignore[arg-type]

@@ -1,0 +1,525 @@
+"""Several drafts of one place: lossless by enumeration, and as the engine runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from tabular_cases import FAMILIES, chain
+from tabular_cases import models as family_models
+
+from hierspec import Hierarchy, HierarchyConfig, certify
+from hierspec.bench.joint_law import chi_square
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, OneHotDistributions
+from hierspec.core.nodes import Concatenate, Draft, Verify
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import PhiloxRng
+from hierspec.core.rules import Stop
+from hierspec.core.windows import EntropyWindow
+from hierspec.drafters.multi_draft import first_tokens
+from hierspec.engine.control import plan_of
+from hierspec.engine.runtime import Runtime
+from hierspec.engine.sequences import Sequence
+from hierspec.engine.trace import ListTracer
+from hierspec.exact import model_law
+from hierspec.exact.certificate import certify_tree
+from hierspec.lm.base import Query
+from hierspec.lm.tabular import TabularModel
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.verifiers import check, get
+from hierspec.verifiers.block import Block, prefix_weights
+from hierspec.verifiers.multi_draft import (
+    BlockRRS,
+    _block,
+    outcomes,
+    probability,
+    residual,
+    target_row,
+    verify_several,
+)
+
+RULES = ["rrs", "rrs-without-replacement", "block-rrs"]
+TIGHT = 1e-12
+# (k, n, V): everything up to three of each that is enumerated in a moment, and the largest at
+# order 0, where there is one context to enumerate.
+SIZES = [(k, n, V, 1) for V in (2, 3) for k in (1, 2, 3) for n in (1, 2, 3) if V ** (k * n) <= 1000]
+
+
+def pair(V: int, order: int, seed: int, kind: str = "random") -> list[TabularModel]:
+    generator = torch.Generator().manual_seed(seed)
+    return [TabularModel.random(V, order, generator, kind) for _ in range(2)]
+
+
+def tree(q, p, rule, k, n, bonus=True) -> Verify:
+    rule = get(rule) if isinstance(rule, str) else rule
+    leaf = Draft(0, "drafter", q, n, num_drafts=k).under(rule)
+    root = Verify(1, "target", p, 1, rule, leaf, bonus=bonus)
+    check(root, allow_lossy=True)
+    return root
+
+
+# --- losslessness
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros"])
+@pytest.mark.parametrize(("k", "n", "V", "order"), SIZES)
+def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
+    q, p = pair(V, order, 100 * V + 10 * k + n, kind)
+    kept = {}
+    for rule in RULES:
+        certificate = certify_tree(tree(q, p, rule, k, n), V)
+        assert certificate.conclusive
+        assert certificate.tv < TIGHT
+        kept[rule] = certificate.expected_accepted
+    assert kept["block-rrs"] >= kept["rrs"] - TIGHT
+
+
+def one_round(rule, q, p, k, n):
+    """One round's text, continued by the target's law to n + 1 tokens: [V, …]; and E[τ].
+
+    Against the pure function, with drafts enumerated here and laws that the runtime uses.
+    """
+    V = p.vocab_size
+    joint = np.zeros((V,) * (n + 1))
+    expected = 0.0
+
+    def rows(model, tokens, count):
+        return DenseDistributions(torch.stack([model.law(tokens[:i]) for i in range(count)]))
+
+    single = []
+    for tokens in np.ndindex(*(V,) * n):
+        distributions = rows(q, tokens, n)
+        chance = float(np.prod([distributions.prob(i, x) for i, x in enumerate(tokens)]))
+        if chance > 0.0:
+            whose = (0,) * n
+            draft = Proposal(tokens, distributions, whose, whose, (float("nan"),) * n)
+            single.append((chance, draft, rows(p, tokens, n + 1)))
+    for numbers in np.ndindex(*(len(single),) * k):
+        drafts = [single[i][1] for i in numbers]
+        chance = float(np.prod([single[i][0] for i in numbers]))
+        for share, stop in outcomes(rule, drafts, [single[i][2] for i in numbers]):
+            kept = drafts[stop.draft].tokens[: stop.num_accepted]
+            expected += chance * share * stop.num_accepted
+            for y, mass in enumerate((stop.law / stop.law.sum()).tolist()):
+                rest = n - stop.num_accepted
+                after = continued(p, (*kept, y), rest)
+                joint[(*kept, y)] += chance * share * mass * after
+    return joint, expected
+
+
+def continued(model, context, count):
+    """The model's law of ``count`` more tokens, [V, …]."""
+    if count == 0:
+        return np.ones(())
+    law = model.law(context).numpy()
+    return np.stack([law[y] * continued(model, (*context, y), count - 1) for y in range(len(law))])
+
+
+@pytest.mark.parametrize(("k", "n", "V"), [(2, 2, 3), (3, 2, 2), (2, 3, 2), (1, 3, 3)])
+@pytest.mark.parametrize("rule", ["rrs", "block-rrs"])
+def test_the_pure_rule_alone(rule, k, n, V):
+    """Round by round, without the engine; laws that hang on the whole draft (order n)."""
+    q, p = pair(V, n, 7 * k + n)
+    joint, expected = one_round(get(rule), q, p, k, n)
+    assert np.abs(joint - model_law(p, n + 1)).sum() / 2 < TIGHT
+    certificate = certify_tree(tree(q, p, rule, k, n), V, horizon=n + 1)
+    assert expected == pytest.approx(certificate.expected_accepted, abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_three_drafts_of_three_tokens_over_three(rule):
+    """19,683 lists of drafts; at order 0 they are enumerated for one context."""
+    q, p = pair(3, 0, 5)
+    certificate = certify_tree(tree(q, p, rule, 3, 3), 3, horizon=4)
+    assert certificate.tv < TIGHT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("rule", RULES)
+def test_families_the_cut_at_the_end_and_no_bonus(rule, family):
+    q, p = family_models(family, 2, seed=3)
+    assert certify_tree(tree(q, p, rule, 2, 2), 3, 5, cut_at_horizon=True).tv < TIGHT
+    assert certify_tree(tree(q, p, rule, 2, 2, bonus=False), 3).tv < TIGHT
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("above", ["tokenwise", "block", "block-rrs"])
+def test_below_another_level(rule, above):
+    """Several drafts at the bottom of a hierarchy: the middle level hands up its own law."""
+    small, mid, top = family_models("random", 3, seed=6)
+    middle = dataclasses.replace(tree(small, mid, rule, 2, 1), budget=2)
+    root = Verify(2, "top", top, 1, get(above), middle)
+    check(root)
+    assert certify_tree(root, 3).tv < TIGHT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("n", [1, 3])
+def test_one_draft_is_the_one_draft_rule(n, family):
+    q, p = family_models(family, 2, seed=8)
+    for several, one in zip(RULES, ["tokenwise", "tokenwise", "block"], strict=True):
+        found = certify_tree(tree(q, p, several, 1, n), 3)
+        known = certify_tree(tree(q, p, one, 1, n), 3)
+        assert np.array_equal(found.output, known.output)
+        assert found.expected_accepted == known.expected_accepted
+        # … and the general form, which a single draft does not take, says the same.
+        if several != "rrs-without-replacement":
+            _, expected = one_round(get(several), q, p, 1, n)
+            assert expected == pytest.approx(known.expected_accepted, abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_more_drafts_keep_more(rule):
+    q, p = family_models("random", 2, seed=12)
+    kept = [certify_tree(tree(q, p, rule, k, 2), 3).expected_accepted for k in (1, 2, 3)]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_first_tokens_that_use_up_the_vocabulary_always_keep_one():
+    q, p = pair(3, 1, 4)
+    certificate = certify_tree(tree(q, p, "rrs-without-replacement", 3, 1), 3)
+    assert certificate.expected_accepted == pytest.approx(1.0, abs=1e-12)
+
+
+# --- the published form, on exhibit
+
+
+class Published(Block):
+    """P4's Algorithm 3 as its code has it, each of its two slips by itself or both."""
+
+    name = "published"
+    several = True
+    exact = False
+
+    def __init__(self, carries: bool, uncapped: bool) -> None:
+        self.carries, self.uncapped = carries, uncapped
+
+    def choose(self, drafts, p):
+        last, tau, carried = 0, 0, 1.0
+        f = target_row(p[0], 0)
+        for j, draft in enumerate(drafts):
+            if len(draft) <= tau or draft.tokens[:tau] != drafts[last].tokens[:tau]:
+                continue
+            q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x[0] = probability(f, draft.tokens[tau])
+            start = carried if self.carries else 1.0
+            w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
+            end = start * float(np.prod(np.divide(p_x, q_x)))
+            n = len(w) - 1
+            if self.uncapped and (yield min(1.0, end)):
+                k, w_k = n, 1.0
+            else:
+                shorter = [*w[:-1], 0.0] if self.uncapped else w
+                k, w_k = yield from _block(draft.distributions, p[j], tau, shorter)
+                w_k = w_k if k else start
+            if k:
+                last, tau = j, tau + k
+                f = target_row(p[j], tau)
+            if tau == len(draft):
+                break
+            carried = start * float(np.prod(np.divide(p_x[:k], q_x[:k])))
+            f = residual(f, draft.distributions, tau, w_k)
+        return Stop(last, tau, f)
+
+
+def test_the_published_form_is_lossy():
+    q, p = pair(3, 1, 24)
+    sound = certify_tree(tree(q, p, Published(False, False), 2, 2), 3)
+    mended = certify_tree(tree(q, p, "block-rrs", 2, 2), 3)
+    assert np.allclose(sound.output, mended.output, rtol=0, atol=1e-15)
+    assert sound.tv < TIGHT
+    for slips in [(True, False), (False, True), (True, True)]:
+        assert certify_tree(tree(q, p, Published(*slips), 2, 2), 3).tv > 1e-3
+
+
+class SkipsNone(BlockRRS):
+    """Another mistake: every draft is tried where the last one stopped, whatever it began with."""
+
+    name = "skips-none"
+    exact = False
+
+    def choose(self, drafts, p):
+        first = drafts[0].tokens
+        glued = [
+            dataclasses.replace(d, tokens=(*first[:1], *d.tokens[1:])) if j else d
+            for j, d in enumerate(drafts)
+        ]
+        return super().choose(glued, p)
+
+
+def test_drafts_of_another_beginning_must_be_skipped():
+    q, p = pair(3, 1, 21)
+    assert certify_tree(tree(q, p, SkipsNone(), 2, 2), 3).tv > 1e-3
+
+
+class Forgets(type(get("rrs"))):
+    """Another: after a rejection the next candidate is judged against p again."""
+
+    name = "forgets"
+    exact = False
+
+    def choose(self, drafts, p):
+        for j, draft in enumerate(drafts[:-1]):
+            token = draft.tokens[0]
+            if (yield min(1.0, p[j].prob(0, token) / draft.distributions.prob(0, token))):
+                stop = Stop(j, 1, target_row(p[j], 1))
+                return stop
+        return (yield from super().choose(drafts[-1:], p[-1:]))
+
+
+def test_the_residual_must_be_carried_from_candidate_to_candidate():
+    q, p = pair(3, 1, 22)
+    assert certify_tree(tree(q, p, "rrs", 2, 1), 3).tv < TIGHT
+    assert certify_tree(tree(q, p, Forgets(), 2, 1), 3).tv > 1e-3
+
+
+# --- drafting and verdicts with dice
+
+
+def test_distinct_first_tokens_report_the_laws_they_were_drawn_from():
+    law = DenseDistributions(torch.tensor([[0.5, 0.0, 0.3, 0.2]], dtype=torch.float64))
+    tokens, distributions = first_tokens(law, 5, True, PhiloxRng(0))
+    assert sorted(tokens) == [0, 2, 3]  # the law has no more
+    left = law.probs[0].clone()
+    for token, own in zip(tokens, distributions, strict=True):
+        assert torch.allclose(own.dense(4)[0], left / left.sum(), rtol=0, atol=1e-15)
+        left[token] = 0.0
+    tokens, distributions = first_tokens(law, 5, False, PhiloxRng(0))
+    assert len(tokens) == 5
+    assert all(own is law for own in distributions)
+    assert first_tokens(OneHotDistributions((3,)), 5, True, PhiloxRng(0))[0] == [3]
+
+
+def test_laws_of_another_width_and_precision():
+    """A drafter may know fewer tokens than the target, or more."""
+    p = DenseDistributions(torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]))
+    whose = ((0,), (0,), (float("nan"),))
+    narrow = Proposal((0,), DenseDistributions(torch.tensor([[0.9, 0.1]])), *whose)
+    wide = Proposal((3,), DenseDistributions(torch.tensor([[0.2, 0.2, 0.2, 0.4]])), *whose)
+    for rule in ("rrs", "block-rrs"):
+        law = torch.zeros(3, dtype=torch.float64)
+        for chance, stop in outcomes(get(rule), [wide, narrow], [p, p]):
+            row = stop.law / stop.law.sum()
+            if stop.num_accepted:
+                assert stop.draft == 1
+                row = torch.eye(3, dtype=torch.float64)[0]
+            law += chance * row
+        # Given these two drafts; what is checked is a law, with all of 3's mass gone.
+        assert float(law.sum()) == pytest.approx(1.0, abs=1e-12)
+        assert float(law[2]) > 0.5
+
+
+class Dealt:
+    """Given uniforms, in order."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def take(self, n):
+        out, self.values = self.values[:n], self.values[n:]
+        return np.array(out)
+
+
+def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
+    """Draft 0 is rejected at once, draft 1 has its first token kept and its second rejected."""
+    rows = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.1, 0.9], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    other = torch.tensor([[0.25, 0.75, 0.0], [0.2, 0.8, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    flat = DenseDistributions(torch.tensor([[0.5, 0.5, 0.0]] * 2, dtype=torch.float64))
+    nan = (float("nan"),) * 2
+    drafts = [Proposal(tokens, flat, (0, 0), (0, 0), nan) for tokens in [(0, 0), (1, 1)]]
+    p = [DenseDistributions(other), DenseDistributions(rows)]
+    node = Verify(4, "target", None, 1, get("rrs"), None)
+    # h: 0.25/0.5; then f = (0, 1, 0) against 0.5, kept; then 0.1/0.5; residual (0, 0, 1).
+    chosen = verify_several(node, drafts, p, Dealt(0.6, 0.99, 0.3, 0.5))
+    assert chosen.draft == 1
+    assert chosen.verdict.num_accepted == 1
+    emitted = chosen.verdict.emitted
+    assert emitted.tokens == (1, 2)
+    assert emitted.owners == (4, 4)
+    assert emitted.origins == (0, 4)
+    assert torch.equal(emitted.distributions.dense(3), rows[:2])
+    assert verify_several(node, drafts, p, Dealt(0.4, 0.3, 0.1)).draft == 0
+
+
+# --- the engine
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_samples_of_the_runtime_have_the_targets_law(rule):
+    """χ² over the first three tokens; a sound rule fails one seed in ten thousand."""
+    q, p = pair(3, 1, 31)
+    root = tree(q, p, rule, 3, 2)
+    runtime = Runtime(root, 3)
+    counts: Counter = Counter()
+    for batch in range(6):
+        live = [
+            Sequence(i, root, [0], SamplingParams(temperature=1.0), PhiloxRng(batch, i), wanted=8)
+            for i in range(500)
+        ]
+        going = live
+        while going:
+            for sequence, verdict in zip(going, runtime.round(going), strict=True):
+                sequence.tokens.extend(verdict.emitted.tokens)
+            going = [sequence for sequence in going if len(sequence.tokens) < 4]
+        counts.update(tuple(sequence.tokens[1:4]) for sequence in live)
+    law = {
+        (a, b, c): float(p.law((0,))[a] * p.law((a,))[b] * p.law((b,))[c])
+        for a, b, c in np.ndindex(3, 3, 3)
+    }
+    result = chi_square(counts, law)
+    assert result.degrees > 10
+    assert 10**result.log10_p > 1e-4, result
+
+
+def several_of(tiny_family, rule, k=4, level="draft"):
+    which = {"method": "early_exit", "exit_layer": 2}
+    if level == "draft":
+        which = {"method": "draft_model", "model": tiny_family["draft"]}
+    levels = [{**which, "num_speculative_tokens": 3, "num_drafts": k}]
+    target = {"model": tiny_family["target"], "dtype": "float64"}
+    return Hierarchy.from_config({"target": target, "levels": levels, "verify": rule})
+
+
+PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60]]
+HOT = {"max_new_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("level", ["draft", "exit"])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_row_is_the_targets_own(tiny_family, rule, level):
+    """Drafts in caches of their own: reported log-probabilities equal those of whole forwards."""
+    hierarchy = several_of(tiny_family, rule, level=level)
+    results = hierarchy.generate_batch(PROMPTS, logprobs=True, **HOT)
+    model = hierarchy.root.model
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        context = Context([*prompt, *result.token_ids])
+        rows = model.score([Query(model.open(), context, len(prompt))])[:-1].log_softmax(-1)
+        own = rows.gather(-1, torch.tensor(result.token_ids)[:, None])[:, 0]
+        assert np.allclose(result.logprobs, own.numpy(), rtol=0, atol=1e-9)
+    alone = [hierarchy.generate(prompt, **HOT).token_ids for prompt in PROMPTS[:1]]
+    assert alone == [results[0].token_ids]
+
+
+def test_one_call_of_the_target_verifies_all_drafts(tiny_family):
+    hierarchy = several_of(tiny_family, "block-rrs", k=11)
+    tracer = ListTracer()
+    result = hierarchy.generate(PROMPTS[0], tracer=tracer, **HOT)
+    checks = [e for e in tracer.events if e["kind"] == "check"]
+    counters = hierarchy.root.model.trunk.counters
+    assert len(checks) == counters.calls[0]
+    drafter = result.levels[0]
+    full = [e for e in checks if len(e["draft"]) == 3]
+    assert len(full) > 3
+    assert drafter["num_draft_tokens"] > 10 * sum(len(e["draft"]) for e in full[1:])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_makes_one_draft_and_changes_nothing(tiny_family, rule):
+    plain = Hierarchy.from_config(
+        {"target": {"model": tiny_family["target"], "dtype": "float64"}, "levels": []}
+    )
+    options = {"max_new_tokens": 20, "ignore_eos": True}
+    expected = [r.token_ids for r in plain.generate_batch(PROMPTS, **options)]
+    hierarchy = several_of(tiny_family, rule)
+    assert [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)] == expected
+    mixed = hierarchy.generate_batch(
+        PROMPTS[:2],
+        max_new_tokens=20,
+        seed=1,
+        ignore_eos=True,
+        sampling=[SamplingParams(), SamplingParams(temperature=1.0)],
+    )
+    assert mixed[0].token_ids == expected[0]
+
+
+def test_caches_of_all_drafts_are_given_back():
+    q, p = pair(3, 1, 31)
+    root = tree(q, p, "rrs", 4, 2)
+    sequence = Sequence(0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), wanted=8)
+    closed = []
+    p.close = lambda slot: closed.append(slot)  # type: ignore[method-assign]
+    for _ in range(8):
+        Runtime(root, 3).round([sequence])
+    held = [slot for owner, slot in sequence.slots.values() if owner is p]
+    assert len(held) > 1
+    sequence.close()
+    assert len(closed) == len(held)
+
+
+# --- configuration
+
+
+def level(**changes):
+    return {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2, **changes}
+
+
+def test_hierarchy_files():
+    data = {"target": {"model": "zoo:mid"}, "levels": [level(num_drafts=5)], "verify": "rrs"}
+    config = HierarchyConfig.from_dict(data)
+    assert config.levels[0].num_drafts == 5  # type: ignore[union-attr]
+    assert HierarchyConfig.from_dict(config.to_dict()) == config
+    plain = HierarchyConfig.from_dict({**data, "levels": [level()]})
+    assert "num_drafts" not in plain.to_dict()["levels"][0]
+    for levels, match in [
+        ([level(num_drafts=0)], "num_drafts must be"),
+        ([level(), level(num_drafts=2)], "only the first level"),
+        (
+            [{"method": "prompt_lookup", "num_speculative_tokens": 2, "num_drafts": 2}],
+            "one draft to make",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            HierarchyConfig.from_dict({**data, "levels": levels})
+
+
+def test_a_built_hierarchy_draws_as_its_rule_wants(tiny_family):
+    assert several_of(tiny_family, "rrs-without-replacement").root.below.distinct
+    assert not several_of(tiny_family, "rrs").root.below.distinct
+    with pytest.raises(ValueError, match=r"verifier 'block' .* takes one: use 'rrs'"):
+        several_of(tiny_family, "block")
+    assert several_of(tiny_family, "block", k=1).root.below.num_drafts == 1
+
+
+def test_soundness():
+    small, mid, top = family_models("random", 3)
+    leaf = Draft(0, "leaf", small, 2, num_drafts=2)
+    with pytest.raises(ValueError, match="'leaf' makes 2 drafts at once; verifier 'tokenwise'"):
+        check(Verify(1, "top", top, 1, get("tokenwise"), leaf))
+    middle = Verify(1, "mid", mid, 1, get("tokenwise"), leaf)
+    with pytest.raises(ValueError, match="'tokenwise' at level 'mid'"):
+        check(Verify(2, "top", top, 1, get("rrs"), middle))
+    with pytest.raises(ValueError, match="part of a concatenation"):
+        check(Verify(2, "top", top, 1, get("rrs"), Concatenate(1, "both", (leaf,))))
+    part = Verify(1, "mid", mid, 1, get("rrs"), leaf)  # verified inside its part
+    check(Verify(3, "top", top, 1, get("block"), Concatenate(2, "both", (part,))))
+    adaptive = dataclasses.replace(leaf, window=EntropyWindow())
+    with pytest.raises(ValueError, match="window must be fixed"):
+        check(Verify(1, "top", top, 1, get("rrs"), adaptive))
+
+
+def test_cases():
+    tables = [{"order": 1, "table": model.table()} for model in pair(3, 1, 2)]
+    levels = [{"num_speculative_tokens": 2, "num_drafts": 2}, {"verify": "block-rrs"}]
+    case = {"vocab": 3, "models": tables, "levels": levels}
+    several = certify(case)
+    assert several.passed()
+    levels[0]["num_drafts"] = 1
+    assert certify(case).expected_accepted < several.expected_accepted
+    levels[0]["num_drafts"] = 2
+    levels[1]["verify"] = "block"
+    with pytest.raises(ValueError, match="makes 2 drafts at once"):
+        certify(case)
+
+
+def test_plans_of_a_controller_keep_the_drafts_where_the_rule_takes_them():
+    small, mid, top = family_models("random", 3)
+    root = chain([mid, top], ["rrs", "block"], [2], below=Draft(0, "leaf", small, 2, num_drafts=3))
+    leaf = plan_of(root, [2, 1]).below.below
+    assert leaf.num_drafts == 3
+    assert plan_of(root, [2, 0]).below.num_drafts == 1  # right under `block`
+    assert plan_of(root, [0, 2]).below.num_drafts == 1

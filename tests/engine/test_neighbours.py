@@ -1,0 +1,166 @@
+"""A seeded text is the same alone and in any company, on every road that a draft may take."""
+
+from __future__ import annotations
+
+import pytest
+import tape
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_gpu import PROMPTS, built, model, stacks
+
+from hierspec import Hierarchy, SamplingParams
+from hierspec.core.rng import PhiloxRng
+from hierspec.drafters import model as drafting
+from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.sampling import sampler as readings
+
+
+def no_repeat(ids, scores):
+    scores = scores.clone()
+    scores[:, ids[0, -1]] = -torch.inf
+    return scores
+
+
+KINDS = {
+    "as it is": SamplingParams(temperature=1.0),
+    "cold": SamplingParams(temperature=0.4),
+    "hot": SamplingParams(temperature=1.7),
+    "greedy": SamplingParams(temperature=0.0),
+    "truncated": SamplingParams(temperature=1.0, top_k=5, top_p=0.9),
+    "penalised": SamplingParams(temperature=1.0, repetition_penalty=1.3),
+    "biased": SamplingParams(temperature=1.0, logit_bias=((3, 2.0),)),
+    "processed": SamplingParams(temperature=1.0, logits_processors=(no_repeat,)),
+}
+
+
+def hierarchies(family):
+    """What :func:`test_gpu.stacks` has, and windows of every kind and place."""
+    found = stacks(family)
+    entropy = {"kind": "entropy", "threshold": 2.0}
+    pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
+    exit_2 = {"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 6}
+    found["running window"] = {"levels": [model(family["draft"], 7, window={"kind": "entropy"})]}
+    found["fixed threshold"] = {"levels": [model(family["draft"], 7, window=entropy)]}
+    found["greedy level, window"] = {
+        "levels": [model(family["draft"], 7, window=entropy, temperature=0.0)]
+    }
+    found["exit, window"] = {"levels": [{**exit_2, "window": {"kind": "confidence", "floor": 0.1}}]}
+    found["shared pool"] = {"levels": [pool]}
+    found["shared pool, then a draft"] = {
+        "levels": [{"method": "concatenate", "parts": [[pool], [model(family["draft"], 6)]]}]
+    }
+    return found
+
+
+WINDOWS = ["windows", "running window", "fixed threshold", "greedy level, window", "exit, window"]
+NAMES = [name for name in hierarchies({"draft": "", "small": ""}) if name not in WINDOWS]
+# Windows part the roads; a recording changes no road, and takes long to make.
+CASES = [
+    *(("ordinary", name) for name in (*NAMES, "windows")),
+    *(("fixed shapes", name) for name in ("three levels", "several drafts", *WINDOWS)),
+    ("recorded", "fixed threshold"),
+]
+
+
+@pytest.fixture
+def road(request, monkeypatch):
+    if request.param != "ordinary":
+        monkeypatch.setattr(
+            "hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args)
+        )
+    if request.param == "recorded":
+        tape.install(monkeypatch)
+        monkeypatch.setattr("hierspec.utils.graphs._TRIALS", 1)
+        monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_sorting)
+    return request.param
+
+
+def recorded(hierarchy: Hierarchy) -> None:
+    """Let the graphs of its models believe that they are on a GPU."""
+    for node in [hierarchy.root, hierarchy.root.below]:
+        graphs = getattr(getattr(node, "model", None), "graphs", None)
+        if graphs is not None:
+            graphs.device = torch.device("cuda")
+
+
+def rows(hierarchy, prompts, kinds, seed):
+    options = {"max_new_tokens": 12, "ignore_eos": True, "seed": seed}
+    sampling = [KINDS[kind] for kind in kinds]
+    results = hierarchy.generate_batch(prompts, sampling=sampling, **options)
+    return [result.token_ids for result in results]
+
+
+kinds = st.sampled_from(list(KINDS))
+companies = st.lists(kinds, min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize(("road", "name"), CASES, indirect=["road"])
+def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, road, name):
+    hierarchy = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")
+    if road == "recorded":
+        recorded(hierarchy)
+
+    examples = 4 if road == "recorded" else 10
+
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(kinds, companies, st.integers(0, 99))
+    def check(first, company, seed):
+        alone = rows(hierarchy, PROMPTS[:1], [first], seed)
+        together = rows(hierarchy, PROMPTS[: 1 + len(company)], [first, *company], seed)
+        assert together[:1] == alone
+
+    check()
+
+
+@pytest.mark.parametrize("budget", [3, 4, 6, 9])
+def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, budget):
+    """After every draft of a window's, whether the model drafted by itself or not."""
+    monkeypatch.setattr("hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args))
+    window = {"kind": "entropy", "threshold": 2.5}
+    config = {"levels": [model(tiny_family["draft"], budget, window=window)]}
+    hierarchy = built(tiny_family, config, "cpu", "float64")
+    way, taken = [], []
+    take = PhiloxRng.take
+
+    def counting(self, n):
+        taken.append(n)
+        return take(self, n)
+
+    monkeypatch.setattr(PhiloxRng, "take", counting)
+    for function in ("ahead", "by_steps"):
+        real = getattr(drafting, function)
+
+        def watched(*args, real=real, function=function):
+            before = sum(taken)
+            found = real(*args)
+            way.append((function, found[0][0].tokens, sum(taken) - before))
+            return found
+
+        monkeypatch.setattr(drafting, function, watched)
+    together = []
+    for shared in (True, False):
+        with monkeypatch.context() as patch:
+            if not shared:
+                patch.setattr(drafting, "shared_reading", lambda node, jobs: None)
+            rows(hierarchy, PROMPTS[:1], ["as it is"], 7)
+        together.append([(tokens, spent) for _, tokens, spent in way])
+        assert {function for function, *_ in way} == {"ahead" if shared else "by_steps"}
+        way.clear()
+    assert together[0] == together[1]
+    assert any(spent > len(tokens) for tokens, spent in together[0]), (
+        "some uniforms are thrown away"
+    )
+
+
+def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):
+    """The same seed twice: drafts that its own dice wrote would be kept too often."""
+    pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
+    hierarchy = built(tiny_family, {"levels": [pool]}, "cpu", "float64")
+    first = rows(hierarchy, PROMPTS, ["as it is", "greedy", "hot"], 3)
+    pool_of_all = hierarchy.root.below.model.common
+    known = {key: dict(followers) for key, followers in pool_of_all.grams.items()}
+    assert known
+    assert rows(hierarchy, PROMPTS, ["as it is", "hot", "hot"], 3)[0] == first[0]
+    assert {key: dict(followers) for key, followers in pool_of_all.grams.items()} == known
+    assert rows(hierarchy, PROMPTS[:1], ["greedy"], 3) != first[:1]

@@ -1,0 +1,90 @@
+"""transformers' streamers get what ``generate`` gives them: prompt, tokens, end."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
+from transformers.generation.streamers import BaseStreamer
+
+from hierspec.engine.results import TokenEvent
+from hierspec.engine.streamers import StreamerAdapter, streamed
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw)
+
+
+def events(ids, sequence=0):
+    return [TokenEvent(t, "", i, "target", sequence=sequence) for i, t in enumerate(ids)]
+
+
+class Recorder(BaseStreamer):
+    def __init__(self):
+        self.calls = []
+
+    def put(self, value):
+        assert value.dtype == torch.long
+        self.calls.append(value.tolist())
+
+    def end(self):
+        self.calls.append("end")
+
+
+def test_prompt_tokens_end_in_transformers_shapes():
+    recorder = Recorder()
+    given = events([4, 5])
+    assert list(streamed(given, recorder, [1, 2, 3])) == given
+    assert recorder.calls == [[[1, 2, 3]], [4], [5], "end"]
+
+
+def test_text_streamer_prints(tokenizer, capsys):
+    prompt, output = tokenizer("def f")["input_ids"], tokenizer("(x): ok é")["input_ids"]
+    list(streamed(events(output), TextStreamer(tokenizer), prompt))
+    assert capsys.readouterr().out == "def f(x): ok é\n"
+    list(streamed(events(output), TextStreamer(tokenizer, skip_prompt=True), prompt))
+    assert capsys.readouterr().out == "(x): ok é\n"
+
+
+def test_iterator_streamer_across_threads(tokenizer):
+    prompt, output = tokenizer("a")["input_ids"], tokenizer("b c\nd")["input_ids"]
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=10)
+    thread = Thread(target=lambda: list(streamed(events(output), streamer, prompt)))
+    thread.start()
+    assert "".join(streamer) == "b c\nd"
+    thread.join()
+
+
+def test_it_ends_when_generation_fails_or_is_abandoned():
+    def failing():
+        yield from events([7])
+        raise RuntimeError("out of memory")
+
+    recorder = Recorder()
+    with pytest.raises(RuntimeError):
+        list(streamed(failing(), recorder))
+    assert recorder.calls == [[7], "end"]
+    recorder = Recorder()
+    abandoned = streamed(events([7, 8]), recorder)
+    next(abandoned)
+    abandoned.close()
+    assert recorder.calls == [[7], "end"]
+
+
+def test_mistakes():
+    adapter = StreamerAdapter(Recorder())
+    with pytest.raises(ValueError, match="one at a time"):
+        adapter.put(events([1], sequence=1)[0])
+    adapter.end()
+    adapter.end()
+    assert adapter.streamer.calls == ["end"]
+    with pytest.raises(ValueError, match=r"int has no put\(\)"):
+        StreamerAdapter(3)

@@ -1,0 +1,384 @@
+"""`model.generate(custom_generate=...)` against transformers' own loop, token for token."""
+
+import gc
+import itertools
+import threading
+import weakref
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+import hierspec
+
+LEVELS = [
+    {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2},
+    {"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 4, "verify": "block"},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_family):
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"], dtype=torch.float64)
+    model.generation_config.pad_token_id = 0
+    return model.eval()
+
+
+def both(model, ids, **options):
+    plain = model.generate(ids, **options)
+    fast = model.generate(
+        ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, **options
+    )
+    return plain, fast
+
+
+def test_greedy_equals_generate(model):
+    ids = torch.tensor([[5, 9, 7, 22]])
+    plain, fast = both(model, ids, max_new_tokens=40, do_sample=False)
+    assert torch.equal(plain, fast)
+
+
+def test_left_padded_batches_end_each_in_its_own_time(model):
+    ids = torch.tensor([[0, 0, 5, 9], [11, 4, 4, 30], [0, 60, 2, 8]])
+    mask = (torch.arange(4) >= torch.tensor([[2], [0], [1]])).long()
+    eos = int(model.generate(ids[1:2], max_new_tokens=9, do_sample=False)[0, -1])
+    options = {"attention_mask": mask, "max_new_tokens": 25, "do_sample": False}
+    plain, fast = both(model, ids, **options, eos_token_id=[eos, 2])
+    assert torch.equal(plain, fast)
+
+
+def test_processors_and_criteria_see_every_token(model):
+    class NoRepeat(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            scores = scores.clone()
+            scores[:, input_ids[0, -1]] = -torch.inf
+            return scores
+
+    class Enough(StoppingCriteria):
+        def __call__(self, input_ids, scores, **_):
+            return torch.tensor([int(row[-1]) % 7 == 3 for row in input_ids])
+
+    ids = torch.tensor([[5, 9, 7, 22]])
+    plain, fast = both(
+        model,
+        ids,
+        max_new_tokens=40,
+        do_sample=False,
+        repetition_penalty=1.3,
+        logits_processor=LogitsProcessorList([NoRepeat()]),
+        stopping_criteria=StoppingCriteriaList([Enough()]),
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_sampling_is_seeded_and_returns_several(model):
+    ids = torch.tensor([[5, 9, 7, 22]])
+    options = {
+        "max_new_tokens": 12,
+        "do_sample": True,
+        "num_return_sequences": 3,
+        "temperature": 0.8,
+        "top_k": 20,
+        "custom_generate": hierspec.custom_generate,
+        "hierarchy": LEVELS,
+    }
+    a, b = (model.generate(ids, seed=4, **options) for _ in range(2))
+    assert torch.equal(a, b)
+    assert a.shape[0] == 3
+    assert not torch.equal(a[0], a[1])
+    torch.manual_seed(1)
+    c = model.generate(ids, **options)
+    torch.manual_seed(1)
+    assert torch.equal(c, model.generate(ids, **options))
+
+
+def test_streamer_and_output_object(model):
+    class Collect:
+        def __init__(self):
+            self.got, self.ended = [], False
+
+        def put(self, value):
+            self.got += value.flatten().tolist()
+
+        def end(self):
+            self.ended = True
+
+    streamer = Collect()
+    ids = torch.tensor([[5, 9, 7, 22]])
+    out = model.generate(
+        ids,
+        custom_generate=hierspec.custom_generate,
+        hierarchy={"levels": LEVELS, "verify": "tokenwise"},
+        token_streamer=streamer,
+        max_new_tokens=10,
+        do_sample=False,
+        return_dict_in_generate=True,
+    )
+    assert streamer.ended
+    assert streamer.got == out.sequences[0].tolist()  # the prompt first, as generate does
+
+
+def test_what_is_no_next_token_law_is_refused_by_name(model):
+    ids = torch.tensor([[5, 9]])
+    with pytest.raises(ValueError, match="beam search"):
+        model.generate(ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, num_beams=2)
+    with pytest.raises(ValueError, match="say which levels"):
+        model.generate(ids, custom_generate=hierspec.custom_generate, max_new_tokens=3)
+
+
+MASK = (torch.arange(4) >= torch.tensor([[2], [0], [1]])).long()
+PADDED = torch.tensor([[0, 0, 5, 9], [11, 4, 4, 30], [0, 60, 2, 8]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.3},
+        {"encoder_repetition_penalty": 1.3},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 2},
+        {"forced_eos_token_id": 5},
+        {"forced_bos_token_id": 7},
+        {"begin_suppress_tokens": list(range(3, 80))},
+        {"min_length": 9, "eos_token_id": list(range(40, 96))},
+        {"min_new_tokens": 5, "eos_token_id": list(range(40, 96))},
+        {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": [50]},
+        {"prefix_allowed_tokens_fn": lambda row, ids: [3 + row, 30 + len(ids) % 7, 90]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_left_padded_rows_meet_the_processors_as_in_generate(model, options):
+    plain, fast = both(
+        model, PADDED, attention_mask=MASK, max_new_tokens=8, do_sample=False, **options
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_a_processor_of_ones_own_may_know_its_rows(model):
+    class Ban(LogitsProcessor):
+        banned = torch.arange(96).reshape(3, 32)
+
+        def __call__(self, input_ids, scores):
+            return scores.scatter(1, self.banned, -torch.inf)
+
+    processors = LogitsProcessorList([Ban()])
+    plain, fast = both(
+        model,
+        PADDED,
+        attention_mask=MASK,
+        max_new_tokens=8,
+        do_sample=False,
+        logits_processor=processors,
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_processors_that_remember_are_refused_by_name(model):
+    with pytest.raises(ValueError, match=r"UnbatchedClassifierFree.*leave guidance_scale out"):
+        both(model, torch.tensor([[5, 9]]), max_new_tokens=4, guidance_scale=3.0)
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory):
+    """A tiny model with a tokenizer beside it."""
+    from hierspec.utils.testing import save_tiny
+    from hierspec.zoo.registry import DATA
+
+    folder = save_tiny("llama", tmp_path_factory.mktemp("speaking") / "m", vocab_size=4096)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((DATA / name).read_bytes())
+    return str(folder)
+
+
+def test_stop_strings_end_rows_as_in_generate(speaking):
+    from transformers import AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(speaking).eval()
+    tokenizer = AutoTokenizer.from_pretrained(speaking, padding_side="left")
+    inputs = tokenizer(["def f(a):", "x"], return_tensors="pt", padding=True)
+    free = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    stop = tokenizer.decode(free[0, -8:])[3:6]
+    plain, fast = both(
+        model,
+        inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        max_new_tokens=12,
+        do_sample=False,
+        stop_strings=[stop],
+        tokenizer=tokenizer,
+    )
+    assert torch.equal(plain, fast)
+    assert not torch.equal(plain, free)
+
+
+def test_stop_strings_without_a_tokenizer_say_what_to_do(model):
+    with pytest.raises(ValueError, match="StopStringCriteria"):
+        model.generate(
+            torch.tensor([[5]]),
+            custom_generate=hierspec.custom_generate,
+            hierarchy=LEVELS,
+            stop_strings="a",
+        )
+
+
+@pytest.mark.parametrize(
+    ("hierarchy", "says"),
+    [
+        ("speculative", "is not JSON"),
+        ("h.json", "is not JSON"),
+        ("[{", "is not JSON"),
+        ("3", "must be a list of levels"),
+        ({"target": "zoo:large", "levels": LEVELS}, "leave 'target' out"),
+        (5, "must be a list of levels"),
+        ([{"method": {1}}], "no hierarchy file can"),
+    ],
+)
+def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        model.generate(
+            torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=hierarchy
+        )
+    assert "\n" not in str(caught.value)
+
+
+# --- the model stays its owner's
+
+
+BATCH = torch.tensor([[5, 9, 7, 22], [11, 4, 4, 30], [60, 2, 8, 1]])
+
+
+def ours(model, ids=BATCH, **options):
+    options = {"max_new_tokens": 24, "do_sample": False, "hierarchy": LEVELS, **options}
+    return model.generate(ids, custom_generate=hierspec.custom_generate, **options)
+
+
+def everything(model):
+    """All attributes of all modules and of their configs; by identity where it is an object."""
+    plain = (bool, int, float, str, type(None))
+    found = {}
+    for name, module in model.named_modules():
+        for holder in (module, getattr(module, "config", None)):
+            for key, value in vars(holder).items() if holder is not None else ():
+                kept = value if isinstance(value, plain) else id(value)
+                found[name, type(holder).__name__, key] = kept
+        for kind in (module._parameters, module._buffers, module._modules):
+            found |= {(name, key): id(value) for key, value in kind.items()}
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_may_run_in_another_thread_meanwhile(tiny_family, training):
+    """Its forward gives the same bits, and its attributes are what they were, at any moment."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"]).train(training)
+    model.generation_config.pad_token_id = 0
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    with torch.no_grad():
+        alone = model(input_ids=ids).logits
+    ours(model)  # transformers settles its generation config
+    before, wanted = everything(model), ours(model)
+    wrong, errors, seen = [], [], threading.Event()
+
+    def user():
+        try:
+            for _ in range(60):
+                with torch.no_grad():
+                    wrong.append(not torch.equal(model(input_ids=ids).logits, alone))
+                wrong.append(everything(model) != before)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            seen.set()
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    while not seen.is_set():
+        assert torch.equal(ours(model), wanted)
+    thread.join()
+    assert not errors
+    assert len(wrong) == 120
+    assert not any(wrong)
+    assert everything(model) == before
+
+
+def test_no_attribute_is_other_while_layers_run(model):
+    """As a layer's own hooks see it, in the middle of a batch."""
+    before, seen = None, []
+
+    def look(*_):
+        seen.append(everything(model) == before)
+
+    hooks = [module.register_forward_hook(look) for module in model.model.layers[1].modules()]
+    before = everything(model)
+    ours(model)
+    for hook in hooks:
+        hook.remove()
+    assert seen
+    assert all(seen)
+
+
+def test_what_becomes_of_the_weights_is_seen(tiny_family):
+    """In place, by other parameters, by other modules: what is run is the model as it is."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"], dtype=torch.float64)
+    model.generation_config.pad_token_id = 0
+    texts = [ours(model)]
+    attention = model.model.layers[0].self_attn
+    rows, columns = attention.q_proj.weight.shape
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        attention.v_proj.weight.mul_(-3.0)
+    texts.append(ours(model))
+    attention.q_proj.weight = torch.nn.Parameter(noise)
+    texts.append(ours(model))
+    attention.o_proj = torch.nn.Linear(attention.o_proj.in_features, rows, dtype=torch.float64)
+    texts.append(ours(model))
+    assert torch.equal(texts[-1], model.generate(BATCH, max_new_tokens=24, do_sample=False))
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(texts))
+
+
+def test_a_hierarchy_dies_with_its_model(tiny_family):
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"])
+    model.generation_config.pad_token_id = 0
+    ours(model)
+    layer = weakref.ref(model.model.layers[0])
+    del model
+    gc.collect()
+    assert layer() is None
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_frequencies_that_follow_the_length_stay_the_owners(rope):
+    """The library keeps them in the module; a long text of ours must not move a short one's."""
+    parameters = {"rope_type": rope, "rope_theta": 10000.0, "factor": 4.0}
+    if rope == "longrope":
+        factors = {"short_factor": [1.0] * 4, "long_factor": [3.0, 5.0, 7.0, 9.0]}
+        parameters |= {**factors, "original_max_position_embeddings": 8}
+    config = LlamaConfig(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        rope_parameters=parameters,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval().double()
+    frequencies = model.model.rotary_emb.inv_freq
+    before, state = frequencies.clone(), everything(model)
+    pads = [0, 3, 1]
+    mask = (torch.arange(4) >= torch.tensor(pads)[:, None]).long()
+    out = ours(model, attention_mask=mask, max_new_tokens=40)
+    assert everything(model) == state
+    assert torch.equal(frequencies, before)
+    for row, ids, pad in zip(out, BATCH, pads, strict=True):
+        assert torch.equal(row[pad:], ours(model, ids[None, pad:], max_new_tokens=40)[0])

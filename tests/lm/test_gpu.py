@@ -1,0 +1,531 @@
+"""Everything that a device could break, on the CPU, on a pretended accelerator and on CUDA.
+
+The pretended one holds its tensors in ordinary memory, calls them ``cuda``, and refuses what a real
+one refuses: operands of two devices, and NumPy. It finds tensors made in the wrong place on any
+machine; kernels, speed and memory it says nothing about. CUDA itself is marked ``gpu``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import tape
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hierspec import Hierarchy, SamplingParams
+from hierspec.bench.joint_law import chi_square, joint_law, sample
+from hierspec.core.context import Context
+from hierspec.core.distributions import (
+    DenseDistributions,
+    MixedDistributions,
+    OneHotDistributions,
+    concatenate,
+    draw,
+)
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import PhiloxRng
+from hierspec.engine.runtime import Runtime
+from hierspec.lm.base import Query
+from hierspec.sampling.scores import Job, distributions
+from hierspec.verifiers import get
+from hierspec.verifiers.verify import verify
+
+CUDA = torch.device("cuda")
+PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, 2, 2, 61, 17], [60]]  # ragged
+_ELSEWHERE = {"to", "cpu", "cuda"}  # moves between devices
+_HERE = {"numpy", "__array__"}  # only where the processor can read
+# What a real device is waited for.
+_WAITS = {"tolist", "item", "__float__", "__int__", "__bool__", "cpu", "nonzero", "__contains__"}
+
+
+class Far(torch.Tensor):
+    """A tensor that passes for one on an accelerator."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class Pretend(TorchFunctionMode):
+    """Within it, ``cuda`` is a device like any other, whose tensors do not mix with the CPU's.
+
+    ``waits``: the calls for which the processor would have waited, by name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name == "__get__" and func.__self__ is torch.Tensor.device:
+            return CUDA if isinstance(args[0], Far) else func(*args)
+        if name == "__get__" and func.__self__ is torch.Tensor.is_cuda:
+            return isinstance(args[0], Far)
+        tensors = [t for t in _flat((args, kwargs)) if isinstance(t, torch.Tensor)]
+        far = any(isinstance(t, Far) for t in tensors)
+        if far and name in _WAITS:
+            self.waits.append(name)
+        if name in _ELSEWHERE:
+            return self._moved(name, args, kwargs)
+        if far and name in _HERE:
+            raise TypeError("can't convert a cuda tensor to numpy")
+        if name == "_has_compatible_shallow_copy_type":  # what nn.Module.to asks
+            return isinstance(args[0], Far) == isinstance(args[1], Far)
+        if far and not all(isinstance(t, Far) or t.dim() == 0 for t in tensors):
+            self._check_mixed(name, args)
+        if kwargs.get("device") is not None:  # made there, or here
+            far = torch.device(kwargs["device"]).type == "cuda"
+            kwargs["device"] = "cpu" if far else kwargs["device"]
+        return _placed(func(*args, **kwargs), far)
+
+    def _moved(self, name, args, kwargs):
+        tensor, *rest = args
+        goal = {"cpu": "cpu", "cuda": "cuda"}.get(name)
+        far = isinstance(tensor, Far) if goal is None else goal == "cuda"
+        kept = []
+        for one in rest if name == "to" else []:
+            if isinstance(one, torch.Tensor):
+                far = isinstance(one, Far)
+                kept.append(one.dtype)
+            elif isinstance(one, torch.device | str):
+                far = torch.device(one).type == "cuda"
+            else:
+                kept.append(one)
+        if name == "to" and kwargs.get("device") is not None:
+            far = torch.device(kwargs.pop("device")).type == "cuda"
+        kept = [one for one in kept if isinstance(one, torch.dtype)]
+        plain = tensor.as_subclass(torch.Tensor)
+        return _placed(plain.to(*kept, **kwargs) if kept or kwargs else plain, far)
+
+    @staticmethod
+    def _check_mixed(name, args):
+        target = args[0] if args else None
+        if name == "copy_":
+            return
+        indexed = name == "__setitem__" and isinstance(args[1], torch.Tensor | list | tuple)
+        if indexed:
+            indexed = any(isinstance(t, torch.Tensor | list) for t in _flat((args[1],), deep=False))
+        if name == "__setitem__" and not indexed:
+            return  # a slice is copied into, from wherever
+        if name == "__getitem__" and isinstance(target, Far):
+            return  # indices may lie on the CPU
+        raise RuntimeError(f"expected all tensors on one device: {name}")
+
+
+def _flat(values, deep=True):
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, list | tuple | dict) and deep:
+            yield from _flat(value)
+        elif isinstance(value, tuple):
+            yield from _flat(value, deep)
+        else:
+            yield value
+
+
+def _placed(result, far):
+    if isinstance(result, torch.Tensor):
+        return result.as_subclass(Far if far else torch.Tensor)
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(_placed(one, far) for one in result)
+    if isinstance(result, tuple) and type(result) is not torch.Size and type(result) is not tuple:
+        return type(result)([_placed(one, far) for one in result])
+    if type(result) in (tuple, list):
+        return type(result)(_placed(one, far) for one in result)
+    return result
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    tape.install(monkeypatch)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    with Pretend() as mode, warnings.catch_warnings():
+        warnings.filterwarnings("error", message="running without a CUDA graph")
+        yield mode
+    torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+@pytest.fixture
+def pretended(pretend):
+    return "cuda"
+
+
+no_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs an accelerator: torch sees no CUDA device"
+)
+REAL = pytest.param("cuda", marks=[pytest.mark.gpu, no_cuda])
+
+
+@pytest.fixture(params=["pretended", REAL])
+def device(request):
+    if request.param == "pretended":
+        return request.getfixturevalue("pretended")
+    return request.param
+
+
+@pytest.fixture(params=["cpu", REAL])
+def real(request):
+    return request.param
+
+
+def model(path, budget, **more):
+    return {"method": "draft_model", "model": path, "num_speculative_tokens": budget, **more}
+
+
+def stacks(family):
+    """Hierarchies below the tiny target, by name."""
+    draft, small = family["draft"], family["small"]
+    exit_1 = {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2}
+    exit_2 = {"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 4}
+    lookup = {"method": "prompt_lookup", "num_speculative_tokens": 3}
+    pool = {"method": "ngram_pool", "num_speculative_tokens": 3}
+    adaptive = {"method": "adaptive_exit", "exit_layers": [1, 2], "confidence": 0.5}
+    parts = [[lookup], [model(small, 2)], [model(draft, 2)]]
+    entropy = {"kind": "entropy"}
+    confident = {"kind": "confidence", "floor": 0.3}
+    return {
+        "two levels": {"levels": [model(draft, 4)]},
+        "three levels": {"levels": [model(small, 2), model(draft, 5, verify="block")]},
+        "early exits": {"levels": [exit_1, {**exit_2, "verify": "block"}]},
+        "adaptive exit": {"levels": [{**adaptive, "num_speculative_tokens": 4}]},
+        "layers skipped": {
+            "levels": [{"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}]
+        },
+        "prompt lookup below a draft": {"levels": [lookup, model(draft, 5, verify="tokenwise")]},
+        "pool of n-grams": {"levels": [pool]},
+        "one after another": {"levels": [{"method": "concatenate", "parts": parts}]},
+        "windows": {
+            "levels": [
+                model(small, 4, window=confident),
+                model(draft, 8, verify="block", window=entropy),
+            ]
+        },
+        "leading": {"levels": [model(small, 3), model(draft, 5, verify="leading", top_m=2)]},
+        "leading, of a greedy level": {
+            "levels": [
+                model(small, 3, temperature=1.0),
+                model(draft, 5, verify="leading", top_m=2, temperature=0.0),
+            ]
+        },
+        "naive": {"levels": [model(draft, 3)], "verify": "naive"},
+        "several drafts": {"levels": [model(draft, 3, num_drafts=3)], "verify": "block-rrs"},
+        "several, distinct": {
+            "levels": [model(draft, 3, num_drafts=3)],
+            "verify": "rrs-without-replacement",
+        },
+    }
+
+
+NAMES = list(stacks({"draft": "", "small": ""}))
+FEW = ["three levels", "early exits", "one after another", "several drafts"]
+BACKENDS = [("lean", name) for name in NAMES] + [("hf", name) for name in FEW]
+
+
+def built(family, config, device, dtype="float32", backend="auto"):
+    target = {"model": family["target"], "dtype": dtype, "device": device, "backend": backend}
+    found = {"verify": "block", **config}
+    for level in found["levels"]:
+        if level["method"] == "draft_model":
+            level["backend"] = backend
+    return Hierarchy.from_config({"target": target, **found})
+
+
+def tokens_of(hierarchy, prompts=PROMPTS, **options):
+    options = {"max_new_tokens": 8, "ignore_eos": True, **options}
+    return [result.token_ids for result in hierarchy.generate_batch(prompts, **options)]
+
+
+# --- greedy, token for token
+
+
+@pytest.mark.parametrize(("backend", "name"), BACKENDS)
+def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, device, name, backend):
+    plain = built(tiny_family, {"levels": []}, device, backend=backend)
+    assert plain.root.model.device.type == device
+    expected = [tokens_of(plain, [prompt])[0] for prompt in PROMPTS]
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], device, backend=backend)
+    assert tokens_of(hierarchy) == expected
+    assert tokens_of(hierarchy, PROMPTS[1:2]) == expected[1:2]
+
+
+# --- sampling
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_says_everything(tiny_family, device, name):
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], device)
+    first = tokens_of(hierarchy, temperature=1.0, seed=4)
+    assert tokens_of(hierarchy, temperature=1.0, seed=4) == first
+    assert tokens_of(hierarchy, temperature=1.0, seed=5) != first
+    assert all(len(ids) == 8 for ids in first)
+
+
+FILTERS = SamplingParams(
+    temperature=0.8,
+    top_k=40,
+    top_p=0.9,
+    min_p=0.001,
+    repetition_penalty=1.1,
+    frequency_penalty=0.2,
+    logit_bias=((3, 1.0),),
+)
+
+
+def test_laws_stay_where_their_scores_are(tiny_family, device):
+    plain = built(tiny_family, {"levels": []}, device)
+    target = plain.root.model
+    context = Context(PROMPTS[1])
+    scores = target.score([Query(target.open(), context, 4)])
+    rows = len(PROMPTS[1]) - 4 + 1
+    for params in (SamplingParams(temperature=1.0), FILTERS):
+        job = Job(params, context, 4, rows, prompt_length=3, vocab_size=96)
+        (law,) = distributions([job], scores)
+        assert isinstance(law, DenseDistributions)
+        assert (scores.device.type, law.probs.device.type) == (device, device)
+        assert torch.allclose(law.probs.sum(-1).cpu(), torch.ones(rows), atol=1e-5)
+        assert len(draw(law.probs, [0.5] * rows)) == rows
+
+
+def test_every_filter_and_penalty_with_logprobs(tiny_family, device):
+    hierarchy = built(tiny_family, stacks(tiny_family)["three levels"], device)
+    result = hierarchy.generate(
+        PROMPTS[1], sampling=FILTERS, max_new_tokens=20, ignore_eos=True, logprobs=True, seed=2
+    )
+    assert len(result.token_ids) == len(result.logprobs) == 20
+    assert all(value <= 0.0 for value in result.logprobs)
+
+
+@pytest.mark.parametrize("name", ["three levels", "one after another", "several drafts"])
+def test_samples_have_the_targets_law(tiny_family, real, name):
+    """χ² over two tokens; a sound hierarchy fails one seed in ten thousand, the seed is fixed."""
+    params = SamplingParams(temperature=1.0, top_k=4)
+    plain = built(tiny_family, {"levels": []}, real)
+    law = joint_law(plain, PROMPTS[0], params, 2)
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], real)
+    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
+    assert result.degrees > 5
+    assert 10**result.log10_p > 1e-4, result
+
+
+# --- tables on the CPU beside models elsewhere
+
+TABLE = {"method": "ngram_table", "num_speculative_tokens": 2}
+MIXED = {
+    "table below a draft": [TABLE, model("zoo:small", 4, verify="block")],
+    "table, then a draft": [
+        {"method": "concatenate", "parts": [[TABLE], [model("zoo:small", 2)]]},
+    ],
+    "a draft, then a table": [
+        {"method": "concatenate", "parts": [[model("zoo:small", 2)], [TABLE]]},
+    ],
+    "both below a level": [
+        {"method": "concatenate", "parts": [[TABLE], [model("zoo:small", 2)]]},
+        {"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 5, "verify": "leading"},
+    ],
+}
+
+
+@pytest.mark.parametrize("verify", ["tokenwise", "block"])
+@pytest.mark.parametrize("name", MIXED)
+def test_tables_mix_with_models(device, name, verify):
+    target = {"model": "zoo:mid", "dtype": "float32", "device": device}
+    config = {"target": target, "levels": MIXED[name], "verify": verify}
+    hierarchy = Hierarchy.from_config(config)
+    plain = Hierarchy.from_config({"target": target, "levels": []})
+    prompt = ["def main(argv):\n", "import os\n"]
+    assert tokens_of(hierarchy, prompt) == tokens_of(plain, prompt)
+    first = tokens_of(hierarchy, prompt, temperature=1.0, seed=1)
+    assert tokens_of(hierarchy, prompt, temperature=1.0, seed=1) == first
+
+
+def test_rows_of_two_devices_are_kept_apart(pretended):
+    near = DenseDistributions(torch.tensor([[0.25, 0.75]]))
+    far = DenseDistributions(torch.tensor([[0.5, 0.5]], device=CUDA))
+    both = concatenate([near, far])
+    assert isinstance(both, MixedDistributions)
+    assert isinstance(concatenate([far, far]), DenseDistributions)
+    assert [both.prob(0, 1), both.prob(1, 1)] == [0.75, 0.5]
+    draft = Proposal((1, 0), both, (0, 0), (0, 0), (0.0, 0.0))
+    p = DenseDistributions(torch.tensor([[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]], device=CUDA))
+    assert verify(get("block"), draft, p, PhiloxRng(0)).num_accepted == 2  # p = q: all are kept
+
+
+def test_one_hot_laws_with_scores_elsewhere(pretended):
+    scores = torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]], device=CUDA)
+    q = DenseDistributions(torch.tensor([[0.2, 0.7, 0.1]], device=CUDA))
+    draft = Proposal((1,), q, (0,), (0,), (0.0,))
+    verdict = verify(
+        get("leading", top_m=2), draft, OneHotDistributions((2, 0)), PhiloxRng(0), scores
+    )
+    assert verdict.emitted.tokens == (1, 0)
+
+
+def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
+    far, near = torch.ones(2, 3, device=CUDA), torch.ones(2, 3)
+    assert (far.device.type, near.device.type, (far + 1).device.type) == ("cuda", "cpu", "cuda")
+    for mixed in (
+        lambda: far + near,
+        lambda: torch.cat([near, far]),
+        lambda: far.gather(1, torch.zeros(2, 1, dtype=torch.long)),
+        lambda: near[torch.zeros(1, dtype=torch.long, device=CUDA)],
+    ):
+        with pytest.raises(RuntimeError, match="one device"):
+            mixed()
+    with pytest.raises(TypeError, match="numpy"):
+        far.numpy()
+    assert (far + near.to(far)).tolist() == [[2.0] * 3] * 2
+    assert far.cpu().numpy().sum() == 6
+
+
+# --- what the processor waits for
+
+FIXED = ["two levels", "three levels", "early exits", "leading"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", FIXED)
+def test_a_draft_and_a_check_are_one_wait_each(
+    tiny_family, pretend, monkeypatch, name, temperature
+):
+    waits: dict[str, set[int]] = {"Propose": set(), "Check": set()}
+    answer = Runtime._answer
+
+    def counted(self, first, group):
+        before = len(pretend.waits)
+        out = answer(self, first, group)
+        waits[type(first).__name__].add(len(pretend.waits) - before)
+        return out
+
+    monkeypatch.setattr(Runtime, "_answer", counted)
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cuda")
+    options = {"top_p": 0.9, "top_k": 50} if temperature else {}
+    tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)
+    # A greedy check by more than one leading token looks at each sequence's scores once more.
+    more = len(PROMPTS) if name == "leading" and not temperature else 0
+    assert waits["Propose"] == {1}
+    assert 1 in waits["Check"]
+    assert max(waits["Check"]) <= 1 + more
+    assert hierarchy.root.model.graphs.num_recorded > 0
+
+
+def test_graphs_can_be_switched_off(tiny_family, pretended):
+    config = stacks(tiny_family)["two levels"]
+    target = {"model": tiny_family["target"], "dtype": "float32", "cuda_graphs": False}
+    plain = Hierarchy.from_config({**config, "target": {**target, "device": "cuda"}})
+    assert plain.root.model.graphs is None
+    assert plain.root.below.model.graphs is None
+    assert tokens_of(plain) == tokens_of(built(tiny_family, config, "cuda"))
+
+
+# --- half precision
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_bfloat16_runs(tiny_family, device, name):
+    """Greedy text may part from plain greedy text at a tie that rounding makes or breaks."""
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], device, dtype="bfloat16")
+    for temperature in (0.0, 1.0):
+        found = tokens_of(hierarchy, temperature=temperature)
+        assert all(len(ids) == 8 and max(ids) < 96 for ids in found)
+
+
+# --- the benchmark
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+    spec = importlib.util.spec_from_file_location("benchmark_gpu", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "billions"),
+    [
+        ("100M", "widen=2&deepen=2", 0.116),
+        ("0.5B", "widen=4&deepen=2", 0.459),
+        ("1b", "widen=4&deepen=4", 0.912),
+        ("3B", "widen=8&deepen=3", 2.731),
+    ],
+)
+def test_sizes_become_targets(script, size, options, billions):
+    from hierspec.profiling.candidates import parameters
+
+    name = script.target(size, 0.2)
+    assert name == f"zoo:large?eps=0.2&{options}"
+    assert script.parameters(*script.shape(size)) == parameters(name)
+    assert parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+def test_the_benchmark_says_why_it_cannot_run(script, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert script.main(["--size", "1B"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "gpu.py: error: torch sees no CUDA device here; "
+        "--device cpu --size tiny tries the benchmark itself"
+    ]
+    for wrong, says in (
+        (["--size", "huge"], "say tiny"),
+        (["--size", "0B"], "say tiny"),
+        (["--size", "tiny", "--methods", "nosuch"], "no method called 'nosuch'"),
+    ):
+        assert script.main(["--device", "cpu", *wrong]) == 2
+        assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_every_method_of_the_benchmark_is_one(script):
+    from hierspec.bench.methods.catalogue import catalogue
+
+    known = catalogue()
+    assert all(known[name].lossless for name in script.METHODS)
+
+
+def test_a_dry_run_measures_and_writes(script, real, tmp_path, capsys):
+    file = tmp_path / "gpu.json"
+    methods = ["prompt-lookup", "transformers"]
+    sizes = ["--num-prompts", "1", "--tune-prompts", "1", "--tokens", "4", "--temperature", "0"]
+    where = ["--device", real, "--dtype", "float32", "--size", "tiny", "-o", str(file)]
+    assert script.main([*where, *sizes, "--methods", *methods]) == 0
+    assert "transformers" in capsys.readouterr().out
+    data = json.loads(file.read_text())
+    assert data["finished"]
+    assert (data["settings"]["target"], data["settings"]["device"]) == ("zoo:trunk", real)
+    (cell,) = data["cells"]
+    found = {record["name"]: record for record in cell["methods"]}
+    assert set(found) == {"plain", *methods}
+    assert all(record["skipped"] is None for record in found.values())
+    assert all(run["same_as_plain"] for run in found["prompt-lookup"]["runs"])
+
+
+@pytest.mark.gpu
+@no_cuda
+def test_a_billion_parameters_load_and_write():
+    config = {
+        "target": {
+            "model": "zoo:large?eps=0.2&widen=4&deepen=4",
+            "dtype": "bfloat16",
+            "device": "cuda",
+        },
+        "levels": [
+            model("zoo:small", 3),
+            {
+                "method": "early_exit",
+                "exit_layer": 16,
+                "num_speculative_tokens": 8,
+                "verify": "block",
+            },
+        ],
+        "verify": "block",
+    }
+    result = Hierarchy.from_config(config).generate("import os\n", max_new_tokens=32)
+    assert result.num_tokens > 0
+    assert result.mean_acceptance_length > 1.5  # drafts of its own family are kept

@@ -1,0 +1,96 @@
+"""Loading by name: what is chosen, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers as tf
+
+from hierspec.lm import Context, Query, Trunk, load
+from hierspec.lm.hf.decoder import HFBackend
+from hierspec.lm.lean.decoder import LeanBackend
+
+_SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 96,
+}
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def llama(tmp_path):
+    torch.manual_seed(0)
+    tf.LlamaForCausalLM(tf.LlamaConfig(**_SIZES)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def _scores(backend):
+    view = Trunk(backend).view()
+    return view.score([Query(view.open(), Context([3, 1, 4, 1, 5]), 1)])
+
+
+def test_auto_takes_lean_for_llama_and_hf_for_the_rest(llama, tmp_path_factory):
+    lean, hf = load(llama), load(str(llama), backend="hf")
+    assert isinstance(lean, LeanBackend)
+    assert isinstance(hf, HFBackend)
+    assert lean.name == hf.name == llama.name
+    assert (_scores(lean) - _scores(hf)).abs().max() < 1e-5
+    other = tmp_path_factory.mktemp("gpt2")
+    tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    ).save_pretrained(other)
+    assert isinstance(load(other, torch.bfloat16), HFBackend)
+    with pytest.raises(ValueError, match=r"gpt2.*backend='hf'"):
+        load(other, backend="lean")
+
+
+def test_a_weight_source_that_is_no_directory_runs_on_both(llama):
+    from hierspec.lm.weights import from_directory
+
+    checkpoint = from_directory(llama)
+
+    class Source:
+        name, config, tokenizer_path = "made", checkpoint.config, None
+        names, tensor = staticmethod(checkpoint.names), staticmethod(checkpoint.tensor)
+
+    lean, hf = load(Source()), load(Source(), backend="hf")
+    assert (_scores(lean) - _scores(hf)).abs().max() < 1e-5
+
+
+def test_missing_things_are_named(llama, tmp_path):
+    with pytest.raises(ValueError, match="no directory '/nowhere/at/all'"):
+        load("/nowhere/at/all")
+    with pytest.raises(ValueError, match=r"neither a directory nor.*Offline"):
+        load("someone/some-model")
+    with pytest.raises(ValueError, match="backend must be one of"):
+        load(llama, backend="fast")
+    with pytest.raises(ValueError, match="floating-point"):
+        load(llama, torch.int8)
+    with pytest.raises(ValueError, match="no such device"):
+        load(llama, device="abacus")
+    (llama / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load(llama)
+
+
+@pytest.mark.parametrize("backend", ["auto", "hf"])
+def test_damaged_weights_are_named(llama, backend):
+    file = llama / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        load(llama, backend=backend)
+
+
+def test_recurrent_models_are_refused_by_name(tmp_path):
+    config = tf.MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1)
+    tf.MambaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"mamba.*recurrent state"):
+        load(tmp_path)

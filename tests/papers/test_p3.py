@@ -1,0 +1,424 @@
+"""P1's, P2's and P3's experiments on models: what the tables hold, and that they are lossless."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from hierspec.bench.methods.ours import Models
+from hierspec.bench.turns import Run
+from hierspec.cli.reproduce import pictures
+from hierspec.config.schema import TargetConfig
+from hierspec.profiling import stages
+from hierspec.profiling.candidates import load, parse
+from hierspec.utils.testing import save_tiny, tiny_model
+from hierspec_papers import MEASURED, measured, reproduce
+from hierspec_papers.lab import Lab
+from hierspec_papers.p1 import models as p1_models
+from hierspec_papers.p1 import models as p1_trials
+from hierspec_papers.p1.tables import FIRST_COSTS, TABLE_6, example
+from hierspec_papers.p2 import models as p2_models
+from hierspec_papers.p2.formula import horizontal_tokens
+from hierspec_papers.p3 import exits as p3_exits
+from hierspec_papers.p3 import figure4 as p3_figure4
+from hierspec_papers.p3 import lengths as p3_lengths
+from hierspec_papers.p3 import systems as p3_systems
+from hierspec_papers.p3 import table1 as p3_table1
+from hierspec_papers.p3 import wall as p3_wall
+
+PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A tiny target of eight layers, float64: exits at 1 and 2 are the default ones."""
+    return str(save_tiny("llama", tmp_path_factory.mktemp("deep"), seed=3, layers=8))
+
+
+def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
+    models = Models(TargetConfig(model=target, dtype=dtype), tuple(drafts))
+    return Lab(models, prompts, tokens, temperatures)
+
+
+def columns(table):
+    return {name: [row.extra[at] for row in table.rows] for at, name in enumerate(table.extra)}
+
+
+def run_of(seconds, tokens=(1, 2, 3), calls=2, drafted=4, kept=1, **more):
+    level = {"num_draft_tokens": drafted, "num_accepted_tokens": kept, "seconds": 0.2}
+    return Run(tokens, seconds, 0.5, calls, (level,), {"calls": calls, "seconds": 0.1}, **more)
+
+
+def check_lossless(table, prompts=2):
+    """Greedy tables say that every method wrote plain decoding's tokens; others say nothing."""
+    same = columns(table)["same as plain"]
+    greedy = table.name.endswith(("temperature 0", "temperature 0.0"))
+    assert set(same) == ({f"{prompts} of {prompts}"} if greedy else {""})
+
+
+def check_prints(found):
+    """JSON without tricks, and something to show."""
+    assert json.loads(json.dumps(found.to_dict()))["what"] == found.what
+    assert all(note.strip() for table in found.tables for note in table.notes)
+    assert len(list(pictures(found))) >= 2 * len(found.tables)
+
+
+# --- what every reproduction reports
+
+
+def test_measured_by_hand():
+    plain = (run_of(3.0), run_of(6.0))
+    one = measured.Measured("one", (run_of(1.5, kept=3), run_of(2.0, (1, 2, 4), 4, 12)), plain)
+    assert one.speedup["median"] == pytest.approx(2.5)  # of 3/1.5 and 6/2
+    assert one.interval == pytest.approx((2.5, 2.0, 3.0))
+    assert one.half_width == pytest.approx(0.5)
+    assert one.over(one.runs)["median"] == 1.0
+    assert one.tokens_per_call == pytest.approx(4 / 6)
+    assert one.acceptance() == pytest.approx(4 / 16)
+    assert one.decode_ms == pytest.approx(250)  # half a second for two tokens
+    assert (one.same(0.0), one.same(0.5)) == ("1 of 2", "")
+
+
+def test_a_method_that_cannot_run_is_told_about(deep):
+    lab = lab_of(deep)
+    wrong = p3_systems.single_exit(lab.models, 9)
+    plain, bad = measured.side_by_side(lab, [wrong], 0.0, "trial")
+    assert (len(plain.runs), bad.runs) == (2, ())
+    assert "exit" in bad.why
+    with pytest.raises(ValueError, match="exit 9 cannot run"):
+        measured.all_ran([plain, bad])
+
+
+def test_notes_say_what_is_synthetic(deep):
+    assert len(measured.notes(lab_of(deep))) == 1
+    for lab in (lab_of("zoo:large?eps=0.2"), lab_of(deep, ["zoo:large"])):
+        assert "synthetic cost" in measured.notes(lab)[1]
+
+
+def test_names_lead_to_modules(deep):
+    mine = ["p1-models", "p2-models", *(f"p3-{x}" for x in ("exits", "figure4", "lengths"))]
+    assert {*mine, "p3-table1", "p3-wall"} <= MEASURED.keys()
+    with pytest.raises(ValueError, match="give a lab"):
+        reproduce("p3-wall")
+    assert reproduce("p3-figure4", lab_of(deep, tokens=2, temperatures=(0.0,))).tables
+
+
+# --- P3
+
+
+def test_which_exits():
+    assert p3_systems.exits_to_try(32) == (2, 4, 8, 12, 16, 24)
+    assert p3_systems.exits_to_try(16, 2, 4) == (1, 2, 4, 6, 8, 12)
+    assert p3_systems.exits_to_try(3, 1, 2) == (1, 2)
+    assert p3_systems.exits_to_try(80, 7) == (5, 7, 10, 20, 30, 40, 60)
+
+
+def test_exits(deep):
+    lab = lab_of(deep)
+    found = p3_exits.measure(lab)
+    exits = (1, 2, 3, 4, 6)
+    pairs = [f"{a}-{b}" for a in exits for b in exits if a < b]
+    names = ("Figures 5 and 8", "Intermediate rules")
+    titles = [f"{name}, temperature {t}" for t in (0, 1) for name in names]
+    assert [table.name for table in found.tables] == titles
+    for table in found.tables[::2]:
+        labels = [row.label.removesuffix(" (default)") for row in table.rows]
+        assert labels == [*map(str, exits), *pairs]
+        assert [r.label for r in table.rows if "default" in r.label] == ["1-2 (default)"]
+        got = columns(table)
+        low, middle, high = (got[name] for name in ("low 95", "speed-up", "high 95"))
+        assert all(0 < a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
+        assert all(1 <= tokens <= 8 for tokens in got["tokens a call"])
+        assert all(0 <= kept <= 1 for kept in got["kept by target"])
+        check_lossless(table)
+    rules = columns(found.tables[1])
+    assert [row.label for row in found.tables[1].rows] == ["leading", "tokenwise", "block"]
+    for name in ("tokens a call", "kept by target", "kept by intermediate"):
+        assert len(set(rules[name])) == 1  # greedy: one rule
+    check_lossless(found.tables[1])
+    grid, tradeoff, *_ = found.figures
+    assert grid.grid is not None
+    assert grid.grid.columns == ("1 (default)", "2", "3", "4")
+    assert grid.grid.rows == ("2 (default)", "3", "4", "6")
+    shown = [value for row in grid.grid.values for value in row if value is not None]
+    assert len(shown) == len(pairs)
+    assert grid.grid.values[0][1:] == (None, None, None)
+    single, double = tradeoff.curves
+    assert (len(single.x), single.kind) == (5, "points")
+    assert 1 <= len(double.x) <= 4
+    assert len(double.spread) == len(double.y)
+    check_prints(found)
+
+
+def test_lengths(deep):
+    found = p3_lengths.measure(lab_of(deep))
+    labels = [row.label for row in found.tables[0].rows]
+    assert labels == [f"{n} / 4" for n in (1, 2, 3, 4, 6, 8)] + [f"2 / {n}" for n in (2, 6, 8, 12)]
+    for table in found.tables:
+        check_lossless(table)
+    for first, second in (found.figures[:2], found.figures[2:]):
+        assert first.curves[0].x == p3_lengths.DRAFTS
+        assert second.curves[0].x == p3_lengths.BUFFERS
+        assert first.curves[0].y[1] == second.curves[0].y[1]  # N_d = 2, N_i = 4 is in both
+    check_prints(found)
+
+
+def test_figure_4_against_transformers(deep):
+    """Equal choices and 1 − TV of exits and the last layer, from hidden states."""
+    lab, exits = lab_of(deep, tokens=12), (1, 2, 4)
+    pool = load(lab.models.target, [parse(f"exit:{n}") for n in exits], lab.models.loaded)
+    model = tiny_model("llama", seed=3, layers=8)
+    greedy = p3_figure4.accepted(lab, pool, 0.0)
+    for number, prompt in enumerate(PROMPTS):
+        text = list(prompt)
+        for _ in range(12):
+            with torch.no_grad():
+                out = model(torch.tensor([text]), output_hidden_states=True)
+            text.append(int(out.logits[0, -1].argmax()))
+        with torch.no_grad():
+            out = model(torch.tensor([text]), output_hidden_states=True)
+            wanted = out.logits[0, len(prompt) - 1 : -1].argmax(-1)
+            for i, layer in enumerate(exits):
+                hidden = out.hidden_states[layer][0, len(prompt) - 1 : -1]
+                guess = model.lm_head(model.model.norm(hidden)).argmax(-1)
+                share = float((guess == wanted).double().mean())
+                assert greedy[i][number] == pytest.approx(share)
+    sampled = p3_figure4.accepted(lab, pool, 1.0)
+    assert all(0 < share < 1 for each in sampled for share in each)
+
+
+def test_figure_4_of_a_model_whose_upper_layers_do_nothing(tmp_path):
+    model = tiny_model("llama", seed=3, layers=4)
+    for layer in model.model.layers[1:]:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    model.save_pretrained(tmp_path)
+    found = p3_figure4.measure(lab_of(str(tmp_path)))
+    (table,), (figure,) = found.tables, found.figures
+    assert [row.label for row in table.rows] == ["0", "1"]
+    for row in table.rows:
+        assert row.cells[0].printed == "69"
+        assert row.cells[0].computed == pytest.approx(100)
+        assert row.extra == ("L2 → L4", pytest.approx(0, abs=1e-9))
+    assert figure.curves[0].x == (1.0, 2.0, 3.0)
+    assert not table.compared
+    check_prints(found)
+
+
+def test_the_wall_by_hand():
+    it = p3_wall.wall([run_of(1.0), run_of(1.0)], drafted=6)
+    assert it.draft_ms == pytest.approx(300)  # 0.4 s for 8 tokens
+    assert it.verify_ms == pytest.approx(50)  # 0.2 s for 4 calls
+    assert it.ratio == pytest.approx(1 / 6)
+    assert (it.drafting, it.verifying, it.outside) == pytest.approx((0.4, 0.2, 0.4))
+    with pytest.raises(ValueError, match="nothing was drafted"):
+        p3_wall.wall([run_of(1.0, drafted=0)])
+
+
+def test_the_wall(tiny_family):
+    lab = lab_of(tiny_family["target"], [tiny_family["small"], tiny_family["draft"]])
+    found = p3_wall.measure(lab)
+    *tables, printed = found.tables
+    for table in tables:
+        assert [row.label for row in table.rows] == [*lab.models.drafts, "exit 1", "exit 2"]
+        got = columns(table)
+        for name in ("T_gen", "T_verif", "ratio", "drafting", "verifying"):
+            assert min(got[name]) > 0
+        for shares in zip(got["drafting"], got["verifying"], got["outside"], strict=True):
+            assert sum(shares) == pytest.approx(1)
+            assert min(shares) >= 0  # levels' seconds lie within decoding
+    assert [len(figure.curves) for figure in found.figures] == [2, 2]
+    assert len(printed.rows) == 9
+    check_prints(found)
+
+
+def test_printed_tables_agree_with_themselves():
+    """Transcribed right: ratios follow from latencies, averages are those the text gives."""
+    for *_, draft_ms, verify_ms, ratio in p3_wall.TABLE_2:
+        decimals = len(ratio.partition(".")[2])
+        assert f"{float(verify_ms) / float(draft_ms):.{decimals}f}" == ratio
+    cells = p3_table1.printed("HiSpec")
+    assert (len(cells), round(sum(cells) / len(cells), 1), max(cells)) == (30, 1.7, 2.08)
+    rows = [values for rows in p3_table1.TABLE_1.values() for values in rows.values()]
+    assert (len(rows), {len(row) for row in rows}) == (22, {5})
+    assert p3_table1.printed("AdaDecode", "HumanEval") == [1.36, 1.67]
+
+
+def test_table_1(deep, monkeypatch):
+    monkeypatch.setitem(p3_table1.PRESETS, "AdaDecode", "there-is-none")
+    found = p3_table1.measure(lab_of(deep))
+    for table in found.tables:
+        rows = {row.label: row for row in table.rows}
+        assert list(rows) == ["plain", *p3_table1.PRESETS]
+        assert rows["AdaDecode"].extra[3:] == ("",) * 5
+        assert any("AdaDecode is left out: no preset" in note for note in table.notes)
+        assert rows["plain"].extra[3:7] == (1.0, 1.0, 1.0, 1.0)
+        assert rows["HiSpec"].extra[0] == pytest.approx(1.7047, abs=1e-4)
+        assert rows["HiSpec"].extra[3] > 0
+        assert "P3's cells give 1.19" in table.notes[0]
+    same = columns(found.tables[0])["same as plain"]
+    assert {text for text in same if text} == {"2 of 2"}
+    assert sum(1 for text in same if text) >= 3  # plain, LayerSkip and HiSpec at least
+    check_prints(found)
+
+
+# --- P2
+
+
+def test_theorem_and_method():
+    given = p2_models.Inputs(0.8, 0.5, 0.1, 0.1)
+    for n, speedup in ((0, 2.4011), (1, 1.7094), (4, 1.3074)):
+        assert round(p2_models.theorem(given, "interleaved", n, 4)[1], 4) == speedup
+    tokens, speedup = p2_models.theorem(given, "horizontal", 3, 4)
+    assert (tokens, round(speedup, 4)) == (float(horizontal_tokens(0.8, 0.5, 3, 4)), 2.6014)
+
+
+def test_p2(tiny_family):
+    lab = lab_of(tiny_family["target"], [tiny_family["small"], tiny_family["draft"]], tokens=10)
+    found = p2_models.measure(lab)
+    for orders, sweep in (found.tables[:2], found.tables[2:]):
+        ways = columns(orders)
+        assert sorted(row.label for row in orders.rows) == sorted(
+            ("horizontal", "mid", "small", "interleaved", "plain")
+        )
+        assert ways["by formula"] == sorted(ways["by formula"], reverse=True)
+        plain = next(row for row in orders.rows if row.label == "plain")
+        assert plain.extra[:-1] == (0, 0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        labels = [f"{way} {n}" for n in range(4) for way in ("interleaved", "horizontal")]
+        labels.remove("horizontal 0")
+        assert [row.label for row in sweep.rows] == labels
+        for table in (orders, sweep):
+            check_lossless(table)
+            assert 0 <= table.inputs["beta"] <= table.inputs["alpha"] <= 1
+    labels = [
+        f"{way}, {kind}"
+        for way in ("interleaved", "horizontal")
+        for kind in ("formula", "measured")
+    ]
+    assert [curve.label for curve in found.figures[0].curves] == labels
+    check_prints(found)
+
+
+def test_p2_inputs_and_shapes(tiny_family):
+    """A drafter that is the target itself is always accepted, and costs as much."""
+    target, small = tiny_family["target"], tiny_family["small"]
+    lab = lab_of(target, [small, target])
+    other_way = lab_of(target, [target, small])
+    for temperature in (0.0, 1.0):
+        given = p2_models.inputs(lab, temperature)
+        assert given.alpha == pytest.approx(1.0)
+        assert given.c > 0 < given.c_s
+        turned = p2_models.inputs(other_way, temperature)
+        assert turned.beta == pytest.approx(1.0)
+        assert turned.alpha == pytest.approx(given.beta)  # the same model, on the same texts
+        assert 0 <= given.beta < 1
+    assert given.beta > 0
+    mixed = p2_models.method(lab, "interleaved", 2, 3).configuration
+    (level,) = mixed["levels"]
+    assert (level["repeat"], mixed["verify"]) == (3, "tokenwise")
+    assert [part[0]["num_speculative_tokens"] for part in level["parts"]] == [2, 1]
+    (level,) = p2_models.method(lab, "horizontal", 6, 3).configuration["levels"]
+    assert [part[0]["model"] for part in level["parts"]] == [target, small]
+    (level,) = p2_models.method(lab, "mid", 0, 3).configuration["levels"]
+    assert (level["model"], level["num_speculative_tokens"]) == (target, 3)
+    assert p2_models.method(lab, "interleaved", 0, 4).configuration["levels"][0]["model"] == target
+
+
+# --- P1
+
+
+def test_best_of_each_size():
+    choices = p1_trials.best_of_each_size(example(FIRST_COSTS, TABLE_6, 6))
+    assert [len(choice.chain.levels) for choice in choices] == [1, 2, 3, 4, 5, 6]
+    assert choices[0].ms == 33.0
+    assert round(choices[1].ms, 4) == 14.3659  # P1's first example
+    assert choices[2].ms <= 10.7912  # the formula's plan of three models, priced exactly
+
+
+def test_pieces_of_p1(deep):
+    lab = lab_of(deep, ["zoo:small"], prompts=([1], [2], [3]))
+    planned_on, measured_on = p1_trials.split(lab)
+    assert (planned_on, measured_on.prompts) == ([[2]], ([1], [3]))
+    assert p1_trials.split(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
+    assert p1_trials.candidates(lab) == {
+        "early exits": ["exit:1", "exit:2", "exit:4"],
+        "separate models": ["zoo:small"],
+    }
+    zoo = p1_trials.candidates(lab_of("zoo:trunk", ["zoo:small"]))
+    assert zoo["separate models"] == ["ngram", "zoo:small"]
+    levels = [{"method": "ngram_table"}, {"method": "draft_model", "model": "m"}]
+    warm = p1_trials.warmed({"levels": levels, "verify": "block"}, 0.5)
+    assert warm == {"levels": [levels[0], {**levels[1], "temperature": 0.5}], "verify": "block"}
+
+
+def test_p1(monkeypatch):
+    small = dataclasses.replace(
+        p1_trials.SETTINGS, max_speculative_tokens=3, places=1, rounds=1, repeats=1
+    )
+    monkeypatch.setattr(p1_trials, "SETTINGS", small)
+    monkeypatch.setattr(p1_trials, "EXITS", (1 / 8, 1 / 2))
+    monkeypatch.setattr(stages, "LONG_CONTEXT", 64)
+    monkeypatch.setattr(p1_models, "TAILS", (1,))
+    monkeypatch.setattr(p1_models, "WARMTHS", (0.5,))
+    lab = lab_of("zoo:trunk", ["zoo:small"], tokens=8, dtype="float32")
+    found = p1_models.measure(lab)
+    tables = {table.name: table for table in found.tables}
+    for pool in ("early exits", "separate models"):
+        for temperature in ("0", "1"):
+            where = f"{pool}, temperature {temperature}"
+            sizes = tables[f"Number of models, {where}"]
+            got = columns(sizes)
+            assert [row.label.removesuffix(" (planned)") for row in sizes.rows] == ["1", "2", "3"]
+            assert sum("planned" in row.label for row in sizes.rows) == 1
+            assert got["predicted speed-up"][0] == got["speed-up"][0] == 1.0
+            assert got["tokens a call"][0] == 1.0
+            assert min(got["predicted ms"] + got["measured ms"] + got["by formula"]) > 0
+            if temperature == "0":
+                assert set(got["same as plain"]) == {"1 of 1"}
+            rates = columns(tables[f"Acceptance rates, {where}"])["target"]
+            assert all(0 < rate <= 1 for rate in rates[:-1])
+            tails = tables[f"Horizontal heuristic, {where}"]
+            assert [row.label for row in tails.rows] == ["0", "1"]
+            improved = columns(tables[f"Table 4, {where}"])
+            printed = p1_models.TABLE_4[float(temperature)]
+            assert improved["printed GSM8K"] == [gsm8k for gsm8k, _ in printed.values()]
+            assert all(0 < value <= 12 for value in improved["improvement"])
+        warm = tables[f"Drafters' temperature, {pool}, request at 1"]
+        assert [row.label for row in warm.rows] == ["0.5", "1", "0.5", "1"]
+    assert f"Drafters' temperature, {pool}, request at 0" not in tables
+    check_prints(found)
+
+
+# --- what cannot be done says so
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shallow")
+    return {n: str(save_tiny("llama", folder / str(n), layers=n)) for n in (1, 2)}
+
+
+@pytest.mark.parametrize("module", [p3_exits, p3_lengths, p3_figure4, p3_table1])
+def test_two_layers_are_too_few_for_two_exits(module, shallow):
+    with pytest.raises(ValueError, match=r"hispec needs a target of at least \d layers") as caught:
+        module.measure(lab_of(shallow[2]))
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_draft_with(shallow):
+    for module in (p3_wall, p1_models):
+        with pytest.raises(ValueError, match="needs something that drafts: give --draft"):
+            module.measure(lab_of(shallow[1]))
+    with pytest.raises(ValueError, match="needs two draft models"):
+        p2_models.measure(lab_of(shallow[2], [shallow[1]]))
+    with pytest.raises(ValueError, match="no tokenizer beside it"):
+        p1_models.measure(lab_of(shallow[2]))
+
+
+@pytest.mark.parametrize(
+    "module", [p1_models, p2_models, p3_exits, p3_lengths, p3_figure4, p3_table1, p3_wall]
+)
+def test_no_prompts(module, deep):
+    with pytest.raises(ValueError, match="there is no prompt"):
+        module.measure(lab_of(deep, [deep, deep], prompts=()))

@@ -1,0 +1,213 @@
+"""Pictures of plans: the files are what they say, and say what they should."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from hierspec.planner.corollary import corollary
+from hierspec.planner.estimates import Chain, ideal
+from hierspec.planner.latency import latency
+from hierspec.planner.maps import (
+    cheapest,
+    cost_acceptance_map,
+    exits_map,
+    further_model,
+    heat_map,
+    pairs_of_exits,
+)
+from hierspec.planner.pictures import draw_plan
+from hierspec.planner.plan import Choice, Plan
+from hierspec.plotting import figures
+
+COSTS = (0.1, 2.0, 20.0)
+RATES = [[None, 0.8, 0.6], [None, None, 0.9], [None] * 3]
+ESTIMATES = ideal(COSTS, RATES, ["lab/tiny-Chat", "lab/mid-Chat", "lab/big-Chat"])
+
+
+@pytest.fixture(autouse=True)
+def _matplotlib():
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+
+
+def choice(levels, budgets=(), **options) -> Choice:
+    chain = Chain(levels, budgets, **options)
+    return Choice(chain, latency(ESTIMATES, chain))
+
+
+def plan(best=None, *runners_up: Choice) -> Plan:
+    runners_up = runners_up or (choice((1, 2), (6,)), choice((0, 2), (3,)))
+    return Plan(ESTIMATES, best or choice((0, 1, 2), (4, 8)), runners_up, 3.5, 0.01)
+
+
+def texts(path) -> str:
+    """All letters of an SVG; it must parse."""
+    root = ElementTree.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    return " | ".join("".join(node.itertext()) for node in root.iter() if node.tag.endswith("text"))
+
+
+def test_a_plan_shows_levels_budgets_shares_and_runners_up(tmp_path):
+    best = choice((0, 1, 2), (4, 8))
+    draw_plan(plan(best), tmp_path / "plan.svg")
+    said = texts(tmp_path / "plan.svg")
+    for name in ESTIMATES.names:
+        assert name in said
+    assert f"Plan: {20 / best.ms:.2f}× plain decoding" in said
+    assert "drafts 4 tokens" in said
+    assert "hands up at least 8" in said
+    assert f"{best.latency.tokens_per_call:.2f} tokens a call" in said
+    for ms in best.latency.spent:
+        assert f"{100 * ms / best.ms:.0f} % of the time" in said
+    assert "tiny 4 → mid 8 → big" in said
+    assert "mid 6 → big" in said
+    assert "lower bound of all chains" in said
+
+
+@pytest.mark.parametrize(
+    ("best", "said"),
+    [
+        (choice((2,)), "speculation does not pay here"),
+        (choice((0, 1, 2), (3, 2), order="interleaved"), "in turn: 3 from below, 1 from above"),
+        (choice((0, 1, 2), (3, 2), order="horizontal"), "2 from above, then 3 from below"),
+        (choice((0, 1, 2), (3, 4), tail=2), "at least 4 + tail of 2"),
+        (choice((0, 1, 2), (3, 4), dropped_bonus=(1,)), "drops its bonus token"),
+    ],
+)
+def test_every_kind_of_plan_can_be_drawn(best, said, tmp_path):
+    draw_plan(plan(best), tmp_path / "plan.svg", unit="s")
+    assert said in texts(tmp_path / "plan.svg")
+
+
+def test_the_ending_says_the_format(tmp_path):
+    draw_plan(plan(), tmp_path / "plan.PNG")
+    assert (tmp_path / "plan.PNG").read_bytes().startswith(b"\x89PNG\r\n")
+    with pytest.raises(ValueError, match=re.escape(".svg or .png")):
+        draw_plan(plan(), tmp_path / "plan.jpg")
+    assert not (tmp_path / "plan.jpg").exists()
+
+
+def test_a_picture_is_the_same_file_each_time(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        draw_plan(plan(), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_drawing_changes_no_global_setting(tmp_path):
+    matplotlib = importlib.import_module("matplotlib")
+    before = dict(matplotlib.rcParams)
+    draw_plan(plan(), tmp_path / "plan.svg")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
+    def missing(name, *args):
+        raise ImportError(name)
+
+    monkeypatch.setattr(figures.importlib, "import_module", missing)
+    with pytest.raises(ValueError, match=re.escape("pip install 'hierspec[plot]'")):
+        draw_plan(plan(), tmp_path / "plan.svg")
+
+
+def test_importing_the_pictures_does_not_import_matplotlib(monkeypatch):
+    real = builtins.__import__
+
+    def guarded(name, *args, **kwargs):
+        assert not name.startswith("matplotlib"), "imported before it is needed"
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", guarded)
+    for name in ("figures", "maps", "pictures"):
+        spec = importlib.util.find_spec(f"hierspec.planner.{name}")
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_a_heat_map_prints_cells_labels_and_frames_the_best(tmp_path):
+    values = [[1.25, np.nan], [0.5, 2.0]]
+    heat_map(values, ["up", "down"], [3, 7], tmp_path / "map.svg", "A title", centre=1.0)
+    said = texts(tmp_path / "map.svg")
+    for part in ("1.25", "0.50", "2.00", "up", "down", "3", "7", "A title"):
+        assert part in said
+    assert "nan" not in said
+    framed = (tmp_path / "map.svg").read_text().count("stroke-width: 2.5")
+    heat_map(values, ["up", "down"], [3, 7], tmp_path / "none.svg", "A title", best=None)
+    assert framed == (tmp_path / "none.svg").read_text().count("stroke-width: 2.5") + 1
+
+
+def test_a_heat_map_refuses_labels_that_do_not_fit(tmp_path):
+    with pytest.raises(ValueError, match="2 row labels"):
+        heat_map([[1.0]], ["a", "b"], ["c"], tmp_path / "map.svg", "t")
+    with pytest.raises(ValueError, match="nothing to draw"):
+        heat_map([[np.nan]], ["a"], ["c"], tmp_path / "map.svg", "t")
+
+
+def test_exits_have_the_best_budgets_of_every_pair():
+    sweep = pairs_of_exits(ESTIMATES, {4: 0, 8: 1}, largest=4)
+    assert np.isnan(sweep.values[0, 1])
+    alone = [20 / choice((0, 2), (n,)).ms for n in range(1, 5)]
+    assert sweep.values[0, 0] == pytest.approx(max(alone))
+    pairs = {(n, m): 20 / choice((0, 1, 2), (n, m)).ms for n in range(1, 5) for m in range(1, 5)}
+    assert sweep.values[1, 0] == pytest.approx(max(pairs.values()))
+    assert sweep.details[1][0] == ", ".join(map(str, max(pairs, key=pairs.__getitem__)))
+
+
+def test_exits_with_given_budgets_are_drawn(tmp_path):
+    sweep = exits_map(ESTIMATES, {4: 0, 8: 1}, tmp_path / "exits.svg", budgets=(3, 6))
+    assert sweep.values[1, 0] == pytest.approx(20 / choice((0, 1, 2), (3, 6)).ms)
+    assert sweep.values[1, 1] == pytest.approx(20 / choice((1, 2), (3,)).ms)
+    said = texts(tmp_path / "exits.svg")
+    assert f"{sweep.values[1, 0]:.2f}" in said
+    assert "draft: exit after layer" in said
+    assert "Budgets 3 and 6." in said
+
+
+def test_exits_must_be_models_below_the_target():
+    with pytest.raises(ValueError, match="exit 8 is model 2"):
+        pairs_of_exits(ESTIMATES, {8: 2})
+    with pytest.raises(ValueError, match="no exits"):
+        pairs_of_exits(ESTIMATES, {})
+
+
+def test_a_further_model_as_in_p1_table_9():
+    sweep = further_model([1.0, 64.0, 256.0], [0.0, 0.7, 0.9], price=corollary)
+    printed = [[1.20, 1.20, 1.20], [1.34, 1.24, 1.20], [1.65, 1.39, 1.20]]
+    np.testing.assert_allclose(sweep.values, printed, atol=0.0051)
+    assert sweep.groups is not None
+    best = [[sweep.group_names[g] for g in row] for row in sweep.groups]
+    assert best == [["A-B"] * 3, ["A-B-C", "A-B-C", "A-B"], ["A-C", "A-C", "A-B"]]
+
+
+def test_overshoot_handed_up_only_helps_and_the_map_names_hierarchies(tmp_path):
+    exact = cost_acceptance_map([1.0, 32.0], [0.5, 0.9], tmp_path / "map.svg", largest=8)
+    formula = further_model([1.0, 32.0], [0.5, 0.9], largest=8, price=corollary)
+    assert (exact.values >= formula.values - 1e-12).all()
+    said = texts(tmp_path / "map.svg")
+    assert "A-B-C" in said
+    assert "A-C" in said
+    assert "A alone" not in said  # best nowhere, so not in the legend
+    assert "A costs 1024, B 256; A accepts 50 % of B's tokens." in said
+
+
+def test_cheapest_tries_the_given_budgets_only():
+    chain, ms = cheapest(ESTIMATES, (0, 2), [(2,), (5,)])
+    assert chain.budgets in {(2,), (5,)}
+    assert ms == min(choice((0, 2), (n,)).ms for n in (2, 5))
+
+
+def test_long_names_keep_what_tells_them_apart():
+    names = ["org/Llama-1B-Instruct", "org/Llama-70B-Instruct", "ngram"]
+    assert figures.distinct(names) == ["Llama-1B", "Llama-70B", "ngram"]
+    assert figures.distinct(["a/x", "b/x"]) == ["a/x", "b/x"]
+    assert figures.chained(["tiny", "big"], (4,), 60) == "tiny 4 → big"
+    long = figures.chained(["a-very-long-name-1B", "a-very-long-name-9B"], (4,), 24)
+    assert len(long) <= 24
+    assert "1B 4 →" in long
+    assert long.endswith("9B")

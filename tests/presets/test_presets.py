@@ -1,0 +1,204 @@
+"""Presets: every one runs, says whose it is, and builds what its paper describes.
+
+That each is greedy-exact is tested in test_generate.py (float64, ragged batches) and
+test_equality.py (the shipped family); here is what they build.
+"""
+
+import re
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from hierspec import Hierarchy, TargetConfig, preset
+from hierspec.config.schema import ConcatenateConfig, LevelConfig
+from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.presets.registry import AUTO, PAPERS, PRESETS
+from hierspec.presets.systems import Models, at_shares, one_each
+from hierspec.verifiers import get
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
+PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], list(range(3, 40))]
+
+
+def made(name, num_layers=16, drafts=("small", "mid")):
+    models = Models(TargetConfig(model="target"), tuple(drafts), lambda: num_layers)
+    return PRESETS[name].make(models)
+
+
+def shape(level):
+    """A level in short: (model, exit or method; tokens; rule)."""
+    if isinstance(level, ConcatenateConfig):
+        return [[shape(one) for one in part] for part in level.parts], level.repeat
+    what = getattr(level, "model", None) or getattr(level, "exit_layer", None) or level.method
+    return what, level.num_speculative_tokens, level.verify
+
+
+def flat(levels):
+    for level in levels:
+        if isinstance(level, ConcatenateConfig):
+            for part in level.parts:
+                yield from flat(part)
+        else:
+            yield level
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_samples_from_tiny_models_the_same_in_any_company(tiny_family, name):
+    target = TargetConfig(model=tiny_family["target"], dtype="float64")
+    config = preset(name, target, [tiny_family["small"], tiny_family["draft"]])
+    hierarchy = Hierarchy.from_config(config)
+    options = {"max_new_tokens": 10, "temperature": 0.8, "seed": 3, "ignore_eos": True}
+    together = hierarchy.generate_batch(PROMPTS, **options)
+    assert [r.num_tokens for r in together] == [10] * 3
+    alone = hierarchy.generate_batch(PROMPTS[:1], **options)
+    assert alone[0].token_ids == together[0].token_ids
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_is_exact_and_names_its_source(name):
+    config = made(name)
+    assert get(config.verify).exact
+    assert not config.allow_lossy
+    one = PRESETS[name]
+    assert one.source == "" or one.source in PAPERS
+    assert one.summary
+    assert "\n" not in one.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "verify"),
+    [
+        ("self-speculative", [(2, 2, None), (4, 6, "block")], "block"),
+        ("hispec", [(2, 2, None), (4, 4, "leading")], "block"),
+        ("layerskip", [(4, 4, None)], "tokenwise"),
+        ("branch", [("mid", 8, None)], "block"),
+        ("naive", [("mid", 8, None)], "naive"),
+        ("multi-draft", [("mid", 8, None)], "block-rrs"),
+        ("multi-draft-tokenwise", [("mid", 8, None)], "rrs"),
+        ("self-verify", [("mid", 10, None)], "tokenwise"),
+        ("pre-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
+        ("pre-self-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
+        ("dynamic-windows", [("small", 10, None), ("mid", 15, "tokenwise")], "tokenwise"),
+        ("swift", [("layer_skip", 4, None)], "tokenwise"),
+        ("adadecode", [("adaptive_exit", 4, None)], "tokenwise"),
+        ("lookahead", [("ngram_pool", 4, None)], "tokenwise"),
+    ],
+)
+def test_builds(name, levels, verify):
+    config = made(name)
+    assert [shape(level) for level in config.levels] == levels
+    assert config.verify == verify
+
+
+def test_the_ablation_of_dynamic_windows_differs_in_windows_only():
+    """P5 Table 2: pre-verify; with self-verify; HSDDW."""
+    adaptive, fixed = EntropyWindow(), FixedWindow()
+    windows = {
+        name: [level.window for level in flat(made(name).levels)]
+        for name in ("speculative", "self-verify", "pre-verify", "pre-self-verify",
+                     "dynamic-windows")
+    }  # fmt: skip
+    assert windows == {
+        "speculative": [fixed],
+        "self-verify": [adaptive],
+        "pre-verify": [fixed, fixed],
+        "pre-self-verify": [adaptive, fixed],
+        "dynamic-windows": [adaptive, adaptive],
+    }
+
+
+def test_every_level_but_the_smallest_has_a_tail():
+    """P1 Appendix D: ten tokens of the smallest model after every level."""
+    tail = ("small", 10, None)
+    (two,) = made("horizontal-tail").levels
+    assert shape(two) == ([[("small", 3, None), ("mid", 12, "block")], [tail]], 1)
+    (three,) = made("horizontal-tail", drafts=("small", "mid", "big")).levels
+    assert shape(three) == ([[shape(two), ("big", 12, "block")], [tail]], 1)
+
+
+def test_tempered_is_the_hierarchy_at_another_temperature():
+    plain, tempered = made("hierarchy"), made("tempered")
+    assert [shape(one) for one in tempered.levels] == [shape(one) for one in plain.levels]
+    assert [one.temperature for one in flat(tempered.levels)] == [0.5, 0.5]
+
+
+def test_several_drafts_and_exits():
+    assert [one.num_drafts for one in flat(made("multi-draft").levels)] == [4]
+    assert made("adadecode").levels[0].exit_layers == (2, 4, 8)
+    assert made("adadecode", num_layers=3).levels[0].exit_layers == (1, 2)
+    assert made("self-speculative", num_layers=32).levels[1].exit_layer == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "num_layers", "says"),
+    [
+        ("hispec", 2, "at least 3 layers, this one has 2"),
+        ("self-speculative", 2, "at least 3 layers"),
+        ("layerskip", 1, "at least 2 layers"),
+        ("adadecode", 2, "at least 3 layers"),
+    ],
+)
+def test_shallow_targets_are_refused(name, num_layers, says):
+    with pytest.raises(ValueError, match=f"{name} needs a target of {says}"):
+        made(name, num_layers)
+
+
+@pytest.mark.parametrize("name", ["pre-verify", "pre-self-verify", "interleaved", "horizontal"])
+def test_two_drafts_are_asked_for(name):
+    with pytest.raises(ValueError, match=f"{name} needs two draft models"):
+        made(name, drafts=("small",))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_takes_no_more_drafts_than_it_says(name):
+    most = PRESETS[name].max_drafts
+    levels = list(flat(made(name, drafts=("a", "b", "c")).levels))
+    used = {one.model for one in levels if isinstance(one, LevelConfig) and hasattr(one, "model")}
+    assert len(used) == (3 if most is None else most)
+
+
+def test_tokenwise_speculation_is_of_those_who_found_it():
+    cited = PAPERS[PRESETS["speculative"].source]
+    assert re.findall(r"(Leviathan|Chen) et al\., (\d+), arXiv ([\d.]+\d)", cited) == [
+        ("Leviathan", "2023", "2211.17192"),
+        ("Chen", "2023", "2302.01318"),
+    ]
+
+
+def test_exits_at_shares_of_the_depth():
+    shares = (1 / 8, 1 / 4, 1 / 2)
+    assert [at_shares(depth, shares) for depth in (1, 2, 3, 4, 8, 32)] == [
+        (),
+        (1,),
+        (1, 2),
+        (1, 2),
+        (1, 2, 4),
+        (4, 8, 16),
+    ]
+    assert at_shares(4, (0.0, 1.0)) == (1, 3)
+    assert one_each(32, shares) == (4, 8, 16)
+    assert one_each(4, shares) == (1, 2, 3)
+    assert one_each(2, shares) == (1, 2, 3), "whoever asks refuses what is too deep"
+
+
+def test_the_page_and_the_help_list_them_all():
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", PAGE.read_text(), re.M)
+    cited = {name: source.strip() for name, source in rows}
+    assert cited == {name: one.source or "–" for name, one in PRESETS.items()} | {AUTO: "–"}
+    from hierspec.cli.app import generate
+
+    option = get_type_hints(generate, include_extras=True)["hierarchy"].__metadata__[0]
+    assert {*PRESETS, AUTO} <= set(re.findall(r"[\w-]+", option.help))
+
+
+def test_follow_up_calls_of_a_rule_count(tiny_family):
+    """Naive branch resampling asks the target again after a rejection; the record says so."""
+    naive = Hierarchy.from_preset(
+        "naive", target=tiny_family["target"], drafts=[tiny_family["small"]]
+    )
+    result = naive.generate([1, 2, 3], max_new_tokens=40, temperature=1.0, seed=3)
+    level = result.levels[0]
+    assert level["num_accepted_tokens"] < level["num_draft_tokens"]
+    assert result.target_calls == result.target["calls"] > level["num_drafts"]
+    assert result.mean_acceptance_length == (result.num_tokens - 1) / result.target_calls

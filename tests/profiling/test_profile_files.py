@@ -1,0 +1,624 @@
+"""The profile file, what interrupts it, and what is built on it: hierarchies, auto, the command."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from profiling_cases import PROMPTS, SMALL, V, bytes_tokenizer, save_model
+
+from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli
+from hierspec.config.build import build
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.planner.estimates import Chain
+from hierspec.planner.search import EVERY, plan
+from hierspec.profiling import agreement, auto, costs, rates
+from hierspec.profiling.candidates import parse
+from hierspec.profiling.measure import _joined, measure
+from hierspec.profiling.profile import Profile, from_dict, load_profile, save
+from hierspec.utils.testing import tiny_model
+
+pytest_plugins = ["profiling_fixtures"]
+
+
+# The file
+
+
+@pytest.fixture
+def file(whole, tmp_path):
+    path = tmp_path / "profile.json"
+    save(whole, path)
+    return path
+
+
+def test_a_profile_survives_its_file(whole, file):
+    profile = load_profile(file)
+    assert profile.data == json.loads(json.dumps(whole))
+    assert profile.temperatures == [0.0, 1.0]
+    assert profile.max_measured == SMALL.max_speculative_tokens
+    assert [profile.nearest(t) for t in (0, 1e-4, 0.7, 3)] == [0, 1, 1, 1]
+    first, second = from_dict(whole).estimates(1.0), profile.estimates(1.0)
+    np.testing.assert_array_equal(first.verify_ms, second.verify_ms)
+    np.testing.assert_array_equal(first.survival, second.survival)
+    assert not list(file.parent.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"unfinished": True}, "is not finished: give the same hierspec profile command again"),
+        ({"kind": "hierspec-trace"}, "is no profile: hierspec profile -o FILE writes one"),
+        ({"schema_version": 99}, "schema version 99"),
+        ({"temperatures": {}}, "damaged at 'temperatures'"),
+        ({"temperatures": {"hot": {}}}, "damaged at 'temperatures'"),
+        ({"temperatures": None}, "damaged at 'temperatures'"),
+        ({"models": [{"name": "x"}]}, "damaged at 'models'"),
+        ({"models": []}, "damaged at 'models'"),
+        ({"settings": None}, "damaged at 'settings'"),
+        ({"hardware": 3}, "damaged at 'hardware'"),
+    ],
+)
+def test_files_that_are_no_profiles(whole, file, change, words):
+    save({**whole, **change}, file)
+    for force in (False, True):
+        with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
+            load_profile(file, force=force)
+        assert words in str(error.value)
+        assert str(file) in str(error.value)
+
+
+def test_damaged_and_missing_files(file):
+    text = file.read_text()
+    for body in (text[: len(text) // 2], "[]", "", "\x00"):
+        file.write_text(body)
+        with pytest.raises(ValueError, match=r"not valid JSON|is no profile"):
+            load_profile(file)
+    file.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        load_profile(file)
+    with pytest.raises(ValueError, match="cannot read the profile"):
+        load_profile(file.with_name("none.json"))
+
+
+def test_a_measurement_without_its_parts_is_damaged(whole):
+    for part in ("pairs", "costs", "context", "token_ms"):
+        measured = {k: v for k, v in whole["temperatures"]["0.0"].items() if k != part}
+        with pytest.raises(ValueError, match="damaged"):
+            Profile({**whole, "temperatures": {"0.0": measured}}).estimates(0.0)
+    with pytest.raises(ValueError, match="block and tokenwise"):
+        from_dict(whole).estimates(0.0, rule="naive")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("processor", "processor was 'abacus'"), ("torch", "torch was 'abacus'"),
+     ("hierspec", "hierspec was 'abacus'"), ("device", "device was 'abacus'")],
+)  # fmt: skip
+def test_profiles_of_other_machines(whole, file, key, words):
+    save({**whole, "hardware": {**whole["hardware"], key: "abacus"}}, file)
+    with pytest.raises(ValueError, match=r"add --force") as error:
+        load_profile(file)
+    assert words in str(error.value)
+    assert load_profile(file, force=True).temperatures == [0.0, 1.0]
+
+
+def test_profiles_of_other_weights(whole, file):
+    others = [{**model, "weights": "0" * 16 if model["weights"] else None}
+              for model in whole["models"]]  # fmt: skip
+    save({**whole, "models": others}, file)
+    with pytest.raises(ValueError, match=r"the weights of .* have changed"):
+        load_profile(file)
+    load_profile(file, force=True)
+
+
+def test_models_are_found_by_their_names_not_their_owners(whole, file):
+    def saved(**changes):
+        named = [model["level"] and "model" in model["level"] for model in whole["models"]]
+        models = [{**model, **changes} if name else model
+                  for model, name in zip(whole["models"], named, strict=True)]  # fmt: skip
+        save({**whole, "models": models}, file)
+
+    saved(owner="draft (float32)")
+    load_profile(file)
+    saved(level={"method": "draft_model", "model": "models/none"})
+    with pytest.raises(ValueError, match="'models/none' not found from here: run from the folder"):
+        load_profile(file)
+
+
+def test_threads_are_a_choice(whole, file):
+    save({**whole, "hardware": {**whole["hardware"], "threads": 1000}}, file)
+    load_profile(file)
+
+
+# Interruptions
+
+
+class Stop(Exception):  # noqa: N818 not an error
+    pass
+
+
+def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monkeypatch):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse("exit:2")])
+
+    def stopping(stage, share):
+        if stage == "costs" and share > 0.75:  # at the second temperature
+            raise Stop
+
+    with pytest.raises(Stop):
+        measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded, report=stopping)
+    with pytest.raises(ValueError, match="is not finished"):
+        load_profile(path)
+    partial = json.loads(path.read_text())
+
+    def unwanted(*_, **__):
+        raise AssertionError("measured before")
+
+    monkeypatch.setattr(agreement, "agreements", unwanted)
+    for name in ("continuations", "follow_drafts"):
+        monkeypatch.setattr(rates, name, unwanted)
+    monkeypatch.setattr(costs, "alone", unwanted)
+    shares = []
+    data = measure(
+        *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
+        report=lambda stage, share: shares.append(share),
+    )  # fmt: skip
+    assert load_profile(path).data == json.loads(json.dumps(data))
+    assert set(data["temperatures"]) == {"0.0", "1.0"}
+    assert data["temperatures"]["0.0"] == partial["temperatures"]["0.0"]
+    assert data["models"] == partial["models"]
+    assert "stages" not in data
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+    first = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+
+    def stopping(stage, share):
+        if stage == "costs":
+            raise Stop
+
+    with pytest.raises(Stop):
+        measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded, report=stopping)
+    assert load_profile(path).temperatures == [0.0]
+    grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
+    assert load_profile(path).temperatures == [0.0, 1.0]
+    assert grown["temperatures"]["0.0"] == json.loads(json.dumps(first))["temperatures"]["0.0"]
+    assert grown["models"] == first["models"]  # the numbers of pairs mean the same models
+
+
+def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+
+    def other(stage, share):
+        if stage == "costs in a long context":
+            measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
+            assert load_profile(path).temperatures == [1.0]
+
+    data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded, report=other)
+    assert load_profile(path).data == data
+    assert set(data["temperatures"]) == {"0.0", "1.0"}
+
+
+def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
+    mine = {**whole, "unfinished": True, "temperatures": {}}
+    swapped = {**mine, "models": whole["models"][::-1]}
+    assert not _joined(swapped, file)
+    assert swapped["temperatures"] == {}
+    assert _joined(mine, file)
+    assert mine == load_profile(file).data
+    assert _joined({**mine, "request": "another"}, file)
+
+
+def test_models_keep_their_numbers_although_times_have_changed(
+    family, loaded, tmp_path, monkeypatch
+):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+    monkeypatch.setattr(costs, "alone", lambda *_: [1.0, 2.0, 9.0])
+    first = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    monkeypatch.setattr(costs, "alone", lambda *_: [2.0, 1.0, 9.0])
+    grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
+    assert [m["name"] for m in grown["models"]] == [m["name"] for m in first["models"]]
+    names = [m["name"] for m in grown["models"]]
+    assert names[0] == "exit:1"
+
+
+def test_another_request_starts_anew(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    target = TargetConfig(model=family["target"])
+    measure(target, [parse("exit:1")], PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    measure(target, [parse("exit:2")], PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
+    profile = load_profile(path)
+    assert profile.temperatures == [1.0]
+    assert [model["name"] for model in profile.models] == ["exit:2", family["target"]]
+
+
+def test_changed_weights_start_anew(family, tmp_path):
+    path, folder = tmp_path / "profile.json", tmp_path / "model"
+    save_model(folder)
+    request = (TargetConfig(model=str(folder)), [parse("exit:1")], PROMPTS)
+    measure(*request, [0.0], SMALL, path=path)
+    save_model(folder, noise=0.1)
+    with pytest.raises(ValueError, match="have changed"):
+        load_profile(path)
+    measure(*request, [1.0], SMALL, path=path)
+    assert load_profile(path).temperatures == [1.0]
+
+
+# Hierarchies
+
+
+def chains(profile):
+    """A chain of every shape, by model names."""
+    at = {model["name"]: i for i, model in enumerate(profile.models)}
+    last = len(at) - 1
+    models = sorted(i for name, i in at.items() if name.startswith(("exit", "/")) and i < last
+                    and "window" not in name)  # fmt: skip
+    low, mid, high = models[:3]
+    return {
+        "plain": Chain((last,)),
+        "single": Chain((low, last), (3,)),
+        "lookup": Chain((at["prompt-lookup"], last), (3,)),
+        "chain": Chain((low, mid, last), (2, 3)),
+        "four": Chain((low, mid, high, last), (1, 2, 3)),
+        "dropped": Chain((low, mid, last), (2, 3), dropped_bonus=(mid,)),
+        "tail": Chain((low, mid, last), (2, 3), tail=2),
+        "tails": Chain((low, mid, high, last), (2, 3, 4), tail=1),
+        "interleaved": Chain((low, mid, last), (2, 2), order="interleaved"),
+        "horizontal": Chain((low, mid, last), (2, 3), order="horizontal"),
+        "window": Chain(
+            (next(i for name, i in at.items() if name.endswith("entropy")), last), (3,)
+        ),
+    }
+
+
+def test_every_shape_is_a_hierarchy_that_runs(whole, loaded):
+    profile = from_dict(whole)
+    prompt, texts = [72, 69, 76, 76, 79, 220, 72, 69], {}
+    for name, chain in chains(profile).items():
+        config = HierarchyConfig.from_dict(profile.hierarchy(chain))
+        assert HierarchyConfig.from_dict(config.to_dict()) == config
+        hierarchy = Hierarchy(build(config, loaded))
+        result = hierarchy.generate(prompt, max_new_tokens=12, ignore_eos=True)
+        texts[name] = result.token_ids
+        budgets = [level.num_speculative_tokens for level in flat(config.levels)]
+        if name in ("single", "lookup", "chain", "four", "dropped", "window"):
+            assert budgets == list(chain.budgets)
+    assert all(ids == texts["plain"] for ids in texts.values())
+    assert len(texts["plain"]) == 12
+
+
+def flat(levels):
+    return [level for level in levels if hasattr(level, "num_speculative_tokens")]
+
+
+def test_shapes_are_written_as_they_are_priced(whole):
+    profile = from_dict(whole)
+    shapes = {name: profile.hierarchy(chain) for name, chain in chains(profile).items()}
+    assert shapes["plain"]["levels"] == []
+    assert [level.get("bonus") for level in shapes["dropped"]["levels"]] == [None, False]
+    (tail,) = shapes["tail"]["levels"]
+    chain, (end,) = tail["parts"]
+    assert [level["num_speculative_tokens"] for level in (*chain, end)] == [2, 3, 2]
+    assert chain[1]["verify"] == shapes["tail"]["verify"] == "block"
+    (inter,) = shapes["interleaved"]["levels"]
+    sizes = [[level["num_speculative_tokens"] for level in part] for part in inter["parts"]]
+    assert (inter["repeat"], sizes) == (2, [[2], [1]])
+    (row,) = shapes["horizontal"]["levels"]
+    assert [part[0]["num_speculative_tokens"] for part in row["parts"]] == [3, 2]
+    first = profile.models[chains(profile)["horizontal"].levels[1]]["level"]
+    assert row["parts"][0][0] == {**first, "num_speculative_tokens": 3}
+
+
+def test_a_plan_of_every_shape_of_a_profile_runs(whole, loaded):
+    profile = from_dict(whole)
+    for temperature in profile.temperatures:
+        answer = plan(profile.estimates(temperature), shapes=EVERY)
+        assert answer.lower_bound <= answer.best.ms + 1e-9
+        config = HierarchyConfig.from_dict(profile.hierarchy(answer.best.chain))
+        hierarchy = Hierarchy(build(config, loaded))
+        options = {"temperature": temperature, "seed": 1, "ignore_eos": True}
+        assert hierarchy.generate([72, 69], max_new_tokens=5, **options).num_tokens == 5
+
+
+# Auto
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "profiles"
+
+
+def test_auto_measures_once_and_each_temperature_once(family, cache):
+    target, stages = TargetConfig(model=family["target"]), []
+
+    def choose(temperature):
+        stages.clear()
+        return auto.choose(
+            target, ["exit:1"], temperature=temperature, settings=SMALL,
+            report=lambda stage, share: stages.append(stage),
+        )  # fmt: skip
+
+    first = choose(0.0)
+    assert first.measured_now
+    assert "costs" in stages
+    assert first.path.parent == cache
+    assert first.config.target.model == family["target"]
+    second = choose(0.0)
+    assert not second.measured_now
+    assert stages == []
+    assert second.config == first.config
+    other = choose(0.9)
+    assert other.measured_now
+    assert other.profile.temperatures == [0.0, 0.9]
+    data = other.profile.data["temperatures"]
+    assert data["0.0"] == first.profile.data["temperatures"]["0.0"]
+    assert not choose(0.8).measured_now  # near enough
+    first.path.write_text(first.path.read_text()[:1000])
+    again = choose(0.0)
+    assert again.measured_now
+    assert again.profile.temperatures == [0.0]
+
+
+def test_auto_keeps_targets_apart(family, cache, tmp_path):
+    other = save_model(tmp_path / "other", noise=0.2)
+    paths = {
+        auto.cache_path(TargetConfig(model=model, **more), [parse(draft)])
+        for model, more, draft in (
+            (family["target"], {}, "exit:1"),
+            (family["target"], {}, "exit:2"),
+            (family["target"], {"dtype": "float32"}, "exit:1"),
+            (other, {}, "exit:1"),
+        )
+    }
+    assert len(paths) == 4
+    before = auto.cache_path(TargetConfig(model=other), [parse("exit:1")])
+    (tmp_path / "other" / "README.md").write_text("about")
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) == before
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")], SMALL) != before
+    save_model(tmp_path / "other", noise=0.3)  # other weights in the same place
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) != before
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(ValueError, match="is not available here"):
+            auto.cache_path(TargetConfig(model=other, device=device), [parse("exit:1")])
+
+
+def test_auto_loads_what_is_not_here_before_it_names_the_file(family, cache, monkeypatch):
+    calls = []
+
+    def path(*_):
+        calls.append("path")
+        raise Stop
+
+    monkeypatch.setattr(auto, "load", lambda *_: calls.append("load"))
+    monkeypatch.setattr(auto, "cache_path", path)
+    for model, order in (("some/model", ["load", "path"]), (family["target"], ["path"])):
+        calls.clear()
+        with pytest.raises(Stop):
+            auto.choose(TargetConfig(model=model), ["exit:1"])
+        assert calls == order
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    path, order, said, waiting = tmp_path / "profile.json", [], [], threading.Event()
+
+    def report(stage, share):
+        said.append(stage)
+        waiting.set()
+
+    def second():
+        with auto._turn(path, report):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with auto._turn(path, report):
+        thread.start()
+        assert waiting.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert said == ["another process is measuring these models; waiting"]
+
+
+def test_caches_that_cannot_be_written(family, tmp_path, monkeypatch):
+    hint = "set HIERSPEC_CACHE to a folder that can be written$"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=f"^cannot write the profile to [^\n]*{hint}"):
+        auto.choose(TargetConfig(model=family["target"]), ["exit:1"], settings=SMALL)
+
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HIERSPEC_CACHE")
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ValueError, match=hint):
+        auto.cache_folder()
+
+
+def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
+    target, copy = TargetConfig(model=family["target"]), tmp_path / "table.safetensors"
+    NgramModel.build([np.arange(V)], V).save(copy)
+    before = auto.cache_path(target, [parse(f"ngram:{copy}")])
+    NgramModel.build([np.arange(V)[::-1].copy()], V).save(copy)
+    assert auto.cache_path(target, [parse(f"ngram:{copy}")]) != before
+
+
+def test_what_auto_tries_where_nothing_is_named(cache, monkeypatch):
+    def names(target):
+        return [candidate.name for candidate in auto.default_candidates(target)]
+
+    assert names("somewhere/model") == ["prompt-lookup"]
+    assert "zoo:trunk" in names("zoo:large")
+    assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
+    assert "exit:4" in names("zoo:trunk")
+    assert "zoo:small" not in names("zoo:small")
+    monkeypatch.delenv("HIERSPEC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert str(auto.cache_folder()) == "/somewhere/hierspec/profiles"
+
+
+# The command
+
+
+@pytest.fixture
+def command(capsys, tmp_path, family):
+    """Run ``hierspec profile`` on the tiny target: (status, output, error)."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, PROMPTS)))
+    quick = ["--max-speculative-tokens", "3", "--tokens", "8", "--places", "1", "--repeats", "1",
+             "--num-prompts", "2", "--prompts", str(prompts)]  # fmt: skip
+
+    def run(*argv, target=family["target"], output=tmp_path / "out" / "profile.json"):
+        capsys.readouterr()
+        status = cli.run(["profile", "--target", target, "-o", str(output), *quick, *argv])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_from_the_command_to_a_running_hierarchy(command, family, tmp_path, capsys):
+    path = tmp_path / "out" / "profile.json"
+    draft = f"{family['draft']},temperature=0.8"
+    status, out, err = command("--candidates", "exit:1", draft, "--temperature", "0")
+    assert status == 0
+    lines = err.splitlines()
+    assert next(line for line in lines if "loading" in line).startswith("profiling ")
+    assert any("drafts of exit:1" in line for line in lines)
+    assert lines[-1] == f"written to {path}; next: hierspec plan {path}"
+    assert "temperature 0" in out
+    assert "exit:1" in out
+    data = json.loads(path.read_text())
+    assert data["prompts"]["name"] == "prompts.jsonl"
+    assert len(data["prompts"]["sha256"]) == 64
+    assert data["settings"]["max_speculative_tokens"] == 3
+    assert cli.run(["plan", str(path), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert {"levels", "num_speculative_tokens", "latency", "speedup", "lower_bound",
+            "search_seconds", "hierarchy"} <= set(planned)  # fmt: skip
+    chain = tmp_path / "hierarchy.json"
+    runnable = from_dict(data).hierarchy(Chain((0, 2), (2,)))
+    for hierarchy in (planned["hierarchy"], runnable):
+        chain.write_text(json.dumps(hierarchy))
+        argv = ["generate", "hello", "--hierarchy", str(chain), "--max-new-tokens", "4",
+                "--json", "--ignore-eos"]  # fmt: skip
+        assert cli.run(argv) == 0
+        assert json.loads(capsys.readouterr().out)["num_tokens"] == 4
+
+
+def test_names_with_brackets_are_shown_as_they_are(command, tmp_path):
+    draft = save_model(tmp_path / "[bold]draft", noise=0.05)
+    output = tmp_path / "[red]" / "p.json"
+    status, out, err = command("--candidates", draft, "--temperature", "0", output=output)
+    assert status == 0
+    assert "[bold]draft" in out
+    assert f"drafts of {draft}\n" in err
+    assert f"written to {output};" in err
+
+
+def test_the_profile_as_json(command):
+    argv = ["--temperature", "1", "--temperature", "1.0", "--json"]
+    status, out, _ = command("--candidates", "exit:1", *argv)
+    assert status == 0
+    data = json.loads(out)
+    assert (data["kind"], list(data["temperatures"])) == ("hierspec-profile", ["1.0"])
+    from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "words"),
+    [
+        (["exit:9"], "between 1 and 3"),
+        (["exit:x"], "exit:LAYER"),
+        (["no/such-model"], "no/such-model"),
+        (["ngram:none.safetensors"], "no n-gram table"),
+        (["exit:1", "exit:1"], "given twice"),
+        (['{"method": "concatenate"}'], "a concatenation is none"),
+    ],
+)
+def test_bad_candidates_of_the_command(command, tmp_path, candidates, words):
+    status, out, err = command("--candidates", *candidates)
+    assert (status, out) == (2, "")
+    assert words in err.splitlines()[-1]
+    assert sum(line.startswith("hierspec: error: ") for line in err.splitlines()) == 1
+    assert not (tmp_path / "out" / "profile.json").exists()
+
+
+def test_bad_targets_of_the_command(command, tmp_path, family):
+    bare = tmp_path / "bare"
+    tiny_model("llama", seed=1, vocab_size=V).save_pretrained(bare)
+    for target, words in ((str(bare), "no tokenizer beside it"), ("no/such-model", "no/such")):
+        status, _, err = command("--candidates", "exit:1", target=target)
+        assert status == 2
+        assert words in err.splitlines()[-1]
+    stranger = save_model(tmp_path / "stranger", tokenizer=bytes_tokenizer(shift=1))
+    status, _, err = command("--candidates", stranger)
+    assert status == 2
+    assert "stranger" in err.splitlines()[-1]
+    assert family["target"] in err.splitlines()[-1]
+
+
+def test_bad_options_of_the_command(command, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    for argv, words in (
+        (["--prompts", str(empty)], "holds no prompt"),
+        (["--temperature", "-1"], "--temperature must be 0"),
+        (["--max-speculative-tokens", "33"], "max-speculative-tokens"),
+    ):
+        status, _, err = command("--candidates", "exit:1", *argv)
+        assert status == 2
+        assert words in err.splitlines()[-1]
+
+
+def test_a_path_that_cannot_be_written_is_found_out_at_once(command, tmp_path, monkeypatch):
+    def unwanted(*_, **__):
+        raise AssertionError("no model should be loaded before")
+
+    monkeypatch.setattr("hierspec.profiling.measure.load", unwanted)
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path, tmp_path / "file" / "profile.json"):
+        status, _, err = command("--candidates", "exit:1", output=output)
+        assert status == 2
+        assert "cannot write the profile to" in err
+
+
+def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
+    timed = costs.time_pairs
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agreement, "agreements", interrupted)
+    status, out, err = command("--candidates", "exit:1", "--temperature", "0")
+    assert (status, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted: the same command goes on where it was"
+    assert "Traceback" not in err
+    monkeypatch.undo()
+    path = tmp_path / "out" / "profile.json"
+    assert cli.run(["plan", str(path)]) == 2
+    assert "0.0 texts" in json.loads(path.read_text())["stages"]
+    assert costs.time_pairs is timed
+    status, _, _ = command("--candidates", "exit:1", "--temperature", "0")
+    assert status == 0
+    assert cli.run(["plan", str(path)]) == 0
+
+
+def test_every_key_of_the_file_is_documented(whole):
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
+    measured = whole["temperatures"]["1.0"]
+    times = next(row for row in measured["costs"] if row["draft"])
+    parts = [whole, whole["hardware"], whole["models"][0], measured, measured["context"], times]
+    parts += [next(iter(times["check"].values())), *measured["context"]["slopes"][:1]]
+    parts += measured["pairs"]
+    for key in {key for part in parts for key in part}:
+        assert f"`{key}`" in page, key

@@ -1,0 +1,108 @@
+"""Latency by simulation, against the exact numbers of MATH §4."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hierspec.core.nodes import Concatenate, Draft
+from hierspec.core.windows import EntropyWindow
+from hierspec.engine.trace import ListTracer
+from hierspec.simulation.interpreter import CoinFlips, Recorded, chain, simulate
+from hierspec.verifiers import get
+
+# P1 Appendix B.3, first example: costs in ms, Table 6 rates.
+COSTS = (1e-5, 0.003, 0.01, 0.25, 4.0, 33.0)
+RATES = (
+    (0.0, 0.75, 0.5, 0.25, 0.0, 0.0),
+    (0.0, 0.0, 0.75, 0.5, 0.25, 0.05),
+    (0.0, 0.0, 0.0, 0.75, 0.5, 0.3),
+    (0.0, 0.0, 0.0, 0.0, 0.75, 0.55),
+    (0.0, 0.0, 0.0, 0.0, 0.0, 0.8),
+    (0.0,) * 6,
+)
+
+
+def test_three_models_of_the_first_example():
+    """Exact value with overshoot: 10.7911. Five standard errors: fails once in 10⁶ seeds."""
+    result = simulate(chain([4, 8], [3, 4, 5]), CoinFlips(RATES, seed=1), COSTS, 15_000)
+    assert result.standard_error < 0.1
+    assert abs(result.ms_per_token - 10.7911) < 5 * result.standard_error
+    small, mid, target = result.levels
+    assert small.calls == 4 * mid.calls
+    assert small.num_draft_tokens == small.calls
+    assert small.milliseconds == pytest.approx(0.25 * small.calls)
+    assert target.calls == result.target_calls == 15_000
+
+
+@pytest.mark.parametrize(("alpha", "n"), [(0.8, 4), (0.5, 1), (0.0, 3)])
+def test_two_levels_give_the_textbook_number(alpha, n):
+    """E[tokens per call] = (1 − α^{n+1}) / (1 − α)."""
+    rates = [[0.0, alpha], [0.0, 0.0]]
+    result = simulate(chain([n]), CoinFlips(rates), [1.0, 10.0], 20_000)
+    expected = (1 - alpha ** (n + 1)) / (1 - alpha)
+    assert result.mean_acceptance_length == pytest.approx(expected, rel=0.03)
+    assert result.ms_per_token == pytest.approx((n + 10.0) / expected, rel=0.03)
+
+
+def test_certain_acceptance_has_no_spread():
+    rates = [[0.0, 1.0, 1.0]] * 3
+    result = simulate(chain([2, 3]), CoinFlips(rates), [1.0, 2.0, 3.0], 10)
+    # Level 1 gathers 3 in one round of 2 + bonus; the target adds its own: 4 tokens.
+    assert (result.num_tokens, result.ms_per_token) == (40, (2 + 2 + 3) / 4)
+    assert result.standard_error == pytest.approx(0.0, abs=1e-12)
+    short = simulate(chain([2, 3], bonus=False), CoinFlips(rates), [1.0, 2.0, 3.0], 10)
+    assert short.mean_acceptance_length == 5  # two rounds of 2 below, and the target's bonus
+
+
+def test_recorded_outcomes_are_replayed_in_order():
+    recorded = Recorded({(0, 1): [True, False, True, True]})
+    result = simulate(chain([2]), recorded, [1.0, 1.0], 3)
+    # kept: 1 (T F), 2 (T T), 1 (T F)
+    assert result.levels[0].num_accepted_tokens == 4
+    assert result.num_tokens == 7
+    with pytest.raises(ValueError, match="no recorded acceptances"):
+        simulate(chain([2], [0, 2]), recorded, [1.0] * 3, 1)
+
+
+def test_costs_may_depend_on_the_call():
+    rates = [[0.0, 1.0], [0.0, 0.0]]
+    result = simulate(chain([3]), CoinFlips(rates), lambda model, n: 1.0 if model == 0 else n, 5)
+    assert result.ms_per_token == (3 * 1.0 + 4) / 4
+
+
+def test_concatenations_count_their_parts():
+    parts = (Draft(0, "mid", 1, 1), Draft(1, "small", 0, 2))
+    root = dataclasses.replace(
+        chain([1]), index=3, model=2, below=Concatenate(2, "horizontal", parts)
+    )
+    rates = [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0] * 3]
+    result = simulate(root, CoinFlips(rates), [1.0, 5.0, 20.0], 4)
+    assert [level.num_accepted_tokens for level in result.levels] == [4, 0, 0, 0]
+    assert result.mean_acceptance_length == 2
+    assert result.ms_per_token == (5 + 2 + 20) / 2
+
+
+def test_tracing():
+    tracer = ListTracer()
+    simulate(chain([2, 3]), CoinFlips([[0.0, 1.0, 1.0]] * 3), [1.0] * 3, 2, tracer)
+    kinds = [(event["kind"], event["level"]) for event in tracer.events[:4]]
+    assert kinds == [
+        ("draft", "model 0"),
+        ("check", "model 1"),
+        ("draft", "model 1"),
+        ("check", "model 2"),
+    ]
+    assert tracer.events[4]["base_length"] == 4
+
+
+def test_what_needs_laws_is_refused():
+    root = chain([2])
+    window = dataclasses.replace(root, below=Draft(0, "d", 0, 2, EntropyWindow()))
+    with pytest.raises(ValueError, match="window"):
+        simulate(window, CoinFlips(RATES), COSTS, 1)
+    with pytest.raises(ValueError, match="naive"):
+        simulate(dataclasses.replace(root, rule=get("naive")), CoinFlips(RATES), COSTS, 1)
+    with pytest.raises(ValueError, match="one budget"):
+        chain([2, 0])

@@ -1,0 +1,84 @@
+"""Files that are there as a whole or not at all, refusals before work, and bounds on threads."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from hierspec.utils import threads
+from hierspec.utils.files import probe, probe_folder, write_whole
+
+
+def test_what_writes_itself_is_there_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "file"
+    write_whole(path, lambda target: target.write_text("first"), "text")
+    assert path.read_text() == "first"
+
+    def half(target: Path) -> None:
+        target.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, half, "text")
+    assert path.read_text() == "first"
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_written_says_why(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ValueError, match=r"^cannot write text to .*file/x: (Not a dir|File exists)"
+    ):
+        write_whole(tmp_path / "file" / "x", "text", "text")
+
+    def fails(target: Path) -> None:
+        raise OSError("no number")
+
+    with pytest.raises(ValueError, match=r"no number$"):
+        write_whole(tmp_path / "x", fails, "text")
+
+
+@pytest.mark.parametrize("inside", ["x", "new/deep/x"])
+def test_what_can_be_written_leaves_no_trace_of_the_trial(tmp_path, inside):
+    probe(tmp_path / inside, "text")
+    probe_folder(tmp_path / inside, tmp_path / inside, "text")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file_can_be_written_to():
+    probe(Path(os.devnull), "text")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "it is a folder; name a file in it$"),
+        ("file/x", "file is no folder; name another file$"),
+        ("/proc/x", r"no file can be made in /proc \(.*\); name another file$"),
+    ],
+)
+def test_what_could_not_be_written_is_refused(tmp_path, path, says):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="^cannot write text to .*" + says):
+        probe(tmp_path / path, "text")
+
+
+@pytest.mark.parametrize("path", ["file", "file/x", "/proc/x"])
+def test_folders_that_could_not_be_written_into_are_refused(tmp_path, path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"^cannot write text to .*; name another folder$"):
+        probe_folder(tmp_path / path, tmp_path / path, "text")
+
+
+def test_threads_have_a_bound(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    for count in (None, 1, 3 * threads.PER_CPU):
+        threads.use(count)
+    assert asked == [1, 3 * threads.PER_CPU]
+    for count in (0, -1, 3 * threads.PER_CPU + 1, 100_000):
+        with pytest.raises(ValueError, match="--threads must lie between 1 and 24 here"):
+            threads.use(count)
+    assert len(asked) == 2

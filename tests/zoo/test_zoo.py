@@ -1,0 +1,325 @@
+"""The zoo: text, tokenizer, training, checkpoints, and the model made large at load time."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from hierspec.cli.zoo import app
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.weights import WeightSource, from_directory, hf_model
+from hierspec.training.family.build import train
+from hierspec.training.family.corpus import Document, Stream, functions_with_docstrings, load_corpus
+from hierspec.training.family.evaluate import acceptance, load_llama
+from hierspec.training.family.export import model_card
+from hierspec.zoo.registry import DATA, ngram_path, resolve
+from hierspec.zoo.synthetic import inflate, widen
+
+SHIPPED = ("small", "mid", "trunk")
+PROMPT = 'def add(a, b):\n    """Return the sum."""\n'
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny family, trained in seconds."""
+    folder = tmp_path_factory.mktemp("zoo")
+    train(folder, quick=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _global_generator_untouched() -> Iterator[None]:
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(before, torch.random.get_rng_state()), "the global generator was used"
+
+
+def ids(length: int = 40, vocab: int = 4096) -> torch.Tensor:
+    return torch.randint(vocab, (1, length), generator=torch.Generator().manual_seed(5))
+
+
+# -- text ---------------------------------------------------------------------------------------
+
+
+def test_corpus_split_is_decided_by_names() -> None:
+    once, again = load_corpus(max_files=200), load_corpus(max_files=200)
+    assert once == again
+    names = [{d.name for d in part} for part in (once.train, once.held_out)]
+    assert names[0]
+    assert names[1]
+    assert not names[0] & names[1]
+    assert all(d.held_out for d in once.held_out)
+    assert not any("site-packages" in name or "_sysconfigdata" in name for name in names[0])
+
+
+def test_functions_become_texts_of_their_own() -> None:
+    text = 'import os\n\n@cache\ndef f(x):\n    """Doc."""\n    return x\n\ndef g(): pass\n'
+    found = functions_with_docstrings(Document("m.py", text))
+    assert found == ['@cache\ndef f(x):\n    """Doc."""\n    return x\n']
+    assert functions_with_docstrings(Document("m.py", "def f(:")) == []
+
+
+def test_stream_is_a_function_of_the_step() -> None:
+    pieces = [torch.arange(i * 100, i * 100 + 30, dtype=torch.int16) for i in range(8)]
+    one, two = Stream(pieces, 1), Stream(pieces, 1)
+    for _ in range(40):  # several passes
+        two.batch(_, 2, 8)
+    inputs, targets = one.batch(17, 2, 8)
+    again = two.batch(17, 2, 8)
+    assert torch.equal(inputs, again[0])
+    assert torch.equal(targets, again[1])
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert not torch.equal(inputs, Stream(pieces, 2).batch(17, 2, 8)[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROMPT,
+        "class A:\n\tx = 1   # tabs,  runs   of spaces \n\n\n        deep\n            deeper\n",
+        "naïve = 'żółć 漢字 🙂'\r\n\x00\x7f end ",
+        " leading,   trailing   \n \n",
+        "",
+    ],
+)
+def test_tokenizer_loses_nothing(text: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DATA)
+    tokens = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == text
+
+
+def test_tokenizer_knows_indentation_and_the_end() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DATA)
+    assert tokenizer.eos_token == "<|endoftext|>"
+    assert tokenizer("<|endoftext|>")["input_ids"] == [tokenizer.eos_token_id]
+    assert len(tokenizer) == 4096
+    for width in (4, 8, 12, 16):
+        assert len(tokenizer(" " * width)["input_ids"]) == 1
+    prompt, rest = tokenizer(PROMPT)["input_ids"], tokenizer("    return a + b\n")["input_ids"]
+    assert tokenizer(PROMPT + "    return a + b\n")["input_ids"] == prompt + rest
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+def test_an_interrupted_training_ends_the_same(tmp_path: Path, quick: Path) -> None:
+    train(tmp_path, quick=True, stop_after=4)
+    assert not (tmp_path / "trunk").exists()
+    train(tmp_path, quick=True)
+    for name in SHIPPED:
+        one, two = (from_directory(folder / name) for folder in (quick, tmp_path))
+        for key in one.names():
+            torch.testing.assert_close(one.tensor(key), two.tensor(key), msg=f"{name} {key}")
+
+
+def test_a_quick_zoo_is_whole(quick: Path) -> None:
+    metrics = json.loads((quick / "metrics.json").read_text())
+    assert (quick / "MODEL_CARD.md").read_text() == model_card(metrics)
+    result = metrics["evaluation"]
+    assert {"ngram", "small", "mid", "trunk@1", "trunk@4", "trunk"} < set(result["names"])
+    for matrix in result["acceptance"].values():
+        assert all(0 <= x <= 1.0001 for row in matrix for x in row)
+    assert NgramModel.load(ngram_path("zoo:ngram", quick)).vocab_size == 384
+    assert resolve("zoo:large", quick).config.num_hidden_layers == 16
+    assert not list(quick.rglob("*.tmp"))
+
+
+# -- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_checkpoints_load_in_transformers(name: str) -> None:
+    source = resolve(f"zoo:{name}")
+    assert isinstance(source, WeightSource)
+    assert source.name == f"zoo:{name}"
+    model = AutoModelForCausalLM.from_pretrained(DATA / name, dtype=torch.float32)
+    ours, built = load_llama(source, torch.float32), hf_model(source)
+    with torch.no_grad():
+        expected = model(ids()).logits
+        torch.testing.assert_close(built(ids()).logits, expected)
+        torch.testing.assert_close(ours.logits(ours(ids())[-1]), expected, atol=2e-4, rtol=1e-4)
+    assert built.lm_head.weight is built.model.embed_tokens.weight
+    assert AutoTokenizer.from_pretrained(source.tokenizer_path).vocab_size == 4096
+
+
+def test_the_zoo_is_small() -> None:
+    files = [file for file in DATA.rglob("*") if file.is_file() and ".training" not in file.parts]
+    assert max(file.stat().st_size for file in files) < 16 * 2**20
+    assert sum(file.stat().st_size for file in files) < 45_000_000
+    assert ngram_path("zoo:ngram").stat().st_size < 1_500_000
+
+
+def test_shipped_table_fits_the_vocabulary() -> None:
+    assert NgramModel.load(ngram_path("zoo:ngram"), max_order=3).vocab_size == 4096
+
+
+def test_damaged_checkpoints_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"config\.json"):
+        from_directory(tmp_path)
+    folder = tmp_path / "trunk"
+    shutil.copytree(DATA / "trunk", folder)
+    shard = folder / "model-00002-of-00003.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"00002.*damaged.*again"):
+        from_directory(folder)
+    shard.unlink()
+    with pytest.raises(ValueError, match=r"00002.*missing"):
+        from_directory(folder)
+    shutil.copy(folder / "model-00001-of-00003.safetensors", shard)
+    with pytest.raises(ValueError, match="lacks"):
+        from_directory(folder)
+
+
+def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zoo:small, zoo:mid, zoo:trunk, zoo:large"):
+        resolve("zoo:huge")
+    with pytest.raises(ValueError, match="ngram_table"):
+        resolve("zoo:ngram")
+    with pytest.raises(ValueError, match="it has: eps, seed, widen, deepen"):
+        resolve("zoo:large?epsilon=1")
+    for wrong in ("eps=much", "widen=wide", "widen=2.5", "deepen="):
+        with pytest.raises(ValueError, match="no number"):
+            resolve(f"zoo:large?{wrong}")
+    for wrong in ("widen=0", "widen=1", "widen=3", "widen=-2", "widen=12"):
+        with pytest.raises(ValueError, match=r"widen .* power of two, at least 2"):
+            resolve(f"zoo:large?{wrong}")
+    for wrong in ("deepen=0", "deepen=1", "deepen=-3"):
+        with pytest.raises(ValueError, match=r"deepen .* at least 2"):
+            resolve(f"zoo:large?{wrong}")
+    with pytest.raises(ValueError, match="has no options"):
+        resolve("zoo:mid?eps=1")
+    with pytest.raises(ValueError, match="zoo train"):
+        resolve("zoo:mid", tmp_path)
+    with pytest.raises(ValueError, match="zoo:ngram"):
+        ngram_path("nowhere")
+    with pytest.raises(KeyError):
+        resolve("zoo:large").tensor("model.layers.99.mlp.up_proj.weight")
+
+
+# -- zoo:large ----------------------------------------------------------------------------------
+
+
+def test_widening_is_exact_in_bfloat16() -> None:
+    weight = torch.randn(24, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight[0, 0] = 0.0
+    wide = widen(weight, torch.Generator().manual_seed(1))
+    assert wide.shape == (48, 32)
+    for rows in (wide[:24], wide[24:]):
+        assert torch.equal(rows[:, :16].double() + rows[:, 16:].double(), weight.double())
+    assert not torch.equal(wide[:24], wide[24:])
+
+
+def test_without_eps_large_is_the_trunk(quick: Path) -> None:
+    trunk = resolve("zoo:trunk", quick)
+    small, large = hf_model(trunk), hf_model(inflate(trunk, quick, eps=0.0, seed=7))
+    tokens = ids(vocab=384)
+    with torch.no_grad():
+        a = small(tokens, output_hidden_states=True)
+        b = large(tokens, output_hidden_states=True)
+    torch.testing.assert_close(a.logits, b.logits, atol=1e-4, rtol=1e-4)
+    for exit_layer in (1, 2, 4):  # an exit of the trunk is one of the large model, twice as deep
+        before, after = a.hidden_states[exit_layer], b.hidden_states[2 * exit_layer]
+        torch.testing.assert_close(before.repeat(1, 1, 2), after, atol=1e-4, rtol=1e-4)
+
+
+def test_shipped_large_without_eps_is_the_trunk() -> None:
+    one, two = (load_llama(resolve(n), torch.float32) for n in ("zoo:trunk", "zoo:large?eps=0"))
+    with torch.no_grad():
+        p, q = (model.logits(model(ids())[-1]).softmax(-1) for model in (one, two))
+    assert acceptance(p, q) > 1 - 1e-4
+
+
+def test_large_is_decided_by_its_seed_and_made_lazily() -> None:
+    one, again, other = (resolve(f"zoo:large?eps=0.2&seed={seed}") for seed in (1, 1, 2))
+    assert one.config.hidden_size == 768
+    assert 110e6 < sum(one.tensor(n).numel() for n in one.names() if "layers.3." in n) * 16 < 120e6
+    for layer in (0, 1):
+        name = f"model.layers.{layer}.mlp.up_proj.weight"
+        assert torch.equal(one.tensor(name), again.tensor(name))
+        assert not torch.equal(one.tensor(name), other.tensor(name))
+        assert one.tensor(name).dtype == torch.bfloat16
+
+
+DEFAULT_BITS = {  # of zoo:large?eps=0.2&seed=3, when it could be made in this size only
+    "model.embed_tokens.weight": "7ffb07d226d4eeef",
+    "model.norm.weight": "ae136798ed306bfb",
+    "model.layers.0.self_attn.q_proj.weight": "fb7950ba28b39d31",
+    "model.layers.5.self_attn.o_proj.weight": "97c0212f66de827a",
+    "model.layers.14.mlp.gate_proj.weight": "53476f5a3e94101d",
+    "model.layers.15.mlp.down_proj.weight": "5a35a8c8ef96c9e9",
+}
+
+
+@pytest.mark.parametrize("options", ["", "&widen=2&deepen=2"])
+def test_twice_as_wide_and_deep_is_bit_for_bit_what_it_was(options: str) -> None:
+    large = resolve(f"zoo:large?eps=0.2&seed=3{options}")
+    assert large.name == "zoo:large?eps=0.2&seed=3"
+    for name, expected in DEFAULT_BITS.items():
+        bits = large.tensor(name).contiguous().view(torch.int16).numpy().tobytes()
+        assert hashlib.sha256(bits).hexdigest()[:16] == expected, name
+
+
+@pytest.mark.parametrize(("widen", "deepen"), [(4, 2), (2, 3), (8, 3)])
+def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int) -> None:
+    trunk = resolve("zoo:trunk", quick)
+    name = f"zoo:large?eps=0&seed=7&widen={widen}&deepen={deepen}"
+    source = resolve(name, quick)
+    assert source.name == name
+    assert source.config.hidden_size == widen * trunk.config.hidden_size
+    assert source.config.num_hidden_layers == deepen * trunk.config.num_hidden_layers
+    small, large = hf_model(trunk), hf_model(source)
+    tokens = ids(vocab=384)
+    with torch.no_grad():
+        a = small(tokens, output_hidden_states=True)
+        b = large(tokens, output_hidden_states=True)
+    torch.testing.assert_close(a.logits, b.logits, atol=1e-4, rtol=1e-4)
+    for exit_layer in (1, 2, 4):
+        before, after = a.hidden_states[exit_layer], b.hidden_states[deepen * exit_layer]
+        torch.testing.assert_close(before.repeat(1, 1, widen), after, atol=1e-4, rtol=1e-4)
+
+
+def test_width_changes_the_cost_and_not_the_law(quick: Path) -> None:
+    two, eight, trunk = (
+        hf_model(resolve(name, quick))(ids(vocab=384)).logits.detach()
+        for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
+    )
+    torch.testing.assert_close(two, eight, atol=1e-3, rtol=1e-3)
+    assert (two - trunk).abs().max() > 0.1  # random branches matter at this eps
+
+
+def test_branches_after_one_layer_share_the_deviation() -> None:
+    one, four = (resolve(f"zoo:large?eps=0.2&deepen={1 + n}") for n in (1, 4))
+    for part in ("self_attn.o_proj", "mlp.down_proj"):
+        alone = one.tensor(f"model.layers.7.{part}.weight").float().square().mean()
+        shared = [
+            four.tensor(f"model.layers.{layer}.{part}.weight").float().square().mean()
+            for layer in range(16, 19)  # of trunk layer 3, as layer 7 above
+        ]
+        for each in shared:
+            assert 4 * each.item() == pytest.approx(alone.item(), rel=0.02)
+
+
+# -- command line -------------------------------------------------------------------------------
+
+
+def test_list_and_card() -> None:
+    listed = CliRunner().invoke(app, ["list"])
+    assert listed.exit_code == 0
+    assert re.findall(r"zoo:\w+", listed.output)[:4] == [
+        "zoo:ngram",
+        "zoo:small",
+        "zoo:mid",
+        "zoo:trunk",
+    ]
+    card = CliRunner().invoke(app, ["card", "--plain"])
+    assert card.exit_code == 0
+    assert "Acceptance" in card.output
