@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from .estimates import Chain, Estimates
-from .latency import drafted
+from .latency import latency
 from .mixed import mixed
 
 
@@ -158,10 +158,7 @@ def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -
 
 def _stopped(estimates: Estimates, i: int, k: int, budget: int) -> float:
     """A drafter that stops by itself, under model k."""
-    offer = drafted(estimates, i, budget)
-    tokens = float(offer.kept(k).sum())
-    ms = float(offer.spent.sum() + offer.lengths @ estimates.verify_ms[i, k])
-    return ms / tokens if tokens > 0 else np.inf
+    return latency(replace(estimates, classes=()), Chain((i, k), (budget,))).ms_per_token
 
 
 def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:

@@ -17,11 +17,10 @@ from itertools import combinations, pairwise
 from hierspec.errors import HierspecError
 
 from . import dynamic
-from .batch import Quotes
 from .bound import lower_bound
 from .corollary import corollary
 from .estimates import Chain, Estimates
-from .latency import latency
+from .latency import PriceCache, latency
 from .mixed import mixed
 from .plan import Choice, LatencyModel, Plan
 
@@ -81,7 +80,7 @@ class Space:
         return self.allows(chain.levels) and all(b in self.budgets for b in chain.budgets)
 
 
-def search(quotes: Quotes, space: Space, starts: Iterable[Chain]) -> None:
+def search(quotes: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
     """Follow the best starts downhill; all that was priced is in ``quotes.known``."""
     starts = [start for start in dict.fromkeys(starts) if space.admits(start)]
     followed: set[Chain] = set()
@@ -97,7 +96,7 @@ def search(quotes: Quotes, space: Space, starts: Iterable[Chain]) -> None:
                 (chain,) = nearest
 
 
-def polish(quotes: Quotes, space: Space, chains: Sequence[Chain]) -> list[Chain]:
+def polish(quotes: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Chain]:
     """Each chain with its budgets (tail, bonuses) changed until no small change helps."""
     done: list[Chain] = []
     while chains:
@@ -164,7 +163,7 @@ def _built(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> I
         yield Chain(levels, budgets)
 
 
-def _best(quotes: Quotes, chains: Sequence[Chain], count: int) -> list[Chain]:
+def _best(quotes: PriceCache, chains: Sequence[Chain], count: int) -> list[Chain]:
     """The best ``count`` chains of different levels."""
     found: dict[tuple[int, ...], Chain] = {}
     ranked = sorted(zip(quotes.ask(chains).tolist(), chains, strict=True), key=lambda pair: pair[0])
@@ -265,7 +264,7 @@ def _by_formula(space: Space) -> Iterable[Chain]:
 
 def _by_search(space: Space, shapes: Shapes, top: int) -> list[Chain]:
     """All chains that were priced, best first."""
-    estimates, quotes = space.estimates, Quotes(space.estimates)
+    estimates, quotes = space.estimates, PriceCache(space.estimates)
     target = estimates.target
     singles = [
         Chain((i, target), (budget,))
@@ -293,7 +292,7 @@ def _movable(chain: Chain) -> bool:
     return chain.order == "chain" and not chain.plain
 
 
-def _apart(quotes: Quotes, chains: Iterable[Chain], count: int) -> list[Chain]:
+def _apart(quotes: PriceCache, chains: Iterable[Chain], count: int) -> list[Chain]:
     """The best chains, no two of the same levels."""
     return _spread(sorted(chains, key=quotes.known.__getitem__), count)
 

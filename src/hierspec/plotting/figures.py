@@ -133,9 +133,21 @@ def picture_path(path: str | Path) -> Path:
 
 def rendered(figure: Figure, kind: str) -> bytes:
     """The file's content, ``svg`` or ``png``: the same figure gives the same bytes."""
+    _settle(figure)
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=150, metadata=_WITHOUT_DATE[kind])
     return file.getvalue()
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out for good, in round numbers: the solver's last digits vary between runs."""
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        x, y, width, height = (round(float(value), 6) for value in axes.get_position().bounds)
+        axes.set_position((x, y, width, height))
 
 
 def save(figure: Figure, path: Path) -> None:
