@@ -147,12 +147,15 @@ def ideal(
     names: Sequence[str] | None = None,
     max_budget: int = 15,
     longest: int = LONGEST,
+    memory: Sequence[int] | None = None,
 ) -> Estimates:
     """Independent acceptances with fixed rates, and a price per call whatever its length [P1].
 
     Args:
         costs: of one call of each model, smallest first.
         acceptance: ``[i][j]``, i < j; ``None`` or NaN where i cannot draft for j.
+        longest: L, the longest draft that the curves cover.
+        memory: bytes of each model's weights.
     """
     count = len(costs)
     price = np.asarray(costs, dtype=np.float64)
@@ -162,13 +165,15 @@ def ideal(
             value = acceptance[i][j]
             rates[i, j] = np.nan if value is None else value
     lengths = np.arange(longest + 1)
-    survival = np.where(lengths == 0, 1.0, rates[:, :, None] ** lengths)
-    survival = np.where(np.isnan(rates)[:, :, None], np.nan, survival)
+    survival = np.where(np.isnan(rates)[:, :, None], np.nan, rates[:, :, None] ** lengths)
+    named = tuple(names) if names else tuple(f"model {i}" for i in range(count))
     return Estimates(
-        names=tuple(names) if names else tuple(f"model {i}" for i in range(count)),
+        names=named,
         survival=survival,
         draft_ms=price[:, None] * lengths,
         verify_ms=np.broadcast_to(price[None, :, None], (count, count, longest + 1)),
         plain_ms=float(price[-1]),
         max_budget=max_budget,
+        owners=named if memory is not None else (),
+        memory=dict(zip(named, memory or (), strict=memory is not None)),
     )
