@@ -258,7 +258,7 @@ def plan(
 
 
 def _by_formula(space: Space) -> Iterable[Chain]:
-    found = dynamic.shortest(dynamic.prices(space.estimates), space.max_models, space.memory)
+    found = dynamic.shortest(dynamic.graph(space.estimates), space.max_models, space.memory)
     return [chain for _, chain in found if space.allows(chain.levels)]
 
 
