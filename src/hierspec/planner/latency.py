@@ -86,10 +86,9 @@ class PriceCache:
             self.known.update(zip(chains, ms.tolist(), strict=True))
             return ms
         groups: dict[tuple[object, ...], list[Chain]] = defaultdict(list)
-        for chain in dict.fromkeys(chains):
-            if chain not in self.known:
-                own = () if chain.order == "chain" else chain.budgets
-                groups[len(chain.budgets), chain.tail, chain.order, own].append(chain)
+        for chain in dict.fromkeys(chain for chain in chains if chain not in self.known):
+            own = () if chain.order == "chain" else chain.budgets
+            groups[len(chain.budgets), chain.tail, chain.order, own].append(chain)
         for group in groups.values():
             ms = prices(self.estimates, group)[0].sum(0)
             self.known.update(zip(group, np.where(np.isnan(ms), np.inf, ms).tolist(), strict=True))
