@@ -253,6 +253,13 @@ def test_nothing_in_the_picture_overlaps(run):
     assert len({round(box[1]) for box in calls}) == 3  # a row per level
 
 
+def test_times_along_the_axis_are_round():
+    _, events = simulated([[0.0, 0.7, 0.5], [0.0, 0.0, 0.8], [0.0] * 3], rounds=40)
+    picture = svg(events)
+    assert "e+" not in picture
+    assert ">1 s</text>" in picture
+
+
 def test_colours_and_windows_of_the_picture(run):
     story, picture = stories(run[1])[0], svg(run[1])
     cells = elements(picture, "cell")
