@@ -2,8 +2,9 @@
 
 It drives the very coroutines that the runtime drives (:func:`hierarchy.propose`,
 :func:`hierarchy.verified`), over tabular models, and adds up probabilities where the runtime
-throws dice. What comes out is the output's law itself, not an estimate: this is how losslessness
-is proved, for every rule, window and tree that the engine can run.
+throws dice. What comes out is the output's law itself, not an estimate. A law of the first H tokens
+shows a loss; that there is none is proved by one round from every state that a generation can be
+in (:mod:`exact.proof`).
 
 Three things keep a four-level stack within seconds. Models of order o look at the last o tokens,
 so a child's outcomes are memoised by (node, last tokens, limit, window states). A coroutine
@@ -14,17 +15,28 @@ and one of them goes on. And all drafts that await a check at one time are check
 
 from .bounds import UNLIMITED, longest, reach
 from .interpreter import ExactInterpreter, Outcome
-from .output import model_law, output_law
+from .output import Rounds, joined, model_law, output_law, rounds_of
+from .proof import Proof, prove
+from .reached import LossyRound, reached
+from .round_law import Continuation
 from .rows import Rows, TableLaws
 
 __all__ = [
     "UNLIMITED",
+    "Continuation",
     "ExactInterpreter",
+    "LossyRound",
     "Outcome",
+    "Proof",
+    "Rounds",
     "Rows",
     "TableLaws",
+    "joined",
     "longest",
     "model_law",
     "output_law",
+    "prove",
     "reach",
+    "reached",
+    "rounds_of",
 ]
