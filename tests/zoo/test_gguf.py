@@ -1,4 +1,4 @@
-"""GGUF files become checkpoints in Hugging Face's form: the same numbers, tokenizer and template."""
+"""GGUF files become checkpoints in Hugging Face's form: same numbers, tokenizer and template."""
 
 from __future__ import annotations
 
