@@ -257,7 +257,7 @@ def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    for where in ("bench:show", "bench_show:pictures", "bench_show:say"):
+    for where in ("bench:show", "bench:pictures", "bench:say"):
         with monkeypatch.context() as patch:
             interrupt(patch, f"hierspec.cli.{where}", after=True)
             assert cli.run(argv) == 130

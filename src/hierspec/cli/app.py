@@ -193,13 +193,14 @@ def certify(
     law: Annotated[bool, typer.Option("--law", help="Print the whole law as well.")] = False,
     allow_inconclusive: Annotated[
         bool,
-        typer.Option("--allow-inconclusive", help="Let a horizon pass that may hide lossy rules."),
+        typer.Option("--allow-inconclusive", help="Let pass what was not seen to be lossy."),
     ] = False,
 ) -> int:
     """Compute the exact law of a hierarchy's output by enumeration, and compare it.
 
-    Exit status 0 when the output has the target's law, 1 when it has not (total variation
-    distance above 1e-9) or the horizon is too short to tell.
+    Exit status 0 when the output is proved to have the target's law, by one round from every
+    state that a generation can be in; 1 when it has not (total variation distance above 1e-9),
+    when the states are too many, or when the horizon is too short.
     """
     from .certify import run
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
-from hierspec.exact.certificate import Certificate, certify, load_case
+from hierspec.exact.certificate import TOLERANCE, Certificate, certify, load_case
 
 
 def run(case: Path, *, as_json: bool, law: bool, allow_inconclusive: bool) -> int:
-    """0: lossless and conclusive; 1: not."""
+    """0: proved to be lossless; 1: not."""
     certificate = certify(load_case(case))
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
@@ -27,15 +28,45 @@ def _print(certificate: Certificate, passed: bool, as_json: bool, law: bool) -> 
     print(f"accepted in first check   {certificate.expected_accepted:.6g}")
     print(f"tokens per target call    {certificate.expected_tokens_per_target_call:.6g}")
     print(f"paths enumerated          {certificate.paths}")
+    print(f"states compared           {certificate.states}{'' if certificate.complete else ' +'}")
+    print(f"worst round               {certificate.worst_round_tv:.3g}")
     if law:
         for tokens, probability in sorted(certificate.law.items()):
             print(f"  {','.join(map(str, tokens))}  {probability:.12g}")
+    print(_verdict(certificate, passed))
+
+
+def _verdict(certificate: Certificate, passed: bool) -> str:
+    if certificate.lossy:
+        return "LOSSY: the output does not have the target's law" + _where(certificate.lossy_round)
+    if passed and certificate.complete:
+        return "lossless: the output has the target's law"
     if passed:
-        print("lossless: the output has the target's law")
-    elif certificate.tv > 1e-9:
-        print("LOSSY: the output does not have the target's law")
-    else:
-        print(
-            f"inconclusive: a horizon of {certificate.horizon} may hide a lossy rule; use at "
-            f"least {certificate.longest_proposal + 2}, or --allow-inconclusive"
+        return "not seen to be lossy, and not proved to be lossless"
+    if certificate.worst_round_tv > TOLERANCE:
+        return (
+            "inconclusive: a round would be lossy from a state that was not found to be reached; "
+            "lower the budgets, or take windows without a memory"
         )
+    if not certificate.complete:
+        return (
+            f"inconclusive: there are more than the {certificate.states} states compared, and one "
+            "of the others may be lossy; lower the orders or the budgets, take windows without a "
+            "memory, or --allow-inconclusive"
+        )
+    return (
+        f"inconclusive: a horizon of {certificate.horizon} may hide a lossy rule; use at "
+        f"least {certificate.longest_proposal + 2}, or --allow-inconclusive"
+    )
+
+
+def _where(lossy: dict[str, Any] | None) -> str:
+    """The round that shows it."""
+    if lossy is None:
+        return ""
+    parts = [f"after the text {lossy['after']}" if lossy["after"] else "at the start of the text"]
+    if lossy["tokens_wanted"] is not None:
+        parts.append(f"with {lossy['tokens_wanted']} tokens wanted")
+    if lossy["state"]:
+        parts.append(lossy["state"])
+    return f"\nfirst seen                {'; '.join(parts)} (distance {lossy['tv']:.3g})"

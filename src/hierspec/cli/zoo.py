@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from hierspec.errors import HierspecError
-from hierspec.utils.threads import use as use_threads
 
 app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
 
@@ -27,6 +26,7 @@ def train_command(
 ) -> None:
     """Rebuild the family from this Python's standard library (about an hour on two cores)."""
     from hierspec.training.family.build import train
+    from hierspec.utils.threads import use as use_threads
 
     use_threads(threads)
     metrics = train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)

@@ -37,7 +37,7 @@ _SPARE = 1.5  # so that one bad round leaves enough for a shorter one
 
 @dataclass(frozen=True, slots=True)
 class OnlineState:
-    """All that the controller remembers. Tokens are means over the batch.
+    """All that the controller remembers of a text.
 
     Attributes:
         plan: in force, as an index of the plans; 0 is plain decoding.
@@ -160,17 +160,15 @@ class OnlineController:
     def plan(self, state: OnlineState) -> Verify:
         return self.plans[self._now(state)]
 
-    def update(self, state: OnlineState, reports: Sequence[RoundReport]) -> OnlineState:
-        now, share = self._now(state), 1.0 / len(reports)
-        emitted = sum(one.num_emitted for one in reports) * share
+    def update(self, state: OnlineState, report: RoundReport) -> OnlineState:
+        now, emitted = self._now(state), float(report.num_emitted)
         used = [
-            Counts(*map(sum, zip(*(one.counts[index] for one in reports), strict=True)))
+            report.counts[index]
             for index, budget in zip(self.indices, self.budgets[now], strict=True)
             if budget
         ]
-        spent = share * spent_ms(
-            self.estimates, self.chains[now], used, len(reports)
-        ) + self._reading(now, state, state.done)
+        spent = spent_ms(self.estimates, self.chains[now], used, 1)
+        spent += self._reading(now, state, state.done)
         plain = emitted * self.estimates.plain_ms
         gain = plain - spent
         unread = tuple(
