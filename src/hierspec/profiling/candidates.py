@@ -1,7 +1,4 @@
-"""Which models a profile is about: the command line's words for them, and the models themselves.
-
-How much memory weights take, from configurations alone.
-"""
+"""Which models a profile is about: as the command line names them, and loaded."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from hierspec.utils.checks import is_number
 from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
-_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # no prices of theirs are measured
-_PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # the planner's to choose
+_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
+_PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     assert isinstance(parsed, LevelConfig)
     if parsed.num_drafts > 1:
         raise HierspecError(
-            f"candidate {name!r}: several drafts are not planned; remove num_drafts"
+            f"candidate {name!r}: multi-draft levels are not planned; remove num_drafts"
         )
     return Candidate(name, parsed)
 
@@ -160,7 +157,7 @@ class Entrant:
 
     @property
     def scores(self) -> bool:
-        """Whether it has a law of its own for any text."""
+        """Whether it has a distribution of its own after any text."""
         return not isinstance(self.model, PromptLookup)
 
     @property
@@ -181,7 +178,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class CandidatePool:
     """Everything to be measured, loaded. ``entrants`` end with the target."""
 
     target: TargetConfig
@@ -192,14 +189,14 @@ class Pool:
     def vocab_size(self) -> int:
         return self.entrants[-1].model.vocab_size
 
-    def ordered(self, order: Sequence[int]) -> Pool:
+    def ordered(self, order: Sequence[int]) -> CandidatePool:
         """The same with the entrants in another order."""
         return dataclasses.replace(self, entrants=tuple(self.entrants[i] for i in order))
 
 
 def load(
     target: TargetConfig, candidates: Sequence[Candidate], loaded: Loaded | None = None
-) -> Pool:
+) -> CandidatePool:
     """Load the models; one checkpoint is loaded once.
 
     Raises:
@@ -222,7 +219,7 @@ def load(
         for candidate, (model, _) in zip(candidates, views, strict=True)
     ]
     entrants.append(Entrant(target.model, top, target.model))
-    return Pool(target, tuple(entrants), loaded.tokenizers.get(target.model))
+    return CandidatePool(target, tuple(entrants), loaded.tokenizers.get(target.model))
 
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
@@ -241,7 +238,7 @@ def _source(target: TargetConfig, level: LevelConfig) -> str:
     return getattr(level, "model", None) or getattr(level, "table", None) or level.method
 
 
-def memory(pool: Pool) -> dict[str, int]:
+def memory(pool: CandidatePool) -> dict[str, int]:
     """Bytes of weights by owner: what early exits of one trunk share is counted once."""
     out = {}
     for entrant in pool.entrants:

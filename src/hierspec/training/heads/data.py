@@ -23,7 +23,7 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import builtin
+from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import Stream, load_corpus
 from hierspec.training.family.evaluate import Windows
 from hierspec.utils.prompts import read_prompt_file
