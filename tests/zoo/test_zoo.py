@@ -16,9 +16,10 @@ from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, from_directory, hf_model
 from hierspec.training.family.build import train
-from hierspec.training.family.corpus import Document, Stream, functions_with_docstrings, load_corpus
+from hierspec.training.family.corpus import Document, functions_with_docstrings, load_corpus
 from hierspec.training.family.evaluate import acceptance, load_llama
 from hierspec.training.family.export import model_card
+from hierspec.training.windows import Stream
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import inflate, widen
 

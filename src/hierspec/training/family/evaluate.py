@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from hierspec.core.context import Context
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import Query
 from hierspec.lm.weights import WeightSource
+from hierspec.training.windows import HeldOutWindows
 from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, Inflated, inflate
 
 from .model import EXITS, Llama, Shape
@@ -27,23 +28,6 @@ TEMPERATURES = (0.0, 0.6, 1.0)
 EPS_VALUES = (0.05, 0.1, 0.2)
 EPS_OF_MATRIX = 0.2
 CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Which held-out text is read: ``count`` windows of ``width`` tokens, evenly spread."""
-
-    count: int = 32
-    width: int = 512
-
-    def cut(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[count, width + 1] of the tokens (fewer windows where there is less text)."""
-        count = max(1, min(self.count, (len(tokens) - 1) // self.width))
-        starts = torch.linspace(0, len(tokens) - self.width - 1, count).long()
-        return torch.stack([tokens[s : s + self.width + 1] for s in starts.tolist()])
-
-
-WINDOWS = Windows()
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
@@ -134,7 +118,7 @@ def _matrix(scores: list[torch.Tensor], temperature: float) -> Iterator[list[flo
 
 def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: int = 8) -> None:
     """Find what makes α(trunk, large) .96 at eps = .1, and write it to ``folder``."""
-    windows = Windows(count, 256).cut(tokens)[:, :-1]
+    windows = HeldOutWindows(count, 256).cut(tokens)[:, :-1]
     model = load_llama(trunk)
     rms = torch.zeros(model.shape.layers)
     x = F.embedding(windows, model.model.embed_tokens.weight)
