@@ -121,6 +121,14 @@ def test_an_interrupted_training_ends_the_same(tmp_path: Path, quick: Path) -> N
             torch.testing.assert_close(one.tensor(key), two.tensor(key), msg=f"{name} {key}")
 
 
+def test_a_training_with_another_seed_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, quick=True, stop_after=2)
+    with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\): give .*--no-resume"):
+        train(tmp_path, seed=1, quick=True, stop_after=4)
+    found = train(tmp_path, seed=1, quick=True, stop_after=2, resume=False)
+    assert found["training"]["trunk"]["steps"] == 2
+
+
 def test_a_quick_zoo_is_whole(quick: Path) -> None:
     metrics = json.loads((quick / "metrics.json").read_text())
     assert (quick / "MODEL_CARD.md").read_text() == model_card(metrics)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
@@ -114,27 +116,18 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 
     Where there are no locks several measure at once, which costs accuracy and no results.
     """
-    try:
-        import fcntl
-
+    lock = FileLock(f"{path}.lock")
+    with contextlib.suppress(OSError, NotImplementedError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f"{path.name}.lock").open("w")
-    except (ImportError, OSError):
-        yield
-        return
-    with file:
-        busy = False
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy = True
-        except OSError:  # a file system without locks
-            pass
-        if busy:
+            lock.acquire(blocking=False)
+        except Timeout:
             report("another process is measuring these models; waiting", 0.0)
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def default_candidates(target: str) -> list[Candidate]:

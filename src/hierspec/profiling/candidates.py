@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -63,10 +64,9 @@ def parse(text: str) -> Candidate:
     text = text.strip()
     if text.startswith("{"):
         try:
-            level = json.loads(text)
+            return _candidate(text, json.loads(text))
         except json.JSONDecodeError as error:
             raise HierspecError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
-        return _candidate(text, level)
     head, *rest = text.split(",")
     level = _method(head)
     for option in rest:
@@ -100,28 +100,27 @@ def _method(head: str) -> dict[str, Any]:
 
 
 def _number(text: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
-    if not is_number(number):
-        raise HierspecError(f"candidate {text!r}: temperature must be a number, not {value!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if is_number(number := float(value)):
+            return number
+    raise HierspecError(f"candidate {text!r}: temperature must be a number, not {value!r}")
 
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
-    if chosen := [key for key in _PLANNED if key in level]:
-        raise HierspecError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
-    if level.get("method") in _UNPLANNED:
-        raise HierspecError(f"candidate {name!r}: {level['method']} is not planned; leave it out")
-    if level.get("method") == "concatenate":
-        raise HierspecError(
-            f"candidate {name!r}: a concatenation is none; name its parts, the planner joins them"
-        )
+    method, chosen = level.get("method"), [key for key in _PLANNED if key in level]
+    why = None
+    if chosen:
+        why = f"leave {chosen[0]} out, the planner chooses it"
+    elif method in _UNPLANNED:
+        why = f"{method} is not planned; leave it out"
+    elif method == "concatenate":
+        why = "a concatenation is none; name its parts, the planner joins them"
+    if why:
+        raise HierspecError(f"candidate {name!r}: {why}")
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
     try:
         parsed = HierarchyConfig.from_dict(whole).levels[0]
-    except ValueError as error:
+    except HierspecError as error:
         reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
         raise HierspecError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
