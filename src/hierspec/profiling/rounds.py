@@ -12,7 +12,7 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng, Rng
-from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
