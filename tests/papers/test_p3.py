@@ -8,7 +8,7 @@ import torch
 
 from hierspec.bench.methods.ours import Models
 from hierspec.bench.turns import Run
-from hierspec.cli.reproduce import pictures
+from hierspec.cli.rendering.reproduction import pictures
 from hierspec.config.schema import TargetConfig
 from hierspec.profiling import stages
 from hierspec.profiling.candidates import load, parse
