@@ -237,8 +237,11 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
         names = {file.name.partition(".")[0].partition("-")[0] for file in tmp_path.iterdir()}
         return names - {"r"}
 
+    def when(*args):  # lines of progress come before it
+        return moment != "written" or args[1].startswith("written to")
+
     with monkeypatch.context() as patch:
-        interrupt(patch, where, after=after)
+        interrupt(patch, where, after=after, when=when)
         assert cli.run([*command, "-o", str(path), *shown]) == 130
     data = results.read(path)
     assert data == {**whole, "floor": data["floor"]}
@@ -257,7 +260,8 @@ def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    for where in ("bench:show", "bench:pictures", "bench:say"):
+    shown = ("hierspec.cli.bench:_show", "hierspec.bench.report.table:pictures")
+    for where in (*shown, "hierspec.cli.rendering:say"):
         with monkeypatch.context() as patch:
             interrupt(patch, where, after=True)
             assert cli.run(argv) == 130
