@@ -273,7 +273,9 @@ def _list(known: Mapping[str, Entry], as_json: bool) -> int:
     from rich.console import Console
     from rich.text import Text
 
-    from .rendering import borderless, output
+    from hierspec.utils.terminal import borderless
+
+    from .rendering import output
 
     keys = ("name", "title", "group", "source", "summary", "lossless")
     if as_json:

@@ -157,7 +157,7 @@ def _print(file: HeadsFile, as_json: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from .rendering import borderless
+    from hierspec.utils.terminal import borderless
 
     info = file.info
     if as_json:

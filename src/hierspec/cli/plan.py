@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from hierspec.planner.plan import LatencyModel, Plan
     from hierspec.planner.search import Shapes
     from hierspec.profiling.profile import Profile
-    from hierspec.simulation.interpreter import Simulation
+
+    from .rendering.plan import Simulations
 
 PROFILE_KIND = "hierspec-profile"
 
@@ -296,49 +297,6 @@ def _exits(profile: Profile | None) -> dict[int, int]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Simulations:
-    """Simulated runs of the best chain and its runners-up, in that order."""
-
-    each: tuple[Simulation, ...]
-    acceptances: str
-    costs: str
-    rounds: int
-    note: str = ""
-
-    def described(self, out: dict[str, Any]) -> dict[str, Any]:
-        """Return a plan's JSON object with ``simulated`` beside every chain."""
-        best, *others = (
-            {
-                "ms_per_token": found.ms_per_token,
-                "standard_error": found.standard_error,
-                "acceptances": self.acceptances,
-                "costs": self.costs,
-                "rounds": self.rounds,
-            }
-            for found in self.each
-        )
-        runners = zip(out["runners_up"], others, strict=True)
-        return {
-            **out,
-            "simulated": best,
-            "runners_up": [{**runner, "simulated": found} for runner, found in runners],
-        }
-
-    def caption(self) -> str:
-        """Return what the figures are, in a line."""
-        acceptances = {
-            "iid": "independent acceptances",
-            "curves": "acceptances by the measured curves",
-            "recorded": "recorded drafts in order",
-        }[self.acceptances]
-        costs = {"real": "costs by pair and length", "artificial": "a constant cost per call"}
-        return (
-            f"simulated ± standard error: {self.rounds} rounds each, {acceptances}, "
-            f"{costs[self.costs]}{self.note}"
-        )
-
-
 def _simulations(
     answer: Plan,
     rounds: int,
@@ -353,6 +311,8 @@ def _simulations(
         acceptances: default: a profile's curves; a problem's rates, which are independent.
     """
     from hierspec.planner.simulated import Records, simulated
+
+    from .rendering.plan import Simulations
 
     kind = acceptances or ("iid" if profile is None else "curves")
     source: str | Records = kind

@@ -126,7 +126,7 @@ def _tables(data: dict[str, Any]) -> Iterator[Table]:
     """Yield costs and acceptances, a table for each temperature."""
     from rich.text import Text
 
-    from .rendering import borderless
+    from hierspec.utils.terminal import borderless
 
     names = _short([model["name"] for model in data["models"]])
     for label, measured in data["temperatures"].items():

@@ -158,10 +158,10 @@ def _one(
         0 whatever was found, for it is no check; 130 when the user cut it short.
     """
     import hierspec_papers
+    from hierspec_papers.terminal import pictures
 
     from .rendering import output as terminal
     from .rendering import progress, say
-    from .rendering.reproduction import pictures
 
     try:
         if what in MEASURED:

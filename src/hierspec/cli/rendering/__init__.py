@@ -1,15 +1,13 @@
-"""Output for people: notes on standard error, progress, tables; what one command prints beside."""
+"""Output for people: notes on standard error, progress; in its modules, single commands'."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
@@ -29,27 +27,6 @@ def output(width: int) -> Console:
 def say(console: Console, text: str) -> None:
     """Print a line as it is: names may hold brackets, and paths must not be broken."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def borderless(left: Iterable[str], right: Iterable[str] = (), title: str | None = None) -> Table:
-    """Return a table without lines.
-
-    Args:
-        left: headers of the columns of text, which fold where they are too wide.
-        right: headers of those of numbers, set flush right.
-    """
-    table = Table(
-        title=None if title is None else Text(title, "italic"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
-    for name in left:
-        table.add_column(Text(name), overflow="fold")
-    for name in right:
-        table.add_column(Text(name), justify="right")
-    return table
 
 
 @contextlib.contextmanager

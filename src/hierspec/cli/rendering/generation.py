@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import borderless
+from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
     from hierspec.engine.results import GenerationResult, TokenEvent

@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import borderless
+from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
     from hierspec.planner.plan import Choice, Plan
     from hierspec.simulation.interpreter import Simulation
 
-    from ..plan import Simulations
+
+@dataclass(frozen=True, slots=True)
+class Simulations:
+    """Simulated runs of the best chain and its runners-up, in that order."""
+
+    each: tuple[Simulation, ...]
+    acceptances: str
+    costs: str
+    rounds: int
+    note: str = ""
+
+    def described(self, out: dict[str, Any]) -> dict[str, Any]:
+        """Return a plan's JSON object with ``simulated`` beside every chain."""
+        best, *others = (
+            {
+                "ms_per_token": found.ms_per_token,
+                "standard_error": found.standard_error,
+                "acceptances": self.acceptances,
+                "costs": self.costs,
+                "rounds": self.rounds,
+            }
+            for found in self.each
+        )
+        runners = zip(out["runners_up"], others, strict=True)
+        return {
+            **out,
+            "simulated": best,
+            "runners_up": [{**runner, "simulated": found} for runner, found in runners],
+        }
+
+    def caption(self) -> str:
+        """Return what the figures are, in a line."""
+        acceptances = {
+            "iid": "independent acceptances",
+            "curves": "acceptances by the measured curves",
+            "recorded": "recorded drafts in order",
+        }[self.acceptances]
+        costs = {"real": "costs by pair and length", "artificial": "a constant cost per call"}
+        return (
+            f"simulated ± standard error: {self.rounds} rounds each, {acceptances}, "
+            f"{costs[self.costs]}{self.note}"
+        )
+
 
 _BAR = 24  # characters of the longest bar
 

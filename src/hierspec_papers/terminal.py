@@ -8,9 +8,10 @@ from typing import Any
 from rich.table import Table as Columns
 from rich.text import Text
 
-from hierspec_papers import Cell, Figure, Grid, Reproduction, Table
+from hierspec.utils.terminal import borderless
 
-from . import borderless
+from .drawing import best_cell, drawable
+from .tables import Cell, Figure, Grid, Reproduction, Table
 
 _DIFFERS = "bold red"
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -143,8 +144,6 @@ def _figure(figure: Figure) -> Iterable[Columns | Text]:
 
 def _heat(figure: Figure, grid: Grid) -> Iterable[Columns | Text]:
     """Yield the heat map where it is small, and its best cell."""
-    from hierspec_papers.drawing import best_cell, drawable
-
     if not drawable(figure):
         yield Text("no numbers", style="dim")
         return
