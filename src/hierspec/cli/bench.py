@@ -229,9 +229,9 @@ class _Files:
         if self.spec_bench is not None:
             probe(self.spec_bench, "answers")
         if self.plots is not None:
-            from hierspec.plotting.figures import plotting
+            from hierspec.plotting.figures import matplotlib
 
-            plotting()
+            matplotlib()
             probe_folder(self.plots, self.plots, "pictures")
 
     @property

@@ -136,9 +136,9 @@ def _check_outputs(
             raise HierspecError(f"there is no folder {output.parent} to write into")
         probe(output, _KIND)
     if figures is not None:
-        from hierspec.plotting.figures import plotting
+        from hierspec.plotting.figures import matplotlib
 
-        plotting()
+        matplotlib()
         probe_folder(figures, figures, "figures")
     if output is not None and all_of_them:
         probe_folder(output, output, "a file each")
