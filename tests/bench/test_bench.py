@@ -109,7 +109,7 @@ def written(command, tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "r.json"
     with pytest.MonkeyPatch.context() as patch:
         small = profiling_cases.SMALL
-        patch.setattr("hierspec.cli.bench.profiling", lambda prompts, tokens: small)
+        patch.setattr("hierspec.bench.methods.planned.settings", lambda prompts, tokens: small)
         assert cli.run([*command, "-o", str(path)]) == 0
     return path
 

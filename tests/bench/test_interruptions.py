@@ -212,8 +212,8 @@ def test_overwriting_goes_on_without_it(monkeypatch, tmp_path, capsys):
 
 SHOWN = {  # where, after it does its work?, and what is there by then
     "last write": ("hierspec.bench.run:Bench.run", True, []),
-    "written": ("hierspec.cli.bench:say", True, []),
-    "table": ("hierspec.cli.bench:pictures", False, []),
+    "written": ("hierspec.cli.rendering:say", True, []),
+    "table": ("hierspec.bench.report.table:pictures", False, []),
     "plots": ("hierspec.bench.report.pictures:draw", False, []),
     "page": ("hierspec.bench.report.page:write", False, ["plots"]),
     "answers": ("hierspec.bench.prompts:write", False, ["plots", "page"]),
@@ -237,8 +237,11 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
         names = {file.name.partition(".")[0].partition("-")[0] for file in tmp_path.iterdir()}
         return names - {"r"}
 
+    def when(*args):  # lines of progress come before it
+        return moment != "written" or args[1].startswith("written to")
+
     with monkeypatch.context() as patch:
-        interrupt(patch, where, after=after)
+        interrupt(patch, where, after=after, when=when)
         assert cli.run([*command, "-o", str(path), *shown]) == 130
     data = results.read(path)
     assert data == {**whole, "floor": data["floor"]}
@@ -257,9 +260,10 @@ def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    for where in ("bench:show", "bench:pictures", "bench:say"):
+    shown = ("hierspec.cli.bench:_show", "hierspec.bench.report.table:pictures")
+    for where in (*shown, "hierspec.cli.rendering:say"):
         with monkeypatch.context() as patch:
-            interrupt(patch, f"hierspec.cli.{where}", after=True)
+            interrupt(patch, where, after=True)
             assert cli.run(argv) == 130
         assert again(told(capsys), path) == argv
     assert page.exists()
@@ -269,7 +273,7 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
     monkeypatch.setattr(Bench, "run", lambda self: None)
     for where, says in (
         ("hierspec.bench.run:Bench.run", "interrupted: -o FILE keeps it"),
-        ("hierspec.cli.bench:show", "interrupted: the results are measured, but in no file; "
+        ("hierspec.cli.bench:_show", "interrupted: the results are measured, but in no file; "
          "-o FILE keeps them"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
@@ -279,6 +283,6 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
 
 
 def test_before_a_model_is_loaded(monkeypatch, capsys):
-    interrupt(monkeypatch, "hierspec.cli.bench:select")
+    interrupt(monkeypatch, "hierspec.bench.methods.catalogue:select")
     assert cli.run(PLAIN) == 130
     assert told(capsys) == NOTHING

@@ -163,7 +163,7 @@ class SmallModels(Models):
 
 
 def test_defaults(hierspec, toy, monkeypatch):
-    monkeypatch.setattr("hierspec.bench.methods.ours.Models", SmallModels)
+    monkeypatch.setattr("hierspec_papers.lab.Models", SmallModels)
     assert hierspec("toy", "--max-new-tokens", "8")[0] == 0
     assert toy.lab.models.target.model == "zoo:large?eps=0.2"
     assert toy.lab.models.drafts == ("zoo:small", "zoo:trunk")

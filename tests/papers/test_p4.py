@@ -479,7 +479,7 @@ def test_what_is_missing_is_said(models, what):
     with pytest.raises(ValueError, match="temperature above 0"):
         reproduce(what, greedy)
     short = Lab(models, PROMPTS, max_new_tokens=2)
-    with pytest.raises(ValueError, match="at least 3 tokens"):
+    with pytest.raises(ValueError, match="at least 3 new tokens"):
         reproduce(what, short)
     alone = Lab(Models(models.target), PROMPTS)
     with pytest.raises(ValueError, match="needs a draft model"):
