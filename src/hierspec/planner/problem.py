@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import is_number, positive, strict
+from hierspec.utils.checks import is_number
+from hierspec.utils.schema import PositiveInteger, closed, read
 
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
@@ -71,7 +72,7 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
     Raises:
         ValueError: naming the entry that is wrong, and what belongs there.
     """
-    data = strict(data, _KEYS, "problem")
+    data = closed(data, _KEYS, "problem")
     costs = _costs(data)
     count = len(costs)
     names = _names(data.get("names"), count)
@@ -94,7 +95,7 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
 
 def check_tokens(value: Any, where: str) -> None:
     """Refuse what is no largest budget."""
-    positive(value, where)
+    read(PositiveInteger, value, where)
     if value > MOST_TOKENS:
         raise HierspecError(f"{where} must be at most {MOST_TOKENS}, not {value}")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import is_number, positive
+from hierspec.utils.checks import is_number
+from hierspec.utils.schema import PositiveInteger, read
 
 Report = Callable[[str, float], None]  # stage, share of all work done
 MOST = 32  # speculative tokens; the planner's curves end at twice that
@@ -48,7 +49,7 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name not in ("min_ratio", "seed"):
-                positive(getattr(self, field.name), field.name)
+                read(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MOST:
             raise HierspecError(f"max_speculative_tokens must be at most {MOST}")
         if not is_number(self.min_ratio) or self.min_ratio < 0:
