@@ -109,16 +109,16 @@ CONCATENATED = {
         (edited("models", 1, "table", "0", to=[0.5, 0.4]), "sums to 0.9"),
         (
             edited("models", 1, "table", "0", to=[1.5, -0.5]),
-            "list of probabilities, one for each token",
+            "list of probabilities, one for",
         ),
         (edited("models", 1, "table", "0", to=[1.0]), "2 probabilities"),
         (
             edited("models", 1, "table", "0", to=["a", "b"]),
-            "list of probabilities, one for each token",
+            "list of probabilities, one for",
         ),
         (
             edited("models", 1, "table", "0", to=[float("nan"), 1.0]),
-            "list of probabilities, one for each token",
+            "list of probabilities, one for",
         ),
         (edited("models", 1, "table", to=[]), "must be an object"),
         (edited("levels", to=[{"verify": "block"}]), "1 levels for 2 models"),

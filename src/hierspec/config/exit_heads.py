@@ -1,6 +1,4 @@
-"""What the metadata of a file of heads must be, before anything relies on it.
-
-``exit_heads.safetensors``: written once, checked before anything of it is used.
+"""``exit_heads.safetensors``: written once, checked before anything of it is used.
 
 Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``; one metadata entry, ``hierspec``, holds a
 JSON object: what was trained, on which model, and how well the heads did on held-out text.
@@ -11,89 +9,65 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import torch
+from pydantic import AfterValidator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from typing_extensions import TypedDict  # typing's own does not serve pydantic before 3.12
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import KINDS, TRANSFORM, ExitHead, Heads
 from hierspec.lm.load import DTYPES
+from hierspec.utils import schema
 from hierspec.utils.checks import is_number
 from hierspec.utils.files import write_whole
+from hierspec.utils.schema import Expected, NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint
 
-from . import exit_heads as description
+
+def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
+    if not layers or layers != tuple(sorted(set(layers))):
+        raise ValueError
+    return layers
 
 
-def wrong(info: Mapping[str, Any]) -> str | None:
-    """What is wrong with the description of a file of heads, in a line; ``None``: nothing."""
-    for key, (sound, what, needed) in _KEYS.items():
-        if key not in info:
-            if needed:
-                return f"its metadata lacks {key!r}"
-        elif not sound(info[key]):
-            return f"its metadata has no valid {key!r}: {_short(info[key])} is not {what}"
-    last = info["num_layers"] - 1
-    beyond = [layer for layer in info["exits"] if layer > last]
-    if beyond:
-        return (
-            f"its metadata has no valid 'exits': a model of {last + 1} layers has none after "
-            f"layer {beyond[0]}"
-        )
-    return None
+def _figure(value: Any) -> Any:
+    if not is_number(value):
+        raise ValueError
+    return value
 
 
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+_Figures = Annotated[
+    dict[str, dict[str, Annotated[Any, AfterValidator(_figure)]]],
+    Expected("an object of numbers by exit"),
+]
 
 
-def _exits(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(map(_count, value))
-        and value == sorted(set(value))
-    )
+class Description(TypedDict):
+    """What the metadata of a file of heads must be; there may be more (docs/heads.md)."""
 
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _figures(value: Any) -> bool:
-    """By exit, by name: numbers."""
-    return isinstance(value, dict) and all(
-        isinstance(row, dict) and all(map(is_number, row.values())) for row in value.values()
-    )
-
-
-_SIZE, _FIGURES = "a whole number above 0", "an object of numbers by exit"
-# key → whether a value is sound, what it should be, and whether a file must have it
-_KEYS: dict[str, tuple[Callable[[Any], bool], str, bool]] = {
-    "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}", True),
-    "exits": (_exits, "a list of different layers from 1 on, ascending", True),
-    "model": (_text, "a text", True),
-    "hidden_size": (_count, _SIZE, True),
-    "vocab_size": (_count, _SIZE, True),
-    "num_layers": (_count, _SIZE, True),
-    "input_size": (_count, _SIZE, False),
-    "fingerprint": (lambda value: value is None or _text(value), "a text or null", False),
-    "parameters": (_count, _SIZE, False),
-    "before": (_figures, _FIGURES, False),
-    "after": (_figures, _FIGURES, False),
-    "texts": (lambda value: isinstance(value, dict), "an object", False),
-}
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    kind: Annotated[Literal["transform", "full"], Expected(f"one of {', '.join(KINDS)}")]
+    exits: Annotated[
+        tuple[PositiveInteger, ...],
+        AfterValidator(_ascending),
+        Expected("a list of different layers from 1 on, ascending"),
+    ]
+    model: NonEmptyString
+    hidden_size: PositiveInteger
+    vocab_size: PositiveInteger
+    num_layers: PositiveInteger
+    input_size: NotRequired[PositiveInteger]
+    fingerprint: NotRequired[NonEmptyString | None]
+    parameters: NotRequired[PositiveInteger]
+    before: NotRequired[_Figures]
+    after: NotRequired[_Figures]
+    texts: NotRequired[dict[str, Any]]
 
 
 FILE = "exit_heads.safetensors"
@@ -128,7 +102,7 @@ class HeadsFile:
         """Weight and bias of the head after ``layer`` layers.
 
         Raises:
-            ValueError: there is none, or its numbers are not those of a head.
+            HierspecError: there is none, or its numbers are not those of a head.
         """
         if layer not in self.exits:
             raise HierspecError(
@@ -193,7 +167,7 @@ def read(ref: str | Path) -> HeadsFile:
     """Open a file of heads, or the one in a folder.
 
     Raises:
-        ValueError: there is none, it is damaged, or it is something else.
+        HierspecError: there is none, it is damaged, or it is something else.
     """
     path = locate(ref)
     if not path.is_file():
@@ -219,8 +193,14 @@ def read(ref: str | Path) -> HeadsFile:
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
             f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
         )
-    if wrong := description.wrong(info):
-        raise _broken(path, wrong)
+    try:
+        described = schema.read(Description, info, "metadata")
+    except HierspecError as error:
+        raise _broken(path, error) from None
+    if (deepest := described["exits"][-1]) >= (depth := described["num_layers"]):
+        raise _broken(
+            path, f"metadata.exits: a model of {depth} layers has none after layer {deepest}"
+        )
     return HeadsFile(path, info)
 
 
@@ -232,7 +212,7 @@ def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHea
         model: what the model was loaded by; tells whether its weights are those trained on.
 
     Raises:
-        ValueError: no such head, a damaged file, or heads of a model of other sizes.
+        HierspecError: no such head, a damaged file, or heads of a model of other sizes.
 
     Warns:
         HeadsWarning: the sizes fit and the weights are others. Output stays exact all the same.

@@ -19,7 +19,9 @@ import numpy as np
 
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import LONGEST, Chain, Estimates
+from hierspec.utils import machine
 from hierspec.utils.files import write_whole
+from hierspec.zoo import fingerprint
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -354,18 +356,20 @@ def stale(profile: Profile) -> list[str]:
 
     The number of threads is a choice, like the data type, and no reason.
     """
-    from hierspec.zoo import fingerprint
-
     measured = profile.data["hardware"]
     name = "cpu"
     if measured.get("device") != "cpu":
         name = str(profile.data["target"].get("device", "cuda")).replace("auto", "cuda")
     try:
-        device = fingerprint.device(name)
-    except ValueError:
+        device = machine.device(name)
+    except HierspecError:
         return [f"device was {measured.get('device')!r}, here there is none"]
-    here = {k: v for k, v in fingerprint.hardware(device).items() if k != "threads"}
-    why = fingerprint.differences(measured, here)
+    here = {k: v for k, v in machine.hardware(device).items() if k != "threads"}
+    why = [
+        f"{key} was {measured.get(key)!r}, here it is {value!r}"
+        for key, value in here.items()
+        if measured.get(key) != value
+    ]
     for model in profile.models:
         source = _source(model)
         if not model["weights"] or model["weights"] == fingerprint.weights(source):

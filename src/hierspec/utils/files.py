@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hierspec.errors import HierspecError
 
@@ -42,6 +45,12 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
         if temporary is not None:
             with contextlib.suppress(OSError):  # renamed, as a rule
                 temporary.unlink()
+
+
+def file_key(value: Any) -> str:
+    """A short name for a file, from anything that can be written as JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def probe(path: Path, what: str, fix: str = "name another file") -> None:

@@ -26,8 +26,9 @@ from hierspec.errors import HierspecError
 from hierspec.profiling.settings import builtin
 from hierspec.training.family.corpus import Stream, load_corpus
 from hierspec.training.family.evaluate import Windows
+from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import registry
 
 from . import data
 from .settings import Settings
@@ -72,7 +73,7 @@ def choose(
         name = f"standard library of Python {corpus.python_version}"
         return data.split(train_rows, held, windows, seed, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
-    path = folder / f"own-{fingerprint.key([model, seed, str(backend.dtype)])}.jsonl"
+    path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
     train_rows, held = data.own_rows(write, limit, path, report, _HELD_OUT, width + 1)
     return data.split(train_rows, held, windows, seed, {"name": "written by the model itself"})
 
