@@ -8,7 +8,6 @@ when they are there (:mod:`hierspec.config.build`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,15 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import Boolean, NonEmptyString, PositiveInteger, declared, read
+from hierspec.utils.files import read_text
+from hierspec.utils.schema import (
+    Boolean,
+    NonEmptyString,
+    PositiveInteger,
+    declared,
+    json_object,
+    read,
+)
 
 from .levels import (
     WINDOWS,
@@ -118,37 +125,20 @@ class HierarchyConfig:
             )
         text = str(source)
         if text.lstrip().startswith("{"):
-            return cls.from_dict(_json_object(text, "the inline hierarchy"))
+            return cls.from_dict(json_object(text, "the inline hierarchy", "a hierarchy"))
         path = Path(source)
+        fix = ": give a .json or .toml file, inline JSON, or the name of a preset"
+        body = read_text(path, "the hierarchy file", fix)
+        if path.suffix != ".toml":
+            return cls.from_dict(json_object(body, text, "a hierarchy"))
         try:
-            body = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise HierspecError(
-                f"cannot read the hierarchy file {text!r} ({error.strerror}): "
-                "give a .json or .toml file, inline JSON, or the name of a preset"
-            ) from None
-        except UnicodeDecodeError:
-            raise HierspecError(f"{text}: not a text file; a hierarchy is JSON or TOML") from None
-        if path.suffix == ".toml":
-            try:
-                return cls.from_dict(tomllib.loads(body))
-            except tomllib.TOMLDecodeError as error:
-                raise HierspecError(f"{text}: not valid TOML: {error}") from None
-        return cls.from_dict(_json_object(body, text))
+            return cls.from_dict(tomllib.loads(body))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise HierspecError(f"{text}: not valid TOML: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The file's own form, defaults left out."""
         return _plain(self)
-
-
-def _json_object(text: str, where: str) -> Mapping[str, Any]:
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise HierspecError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(data, Mapping):
-        raise HierspecError(f"{where}: a hierarchy is a JSON object, not {type(data).__name__}")
-    return data
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,6 @@ level, decides the next plan (:class:`hierspec.engine.control.Jumping`).
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from hierspec.core.nodes import Verify
 from hierspec.engine.control import Jumping
 from hierspec.errors import HierspecError
 from hierspec.lm.tabular import TabularModel
+from hierspec.utils.files import read_text
 from hierspec.utils.schema import (
     Boolean,
     Expected,
@@ -38,6 +38,7 @@ from hierspec.utils.schema import (
     Natural,
     PositiveInteger,
     declared,
+    json_object,
     read,
 )
 from hierspec.verifiers import registry
@@ -94,15 +95,8 @@ def load_case(path: str | Path) -> dict[str, Any]:
     Raises:
         HierspecError: it cannot be read, or is not a JSON object.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HierspecError(f"cannot read the case {str(path)!r}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise HierspecError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise HierspecError(f"{path}: a case is a JSON object, not {type(data).__name__}")
-    return data
+    text = read_text(Path(path), "the case")
+    return json_object(text, str(path), "a case")
 
 
 def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:

@@ -177,11 +177,31 @@ def read_json(shape: type[T], text: str | bytes, where: str) -> T:
     Raises:
         HierspecError: it is not JSON either.
     """
+    return read(shape, parse_json(text, where), where)
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """What JSON text holds.
+
+    Raises:
+        HierspecError: it is not JSON, or nested too deeply to be anything of ours.
+    """
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise HierspecError(f"{where}: not valid JSON: {error}") from None
-    return read(shape, data, where)
+
+
+def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
+    """The object that JSON text holds; ``what`` is its name for the error: ``a case``.
+
+    Raises:
+        HierspecError: as :func:`parse_json`, or it is a list, a number, ….
+    """
+    data = parse_json(text, where)
+    if not isinstance(data, dict):
+        raise HierspecError(f"{where}: {what} is a JSON object, not {type(data).__name__}")
+    return data
 
 
 def misplaced(at: Sequence[str | int], why: str) -> PydanticCustomError:
