@@ -51,7 +51,7 @@ def test_links_lead_somewhere():
 
 def test_the_public_surface_is_pinned():
     assert set(hierspec.__all__) == {
-        "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig", "Proposal",
+        "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig", "HierspecError", "Proposal",
         "SamplingParams", "TargetConfig", "TokenEvent", "Verdict", "Verifier", "certify",
         "custom_generate", "preset", "register",
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 :func:`declared` makes the frozen dataclasses that files and Python callers fill in alike, and
 :func:`read` turns what was parsed from JSON or TOML into one. Only the edges import this module:
-nothing in ``core``, ``verifiers`` or ``engine`` does (docs/adr/0005).
+nothing in ``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def declared(cls: type[T]) -> type[T]:
     Instances made in Python are checked as those read from files are; a mistake is a
     :class:`HierspecError` there too.
     """
-    closed = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
-    made: Any = closed(cls)
+    checking = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
+    made: Any = checking(cls)
     check = made.__init__
 
     @functools.wraps(check)
