@@ -180,13 +180,13 @@ def test_long_values_are_cut():
 def test_an_expectation_speaks_for_all_that_may_be_wrong():
     pair = Annotated[tuple[int, int], Expected("a pair")]
     for value in (3, [1], [1, "x"], None):
-        with pytest.raises(HierspecError, match="^at must be a pair, not "):
+        with pytest.raises(HierspecError, match=r"^at must be a pair, not "):
             read(pair, value, "at")
 
 
 def test_closed_mappings():
     assert closed({"a": 1}, ["a", "b"], "options") == {"a": 1}
-    with pytest.raises(HierspecError, match="^options: unknown key 'temprature'; did you mean"):
+    with pytest.raises(HierspecError, match=r"^options: unknown key 'temprature'; did you mean"):
         closed({"temprature": 1}, ["temperature"], "options")
     assert unknown("qqq", ["temperature"]) == "unknown key 'qqq'; keys: temperature"
 
