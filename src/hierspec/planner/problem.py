@@ -17,10 +17,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, Strict
-from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import CLOSED, NonEmptyString, read, read_json
+from hierspec.utils.schema import NonEmptyString, declared, read, read_json
 
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
@@ -33,7 +32,7 @@ LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
 _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 
 
-@pydantic.dataclass(config=CLOSED, frozen=True, kw_only=True)
+@declared
 class ProblemFile:
     """The file as it stands; ``description`` is for people."""
 
@@ -134,7 +133,7 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
         for j in range(i + 1, count):
             if row[j] is not None:
                 where = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
-                rates[i, j] = read(cast(type[float], Rate), row[j], where)
+                rates[i, j] = read(Rate, row[j], where)
     return rates
 
 
