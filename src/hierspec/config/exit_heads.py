@@ -1,4 +1,4 @@
-"""``exit_heads.safetensors``: written once, checked before anything of it is used.
+"""The file of trained exit heads: ``exit_heads.safetensors``, checked before anything is used.
 
 Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``; one metadata entry, ``hierspec``, holds a
 JSON object: what was trained, on which model, and how well the heads did on held-out text.
@@ -12,52 +12,44 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import torch
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from typing_extensions import TypedDict  # typing's own does not serve pydantic before 3.12
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import KINDS, TRANSFORM, ExitHead, Heads
+from hierspec.lm.exit_heads import TRANSFORM, ExitHead, Heads
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
-from hierspec.utils.checks import is_number
 from hierspec.utils.files import write_whole
-from hierspec.utils.schema import Expected, NonEmptyString, PositiveInteger
+from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint
 
-
-def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
-    if not layers or layers != tuple(sorted(set(layers))):
-        raise ValueError
-    return layers
+FILE = "exit_heads.safetensors"
+SCHEMA = 1
+_KEY = "hierspec"
 
 
-def _figure(value: Any) -> Any:
-    if not is_number(value):
-        raise ValueError
-    return value
+def _ascending(exits: list[int]) -> list[int]:
+    if exits != sorted(set(exits)):
+        raise ValueError(f"layers must be ascending and different, not {exits}")
+    return exits
 
 
-_Figures = Annotated[
-    dict[str, dict[str, Annotated[Any, AfterValidator(_figure)]]],
-    Expected("an object of numbers by exit"),
-]
+_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Figures = dict[str, dict[str, _Finite]]  # by exit, by name
 
 
-class Description(TypedDict):
-    """What the metadata of a file of heads must be; there may be more (docs/heads.md)."""
+class HeadsInfo(TypedDict):
+    """What is known of a file of heads; ``docs/heads.md`` lists the keys, of which these are
+    checked."""
 
-    kind: Annotated[Literal["transform", "full"], Expected(f"one of {', '.join(KINDS)}")]
-    exits: Annotated[
-        tuple[PositiveInteger, ...],
-        AfterValidator(_ascending),
-        Expected("a list of different layers from 1 on, ascending"),
-    ]
+    kind: Literal["transform", "full"]
+    exits: Annotated[list[PositiveInteger], Field(min_length=1), AfterValidator(_ascending)]
     model: NonEmptyString
     hidden_size: PositiveInteger
     vocab_size: PositiveInteger
@@ -65,14 +57,9 @@ class Description(TypedDict):
     input_size: NotRequired[PositiveInteger]
     fingerprint: NotRequired[NonEmptyString | None]
     parameters: NotRequired[PositiveInteger]
-    before: NotRequired[_Figures]
-    after: NotRequired[_Figures]
+    before: NotRequired[Figures]
+    after: NotRequired[Figures]
     texts: NotRequired[dict[str, Any]]
-
-
-FILE = "exit_heads.safetensors"
-SCHEMA = 1
-_KEY = "hierspec"
 
 
 class HeadsWarning(UserWarning):
@@ -84,11 +71,11 @@ class HeadsFile:
     """A file of heads whose description was read and found sound; tensors are read on demand.
 
     Attributes:
-        info: its metadata (docs/heads.md lists the keys).
+        info: its metadata.
     """
 
     path: Path
-    info: Mapping[str, Any]
+    info: HeadsInfo
 
     @property
     def kind(self) -> str:
@@ -102,42 +89,40 @@ class HeadsFile:
         """Weight and bias of the head after ``layer`` layers.
 
         Raises:
-            HierspecError: there is none, or its numbers are not those of a head.
+            ValueError: there is none, or its numbers are not those of a head.
         """
         if layer not in self.exits:
             raise HierspecError(
-                f"{self.path} has heads for the exits after layers {_listed(self.exits)}, none "
-                f"after layer {layer}: choose one of those, or train it with hierspec heads train"
+                f"{self.path} has heads for the exits after layers "
+                f"{', '.join(map(str, self.exits))}, none after layer {layer}: choose one of "
+                "those, or train it with hierspec heads train"
             )
         try:
             with safe_open(self.path, framework="pt") as file:
                 names = set(file.keys())
-                weight, bias = (
-                    file.get_tensor(name) if (name := f"exit.{layer}.{part}") in names else None
+                found = {
+                    part: file.get_tensor(name)
                     for part in ("weight", "bias")
-                )
+                    if (name := f"exit.{layer}.{part}") in names
+                }
         except (SafetensorError, OSError) as error:
-            raise _broken(self.path, _first_line(error)) from None
-        if weight is None:
-            raise _broken(self.path, f"the weight of exit {layer} is missing")
+            raise _damaged(self.path, _first_line(error)) from None
+        if "weight" not in found:
+            raise _damaged(self.path, f"the weight of exit {layer} is missing")
         rows = self.info["hidden_size" if self.kind == TRANSFORM else "vocab_size"]
         columns = self.info.get("input_size", self.info["hidden_size"])
-        for part, tensor, shape in (("weight", weight, (rows, columns)), ("bias", bias, (rows,))):
-            if tensor is None:
-                continue
+        for part, tensor in found.items():
+            shape = (rows, columns) if part == "weight" else (rows,)
+            wrong = None
             if tensor.shape != shape:
-                raise _broken(
-                    self.path,
-                    f"the {part} of exit {layer} has shape {tuple(tensor.shape)}, not {shape}",
-                )
-            if tensor.dtype not in DTYPES:
-                raise _broken(
-                    self.path,
-                    f"the {part} of exit {layer} is of {tensor.dtype}, which no head is",
-                )
-        if not all(bool(t.isfinite().all()) for t in (weight, bias) if t is not None):
-            raise _broken(self.path, f"the head of exit {layer} holds NaN or infinite numbers")
-        return weight, bias
+                wrong = f"has shape {tuple(tensor.shape)}, not {shape}"
+            elif tensor.dtype not in DTYPES:
+                wrong = f"is of {tensor.dtype}, which no head is"
+            elif not tensor.isfinite().all():
+                wrong = "holds NaN or infinite numbers"
+            if wrong:
+                raise _damaged(self.path, f"the {part} of exit {layer} {wrong}")
+        return found["weight"], found.get("bias")
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
@@ -167,7 +152,7 @@ def read(ref: str | Path) -> HeadsFile:
     """Open a file of heads, or the one in a folder.
 
     Raises:
-        HierspecError: there is none, it is damaged, or it is something else.
+        ValueError: there is none, it is damaged, or it is something else.
     """
     path = locate(ref)
     if not path.is_file():
@@ -183,7 +168,7 @@ def read(ref: str | Path) -> HeadsFile:
         why = error.strerror or error
         raise HierspecError(f"cannot read the exit heads in {path} ({why})") from None
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise _broken(path, _first_line(error)) from None
+        raise _damaged(path, _first_line(error)) from None
     if not isinstance(info, dict) or "exits" not in info:
         raise HierspecError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
@@ -194,14 +179,16 @@ def read(ref: str | Path) -> HeadsFile:
             f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
         )
     try:
-        described = schema.read(Description, info, "metadata")
+        schema.read(HeadsInfo, info, "its metadata")
     except HierspecError as error:
-        raise _broken(path, error) from None
-    if (deepest := described["exits"][-1]) >= (depth := described["num_layers"]):
-        raise _broken(
-            path, f"metadata.exits: a model of {depth} layers has none after layer {deepest}"
+        raise _damaged(path, error) from None
+    last = info["num_layers"] - 1
+    if beyond := [layer for layer in info["exits"] if layer > last]:
+        raise _damaged(
+            path,
+            f"its metadata.exits: a model of {last + 1} layers has none after layer {beyond[0]}",
         )
-    return HeadsFile(path, info)
+    return HeadsFile(path, cast(HeadsInfo, info))
 
 
 def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHead:
@@ -212,7 +199,7 @@ def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHea
         model: what the model was loaded by; tells whether its weights are those trained on.
 
     Raises:
-        HierspecError: no such head, a damaged file, or heads of a model of other sizes.
+        ValueError: no such head, a damaged file, or heads of a model of other sizes.
 
     Warns:
         HeadsWarning: the sizes fit and the weights are others. Output stays exact all the same.
@@ -244,11 +231,7 @@ def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHea
     return head
 
 
-def _listed(exits: tuple[int, ...]) -> str:
-    return ", ".join(map(str, exits)) or "none"
-
-
-def _broken(path: Path, why: object) -> ValueError:
+def _damaged(path: Path, why: object) -> HierspecError:
     return HierspecError(f"{path} is damaged ({why}): train the heads again")
 
 
