@@ -12,13 +12,14 @@ from tabular_cases import chain as tabular_chain
 from tabular_cases import drive, models
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli, preset
+from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import runtime
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
-from hierspec.simulation.interpreter import CoinFlips, chain, simulate
+from hierspec.simulation.interpreter import CoinFlips, simulate
 from hierspec.timeline import chrome, html, read, stories, svg
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]

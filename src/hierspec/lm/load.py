@@ -74,6 +74,13 @@ def _from_source(
             raise HierspecError(
                 f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
             ) from None
+        except RuntimeError as error:
+            if "memory" in str(error):
+                raise
+            raise HierspecError(
+                f"{source.name}: config.json and weights do not fit each other "
+                f"({_first_line(error)}): they are of different models"
+            ) from error
     from hierspec.lm.hf.decoder import HFBackend
 
     path = getattr(source, "path", None)
@@ -133,7 +140,9 @@ def _from_pretrained(
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # models and their validators raise what they like
+        if isinstance(error, MemoryError) or "memory" in str(error):
+            raise
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {_first_line(error)}"
         ) from error

@@ -99,8 +99,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from None
+    except Exception as error:  # transformers and its validators raise what they like
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from error
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
@@ -138,9 +138,9 @@ def _locate(path: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
     try:
         where = json.loads(index.read_text())["weight_map"]
-    except (ValueError, KeyError) as error:
+        files = {name: path / file for name, file in where.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _broken(index, error) from None
-    files = {name: path / file for name, file in where.items()}
     for file in sorted(set(files.values())):
         with _open(file) as opened:
             held = set(opened.keys())

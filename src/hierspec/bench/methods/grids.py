@@ -16,8 +16,7 @@ from typing import Any
 
 from hierspec.bench.turns import Method, Unavailable
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
-from hierspec.presets.registry import Models as PresetModels
-from hierspec.presets.registry import Preset
+from hierspec.presets.systems import Preset, PresetModels
 
 from .ours import HierarchyMethod, Models
 
