@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.turns import Method, Request, Run, Unavailable, interleaved
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.methods.base import Method, Request, Run, Unavailable
+from hierspec.bench.turns import interleaved
 
 Report = Callable[[str, float], None]
 
@@ -44,7 +45,7 @@ class Lab:
         source: of the prompts, for the record: file name and sha256.
     """
 
-    models: Models
+    models: BenchModels
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)

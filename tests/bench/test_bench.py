@@ -10,6 +10,8 @@ import profiling_cases
 import pytest
 import torch
 from bench_cases import Fake, fixed
+from hierspec.bench.report.details import configurations
+from hierspec.bench.report.methods import table
 
 from hierspec import TargetConfig, cli
 from hierspec.bench import cell as checks
@@ -18,15 +20,14 @@ from hierspec.bench import results, summary
 from hierspec.bench import roofline as floor
 from hierspec.bench import roofline as memory
 from hierspec.bench.methods import grids
+from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, select
 from hierspec.bench.methods.entry import Entry
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.methods.planned import chain_of
-from hierspec.bench.report.details import configurations
-from hierspec.bench.report.methods import table
 from hierspec.bench.report.table import equality, pictures
 from hierspec.bench.run import Bench, Settings
-from hierspec.bench.turns import Guarded, Request, Unavailable
+from hierspec.bench.turns import Guarded
 from hierspec.presets.registry import PRESETS
 from hierspec.profiling.profile import from_dict
 
@@ -64,7 +65,7 @@ def fake_entry(name, write, **more):
 @pytest.fixture(scope="module")
 def models(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float32")
-    return Models(target, (tiny_family["small"], tiny_family["draft"]))
+    return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
 
 
 def bench(models, entries, path=None, temperatures=(0.0,), overwrite=False, **more):
@@ -261,7 +262,7 @@ def test_mistakes_are_one_line(argv, says, capsys):
 
 
 def test_prompts_to_warm_up_on_need_room_for_the_text_too(tmp_path, capsys):
-    small = Models(TargetConfig(model="zoo:small"))
+    small = BenchModels(TargetConfig(model="zoo:small"))
     longest = small.plain.root.model.max_length
     words = longest * 1000 // len(small.tokenizer("def " * 1000, verbose=False)["input_ids"])
     path = tmp_path / "prompts.jsonl"

@@ -14,8 +14,9 @@ from bench_cases import Fake, fixed, results
 
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
+from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.grids import ascending, knobs
-from hierspec.bench.methods.ours import Models
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
 from hierspec.bench.prompts import choose
 from hierspec.bench.prompts import write as write_answers
@@ -23,8 +24,6 @@ from hierspec.bench.report.page import write as write_page
 from hierspec.bench.report.pictures import draw
 from hierspec.bench.tuning import tune
 from hierspec.bench.turns import (
-    Request,
-    Unavailable,
     grouped,
     interleaved,
     order,
@@ -187,7 +186,7 @@ TUNED = sorted(set(PRESETS) - {"autoregressive"})
 
 
 def zoo(*drafts):
-    return Models(TargetConfig(model="zoo:large"), drafts)
+    return BenchModels(TargetConfig(model="zoo:large"), drafts)
 
 
 def levels(method):

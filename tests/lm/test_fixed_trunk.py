@@ -9,9 +9,9 @@ import warnings
 import pytest
 import tape
 import torch
+from joint_law import chi_square, joint_law, sample
 from test_gpu import PROMPTS, built, stacks
 
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal

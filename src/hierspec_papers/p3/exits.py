@@ -187,4 +187,4 @@ def _figures(one: Measured, temperature: float) -> tuple:
 
 
 def _speed(one: Measured) -> float:
-    return one.speedup["median"]
+    return one.speedup.median

@@ -42,7 +42,7 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _table(lab: Lab, temperature: float, found: dict[Lengths, Measured]) -> Table:
-    best = max(found, key=lambda lengths: found[lengths].speedup["median"])
+    best = max(found, key=lambda lengths: found[lengths].speedup.median)
     return Table(
         f"Figure 7, temperature {temperature:g}",
         "throughput over plain decoding at the default exits",
@@ -74,7 +74,7 @@ def _sweep(
     curve = Curve(
         "HiSpec",
         tuple(float(n) for n, _ in points),
-        tuple(one.speedup["median"] for _, one in points),
+        tuple(one.speedup.median for _, one in points),
         spread=tuple(one.half_width for _, one in points),
     )
     return Figure(

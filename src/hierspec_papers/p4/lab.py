@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.turns import Method, Run, Unavailable
+from hierspec.bench.methods.base import Method, Run, Unavailable
 from hierspec.errors import HierspecError
 from hierspec_papers.lab import Lab
 
@@ -52,7 +53,7 @@ def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str)
     return out
 
 
-def faster(runs: Sequence[Run], than: Sequence[Run]) -> dict[str, float]:
+def faster(runs: Sequence[Run], than: Sequence[Run]) -> PairedRatio:
     """Decoding speed over that of other runs, paired per prompt: median and 95 % interval."""
     mine, theirs = ([run.decode_ms_per_token or 0.0 for run in some] for some in (runs, than))
     return ratio(theirs, mine)

@@ -64,7 +64,7 @@ def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) ->
             Curve(
                 system,
                 tuple(map(float, WINDOWS)),
-                tuple(one.speedup["median"] for one in found),
+                tuple(one.speedup.median for one in found),
                 spread=tuple(one.half_width for one in found),
             )
             for system, found in systems.items()

@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.turns import Unavailable
-
-from .edge import needed
+from hierspec.bench.methods.base import Unavailable
+from hierspec.bench.peers.edge import needed
 
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
