@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.methods.base import Method, Request, Run, Unavailable
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.turns import interleaved
+from hierspec.config.schema import TargetConfig
+from hierspec.config.target import target_config
+from hierspec.errors import HierspecError
+from hierspec.profiling.settings import builtin
+from hierspec.utils.prompts import read_prompt_file
+from hierspec.zoo.registry import shipped_drafts
 
 Report = Callable[[str, float], None]
+
+LONGEST = 512  # tokens of a prompt: its end counts, and reading it should not be what is measured
 
 
 _FILES = {  # part of a file's name → data set
@@ -53,6 +62,54 @@ class Lab:
     report: Report = lambda stage, share: None
     source: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def load(
+        cls,
+        target: TargetConfig,
+        drafts: tuple[str, ...] | None = None,
+        prompts: Path | None = None,
+        *,
+        num_prompts: int = 8,
+        max_new_tokens: int = 64,
+        report: Report = lambda stage, share: None,
+        **more: Any,
+    ) -> Lab:
+        """Read the prompts and load the target; drafts are loaded when they are needed.
+
+        Args:
+            drafts: smallest first; ``None``: those that ship with the target.
+            prompts: a file of them; ``None``: some built in.
+            num_prompts: how many to use, the first ones.
+            more: further attributes.
+
+        Raises:
+            HierspecError: an argument cannot be used, with the fix.
+        """
+        if prompts is None:
+            texts, source = builtin(target.model), {"file": "built in"}
+        else:
+            file = read_prompt_file(prompts)
+            texts, source = file.prompts, {"file": file.name, "sha256": file.sha256}
+        models = BenchModels(target, shipped_drafts(target.model) if drafts is None else drafts)
+        report(f"loading {target.model}", 0.0)
+        context = int(models.plain.root.model.max_length)
+        for draft in models.drafts:
+            context = min(
+                context, getattr(target_config(draft), "max_position_embeddings", context)
+            )
+        room = min(LONGEST, context - max_new_tokens)
+        if room < 1:
+            raise HierspecError(
+                f"--max-new-tokens {max_new_tokens} leaves no room for a prompt: a model's "
+                f"context ends at {context} tokens"
+            )
+        ids = _token_ids(models, texts[:num_prompts])
+        record: dict[str, Any] = dict(source)
+        if max(map(len, ids)) > room:
+            record["truncated_to"] = room
+        kept = [prompt[-room:] for prompt in ids]
+        return cls(models, kept, max_new_tokens, report=report, source=record, **more)
+
     def measure(
         self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
     ) -> list[list[Run] | Unavailable]:
@@ -88,3 +145,16 @@ class Lab:
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
         }
+
+
+def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
+    """Return the texts as token ids, empty ones left out."""
+    if models.tokenizer is None:
+        raise HierspecError(
+            f"{models.target.model} has no tokenizer beside it, and prompts are texts: save one "
+            "into its folder"
+        )
+    found = [list(models.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+    if not any(found):
+        raise HierspecError("the prompts hold no token: give others with --prompts")
+    return [ids for ids in found if ids]

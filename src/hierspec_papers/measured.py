@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.errors import HierspecError
 
 from .lab import Lab

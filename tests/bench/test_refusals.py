@@ -35,7 +35,7 @@ def unmeasured(monkeypatch):
     def never(*args, **more):
         raise AssertionError("measured")
 
-    monkeypatch.setattr("hierspec.cli.bench._measure", never)
+    monkeypatch.setattr("hierspec.bench.methods.ours.BenchModels", never)
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_a_second_bench_on_a_file_is_refused(unmeasured, tmp_path, capsys):
 def test_the_lock_is_held_while_measuring(monkeypatch, tmp_path, capsys):
     path = tmp_path / "r.json"
 
-    def measure(options, *args):
+    def measure(self):
         with pytest.raises(ValueError, match="another bench"), locked(path):
             pass
 
-    monkeypatch.setattr("hierspec.cli.bench._measure", measure)
+    monkeypatch.setattr(Bench, "run", measure)
     assert cli.run([*PLAIN, "-o", str(path)]) == 0
     with locked(path):
         pass

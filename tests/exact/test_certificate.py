@@ -43,8 +43,9 @@ def test_a_certificate():
     assert (certificate.horizon, certificate.longest_proposal) == (4, 2)
     data = json.loads(json.dumps(certificate.to_dict(law=True)))
     assert set(data) == {
-        "tv", "conclusive", "expected_accepted", "expected_tokens_per_target_call", "paths",
-        "horizon", "longest_proposal", "seconds", "law",
+        "tv", "conclusive", "lossless", "expected_accepted", "expected_tokens_per_target_call",
+        "paths", "horizon", "longest_proposal", "worst_round_tv", "states", "lossy_round",
+        "seconds", "law",
     }  # fmt: skip
     assert sum(data["law"].values()) == pytest.approx(1.0)
     assert data["law"]["1,1,1,1"] == pytest.approx(2 * THIRD)

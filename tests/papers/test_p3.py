@@ -8,7 +8,6 @@ import torch
 
 from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import BenchModels
-from hierspec.cli.reproduce import pictures
 from hierspec.config.schema import TargetConfig
 from hierspec.profiling import stages
 from hierspec.profiling.candidates import load, parse
@@ -26,6 +25,7 @@ from hierspec_papers.p3 import lengths as p3_lengths
 from hierspec_papers.p3 import systems as p3_systems
 from hierspec_papers.p3 import table1 as p3_table1
 from hierspec_papers.p3 import wall as p3_wall
+from hierspec_papers.terminal import pictures
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 

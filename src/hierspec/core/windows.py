@@ -16,6 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
+# An entropy equals a running mean of such entropies within this, in nats: whether n equal numbers
+# add up to n times the number is chance, and nothing may hang on that.
+MEAN_ROUNDING = 1e-9
+
 State = tuple[float, ...]
 Signal = Literal["entropy", "confidence"]
 
@@ -66,6 +70,8 @@ class EntropyWindow:
 
     def stops(self, signals: Sequence[float], state: State) -> bool:
         limit = self.limit(state)
+        if self.threshold is None:
+            limit += MEAN_ROUNDING
         return any(value > limit for value in signals)
 
     def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:

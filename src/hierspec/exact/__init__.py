@@ -3,9 +3,10 @@
 :class:`ExactInterpreter` follows every random branch of a hierarchy, in float64. It drives the very
 coroutines that the runtime drives (:func:`hierarchy.propose`, :func:`hierarchy.verified`), over
 tabular models, and adds up probabilities where the runtime throws dice. What comes out is the
-output's law itself, not an estimate: this is how losslessness is proved for every rule, window and
-tree that the engine can run, as far as they go: acceptance, correction, reported laws, follow-ups,
-what windows remember, what a controller decides. Certificates are made so.
+output's law itself, not an estimate. It covers every rule, window and tree that the engine can
+run: acceptance, correction, reported laws, follow-ups, what windows remember, what a controller
+decides. A law of the first H tokens shows a loss; that there is none is proved by one round from
+every state that a generation can be in (:mod:`hierspec.exact.proof`). Certificates are made so.
 
 How the engine gets there is no part of that: which road it takes to a decision (the shortcut, a
 padded batch, a recorded call, integers where greedy), how it drafts (step by step, ahead, in
@@ -22,18 +23,29 @@ batch.
 """
 
 from .interpreter import ExactInterpreter, Outcome
-from .output import model_law, output_law
+from .output import Rounds, joined, model_law, output_law, rounds_of
+from .proof import Proof, prove
+from .reached import LossyRound, reached
+from .round_law import Continuation
 from .states import UNLIMITED, longest, reach
 from .tables import Rows, TableDistributions
 
 __all__ = [
     "UNLIMITED",
+    "Continuation",
     "ExactInterpreter",
+    "LossyRound",
     "Outcome",
+    "Proof",
+    "Rounds",
     "Rows",
     "TableDistributions",
+    "joined",
     "longest",
     "model_law",
     "output_law",
+    "prove",
     "reach",
+    "reached",
+    "rounds_of",
 ]

@@ -2,8 +2,11 @@
 
 ``hierspec certify CASE.json``. A case holds small models as tables and the levels between them;
 :mod:`hierspec.exact` enumerates what comes out. Exactness of a rule, a window or a tree is thereby
-a number anyone can compute, not a claim. Short horizons hide lossy rules, so a certificate says
-whether its horizon was long enough to be conclusive.
+a number anyone can compute, not a claim.
+
+A law of H tokens shows a loss, but cannot show that there is none: windows with a memory, plans
+and contexts that come late may hide it from any H. So losslessness is proved instead, by comparing
+one round from every state that a generation can be in (:mod:`hierspec.exact.proof`).
 """
 
 from __future__ import annotations
@@ -16,16 +19,34 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.nodes import Verify
+from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, initial_window_states
 from hierspec.errors import HierspecError
 
-from . import UNLIMITED, ExactInterpreter, longest, model_law, output_law
+from . import (
+    UNLIMITED,
+    Continuation,
+    ExactInterpreter,
+    LossyRound,
+    Proof,
+    Rounds,
+    joined,
+    longest,
+    model_law,
+    prove,
+    reached,
+    rounds_of,
+)
 from .cases import load_case, parse_case, parse_control
 
 __all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
 
 TOLERANCE = 1e-9  # of a total variation distance, against rounding
 _MAX_CELLS = 2**24  # V^H entries of a law: 128 MiB
+_MAX_SHOWN = 2**18  # entries of a law that is made longer to show a loss
+_TRIES = 5  # such laws, each a token longer
+_MAX_STATES = 2**15  # from which one round is compared
+_MAX_REACHED = 2**12  # states looked at on the way to a round that is lossy
 
 
 @dataclass(frozen=True)
@@ -35,14 +56,21 @@ class Certificate:
     Attributes:
         tv: total variation distance between the law of the first ``horizon`` tokens and the
             target's own.
-        conclusive: the horizon exceeds the longest proposal by two, so that what a round does to
-            the next one is seen.
+        conclusive: the horizon exceeds the longest proposal by two, and the loss is in ``tv`` or
+            there is none: every state was looked at.
         expected_accepted: draft tokens kept in the target's first verification.
         expected_tokens_per_target_call: E[tokens] / E[calls] of the first round.
-        paths: branches enumerated.
+        paths: branches enumerated for the law.
         horizon: tokens compared.
         longest_proposal: the most tokens the target can be handed.
         seconds: spent.
+        worst_round_tv: the same distance for one round, continued by the target: the largest from
+            any state looked at. Looking ends soon after a round that is lossy.
+        states: from which one round was compared: last tokens, window states, plan, tokens wanted.
+        complete: there are no other states.
+        lossy_round: the first lossy round that was reached: its ``tv``, the text it comes
+            ``after``, ``tokens_wanted`` (``None``: as many as it emits), and the ``state`` of
+            windows and controller.
         output: the law found, [V] · horizon.
     """
 
@@ -54,11 +82,21 @@ class Certificate:
     horizon: int
     longest_proposal: int
     seconds: float
+    worst_round_tv: float
+    states: int
+    complete: bool
+    lossy_round: dict[str, Any] | None
     output: np.ndarray = field(repr=False, compare=False)
 
+    @property
+    def lossy(self) -> bool:
+        """Seen not to keep the target's law."""
+        return self.tv > TOLERANCE or self.lossy_round is not None
+
     def passed(self, allow_inconclusive: bool = False) -> bool:
-        """Lossless, and seen to be."""
-        return self.tv <= TOLERANCE and (self.conclusive or allow_inconclusive)
+        """Lossless, and proved to be; or not seen to be lossy, where that is enough."""
+        spotless = not self.lossy and self.worst_round_tv <= TOLERANCE
+        return spotless and (self.conclusive or allow_inconclusive)
 
     @property
     def law(self) -> dict[tuple[int, ...], float]:
@@ -73,11 +111,15 @@ class Certificate:
         out: dict[str, Any] = {
             "tv": self.tv,
             "conclusive": self.conclusive,
+            "lossless": self.passed(),
             "expected_accepted": self.expected_accepted,
             "expected_tokens_per_target_call": self.expected_tokens_per_target_call,
             "paths": self.paths,
             "horizon": self.horizon,
             "longest_proposal": self.longest_proposal,
+            "worst_round_tv": self.worst_round_tv,
+            "states": self.states,
+            "lossy_round": self.lossy_round,
             "seconds": self.seconds,
         }
         if law:
@@ -106,35 +148,93 @@ def certify_tree(
     """The same for nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
 
     Args:
-        horizon: tokens to compare; ``None``: the longest proposal + 2.
+        horizon: tokens to compare; ``None``: the longest proposal + 2, and more where they are
+            needed to show a loss that is known to be there.
         cut_at_horizon: limit rounds to the tokens still wanted, as the end of a generation does.
         controller: chooses the plan of every round; ``expected_*`` are then of its first.
     """
     began = time.perf_counter()
     plans = [root] if controller is None else controller.plans
     most = max(longest(plan.below) for plan in plans)
-    horizon = most + 2 if horizon is None else horizon
-    if vocab_size**horizon > _MAX_CELLS:
+    tokens = most + 2 if horizon is None else horizon
+    if vocab_size**tokens > _MAX_CELLS:
         raise HierspecError(
-            f"a law over {vocab_size}^{horizon} texts is too large to enumerate: lower the "
+            f"a law over {vocab_size}^{tokens} texts is too large to enumerate: lower the "
             f"budgets (the longest proposal is {most} tokens), the vocabulary or the horizon"
         )
-    if controller is not None:
-        root = controller.plan(controller.initial(0, horizon))
-    interpreter = ExactInterpreter(root, vocab_size)
     states = initial_window_states(root, controller)
+    if controller is not None:
+        root = controller.plan(controller.initial(0, tokens))
+    interpreter = ExactInterpreter(root, vocab_size)
     first = interpreter.round((), UNLIMITED, states)
-    output = output_law(interpreter, states, horizon, cut_at_horizon, controller)
-    tokens = sum(o.probability * len(o.value[0].emitted) for o in first)
+    rounds = rounds_of(interpreter, controller)
+    initial = rounds.initial(states, tokens)
+    output = joined(rounds, initial, tokens, cut_at_horizon)
+    tv, paths = _distance(output, root.model), rounds.paths
+    looked = _looked(rounds, states, initial, tv > TOLERANCE)
+    if looked.lossy and tv <= TOLERANCE and horizon is None:
+        longer = max(tokens + 1, looked.lossy.shown)
+        for tokens in range(longer, longer + _TRIES):
+            if tv > TOLERANCE or vocab_size**tokens > _MAX_SHOWN:
+                break
+            output = joined(rounds, initial, tokens, cut_at_horizon)
+            tv = _distance(output, root.model)
+    emitted = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
     return Certificate(
-        tv=float(np.abs(output - model_law(root.model, horizon)).sum() / 2.0),
-        conclusive=horizon >= most + 2,
+        tv=tv,
+        conclusive=output.ndim >= most + 2 and (tv > TOLERANCE or looked.proved),
         expected_accepted=float(sum(o.probability * o.value[0].num_accepted for o in first)),
-        expected_tokens_per_target_call=float(tokens / calls),
-        paths=interpreter.paths,
-        horizon=horizon,
+        expected_tokens_per_target_call=float(emitted / calls),
+        paths=paths,
+        horizon=output.ndim,
         longest_proposal=most,
         seconds=time.perf_counter() - began,
+        worst_round_tv=looked.worst_tv,
+        states=looked.states,
+        complete=looked.complete,
+        lossy_round=None if looked.lossy is None else _described(looked.lossy, rounds),
         output=output,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What one round from each of many states showed."""
+
+    states: int
+    complete: bool
+    worst_tv: float
+    lossy: LossyRound | None = None
+
+    @property
+    def proved(self) -> bool:
+        return self.complete and self.worst_tv <= TOLERANCE
+
+
+def _looked(rounds: Rounds, states: States, initial: Any, known_lossy: bool) -> _Looked:
+    """Try to prove losslessness; where that fails, look for the nearest lossy round."""
+    target = Continuation(rounds.root.model)
+    proof = Proof(0, False, 0.0)
+    if not known_lossy:
+        proof = prove(rounds, states, target, TOLERANCE, _MAX_STATES)
+        if proof.complete:
+            return _Looked(proof.states, True, proof.worst_tv)
+    way = reached(rounds, initial, target, TOLERANCE, _MAX_REACHED)
+    if way.lossy or way.complete:
+        return _Looked(way.states, way.complete, way.worst_tv, way.lossy)
+    return _Looked(proof.states + way.states, False, max(proof.worst_tv, way.worst_tv))
+
+
+def _distance(output: np.ndarray, model: Any) -> float:
+    return float(np.abs(output - model_law(model, output.ndim)).sum() / 2.0)
+
+
+def _described(lossy: LossyRound, rounds: Rounds) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "tv": lossy.tv,
+        "after": ",".join(map(str, lossy.text)),
+        "tokens_wanted": None if lossy.limit == UNLIMITED else lossy.limit,
+        "state": rounds.described(lossy.state),
+    }

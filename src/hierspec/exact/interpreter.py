@@ -94,7 +94,8 @@ class ExactInterpreter:
         """A leaf: token by token, until its window stops it."""
         done: list[tuple[float, Proposal]] = []
         growing = [(1.0, Proposal())]
-        for _ in range(min(node.budget, limit)):
+        longest = min(node.budget, limit)
+        for length in range(1, longest + 1):
             grown = []
             for probability, draft in growing:
                 row = self._models.law(node, context + draft.tokens)
@@ -102,7 +103,8 @@ class ExactInterpreter:
                     self.paths += 1
                     step = self._models.tokens(node, (token,), (row,), (row,))
                     path = (probability * float(self.rows.rows[row][token]), draft + step)
-                    stops = node.window.stops(step.signals, states[node.index])
+                    # At its longest a draft ends, whatever its window says.
+                    stops = length < longest and node.window.stops(step.signals, states[node.index])
                     (done if stops else grown).append(path)
             growing = grown
         drafts = done + growing

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.proposals import States
-from hierspec.engine.control import Controller, report
-from hierspec.errors import HierspecError
+from hierspec.engine.control import Controller, label, report
 
 from .interpreter import ExactInterpreter
-from .states import UNLIMITED, reach
+from .round_law import by_length, digits
+from .states import UNLIMITED, ample, reach
 from .tables import row_of
 
 
@@ -35,15 +35,18 @@ def output_law(
         controller: chooses each round's plan; ``states`` are then of its root, and
             ``interpreter`` says how its plans are interpreted.
     """
-    V, H = interpreter.vocab_size, horizon
-    steps = (
-        _Uncontrolled(interpreter) if controller is None else _Controlled(interpreter, controller)
-    )
-    reached = steps.reach
+    rounds = rounds_of(interpreter, controller)
+    return joined(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
+
+
+def joined(rounds: Rounds, initial: Any, horizon: int, cut_at_horizon: bool = False) -> np.ndarray:
+    """:func:`output_law` of these rounds from the state ``initial``."""
+    V, H = rounds.vocab_size, horizon
+    reached = rounds.reach
     out = np.zeros(V**H)
     # Per length and state: the probability that some round ends with exactly this text.
     ended: list[dict[Any, np.ndarray]] = [{} for _ in range(H)]
-    ended[0][steps.initial(states, H)] = np.ones(1)
+    ended[0][initial] = np.ones(1)
     for length in range(H):
         limit = H - length if cut_at_horizon else UNLIMITED
         width = V ** min(length, reached)  # contexts that can be told apart
@@ -52,10 +55,8 @@ def output_law(
                 column = mass.reshape(-1, width)[:, c]
                 if not column.any():
                     continue
-                context = _digits(c, min(length, reached), V)
-                for (m, after), step in steps.round(context, limit, before).items():
-                    if m == 0:
-                        raise HierspecError("a round of the target emitted nothing")
+                context = digits(c, min(length, reached), V)
+                for (m, after), step in rounds.round(context, limit, before).items():
                     room = min(m, H - length)
                     step = step.reshape(V**room, -1).sum(-1)
                     if length + m < H:
@@ -67,29 +68,53 @@ def output_law(
     return out.reshape((V,) * H)
 
 
-class _Uncontrolled:
-    """Rounds of one hierarchy; between them, its window states."""
+class Rounds:
+    """Rounds of one hierarchy; between them, its window states.
+
+    Attributes:
+        root: all levels that rounds are made of.
+        reach: how many of the last tokens can matter.
+        ample: tokens wanted from which on no round is limited.
+        interpreters: of each plan; here there is one.
+    """
 
     def __init__(self, interpreter: ExactInterpreter) -> None:
-        self.interpreter = interpreter
-        self.reach = reach(interpreter.root)
+        self.root = interpreter.root
+        self.vocab_size = interpreter.vocab_size
+        self.interpreters = {interpreter.root: interpreter}
+        self.reach = reach(self.root)
+        self.ample = ample(self.root.below)
+
+    @property
+    def paths(self) -> int:
+        """Branches followed so far."""
+        return sum(interpreter.paths for interpreter in self.interpreters.values())
 
     def initial(self, states: States, horizon: int) -> Any:
+        """The state before the first round."""
         return states
 
     def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
         """One round's output: per number of tokens and state afterwards, their law [V^m]."""
-        return _by_length(self.interpreter, context, limit, state)
+        interpreter = self.interpreters[self.root]
+        return by_length(interpreter.round(context, limit, state), self.vocab_size)
+
+    def described(self, state: Any) -> str:
+        """A state in words."""
+        return _windows(state)
 
 
-class _Controlled:
+class ControlledRounds(Rounds):
     """Rounds of the plans of a controller; between them, window states and the control state."""
 
     def __init__(self, interpreter: ExactInterpreter, controller: Controller) -> None:
         self.controller = controller
-        self.reach = reach(controller.root)
         make, V = type(interpreter), interpreter.vocab_size
+        self.root = controller.root
+        self.vocab_size = V
         self.interpreters = {plan: make(plan, V) for plan in controller.plans}
+        self.reach = reach(controller.root)
+        self.ample = max(ample(plan.below) for plan in controller.plans)
 
     def initial(self, states: States, horizon: int) -> Any:
         return states, self.controller.initial(0, horizon)
@@ -97,26 +122,28 @@ class _Controlled:
     def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
         states, control = state
         interpreter = self.interpreters[self.controller.plan(control)]
+        outcomes = interpreter.round(context, limit, states)
         out: dict[Any, np.ndarray] = {}
-        for (m, after), law in _by_length(interpreter, context, limit, states).items():
+        for (m, after), law in by_length(outcomes, self.vocab_size).items():
             seen, cleared = report(self.controller.root, m, after)
             key = (m, (cleared, self.controller.update(control, [seen])))
             out[key] = out[key] + law if key in out else law
         return out
 
+    def described(self, state: Any) -> str:
+        states, control = state
+        plan = f"plan {label(self.controller.plan(control))!r}"
+        return "; ".join(part for part in (_windows(states), plan) if part)
 
-def _by_length(
-    interpreter: ExactInterpreter, context: tuple[int, ...], limit: int, states: States
-) -> dict[tuple[int, States], np.ndarray]:
-    """One round's output: per number of tokens and states afterwards, their law [V^m]."""
-    V = interpreter.vocab_size
-    out: dict[tuple[int, States], np.ndarray] = {}
-    for outcome in interpreter.round(context, limit, states):
-        verdict, after = outcome.value
-        tokens = verdict.emitted.tokens
-        law = out.setdefault((len(tokens), after), np.zeros(V ** len(tokens)))
-        law[_number(tokens, V)] += outcome.probability
-    return out
+
+def rounds_of(interpreter: ExactInterpreter, controller: Controller | None = None) -> Rounds:
+    """The rounds of a hierarchy, or of a controller's plans interpreted the same way."""
+    return Rounds(interpreter) if controller is None else ControlledRounds(interpreter, controller)
+
+
+def _windows(states: States) -> str:
+    known = [f"level {i} {list(state)}" for i, state in enumerate(states) if any(state)]
+    return "window states: " + ", ".join(known) if known else ""
 
 
 def model_law(model: Any, horizon: int) -> np.ndarray:
@@ -125,17 +152,6 @@ def model_law(model: Any, horizon: int) -> np.ndarray:
     out = np.ones(1)
     for length in range(horizon):
         known = min(length, model.order)
-        rows = np.stack([row_of(model, _digits(c, known, V)) for c in range(V**known)])
+        rows = np.stack([row_of(model, digits(c, known, V)) for c in range(V**known)])
         out = (out.reshape(-1, V**known, 1) * rows).ravel()
     return out.reshape((V,) * horizon)
-
-
-def _digits(number: int, length: int, base: int) -> tuple[int, ...]:
-    return tuple(number // base ** (length - 1 - i) % base for i in range(length))
-
-
-def _number(digits: tuple[int, ...], base: int) -> int:
-    out = 0
-    for digit in digits:
-        out = out * base + digit
-    return out

@@ -118,7 +118,7 @@ class Uniforms(list["Uniform"]):
 class Uniform(float):
     """A number made from a uniform, which tells its dice what it is compared with."""
 
-    __slots__ = ("dice", "origin")
+    __slots__ = ("origin", "rng")
     rng: SplittingDice
     origin: _Origin
 
@@ -158,21 +158,21 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self, rng: SplittingDice) -> None:
         super().__init__()
-        self._dice = rng
+        self._rng = rng
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name in _COMPARISONS:
             for x, y in self._pairs(*args[:2]):
-                self._dice.compared(x, y)
-                self._dice.compared(y, x)
+                self._rng.compared(x, y)
+                self._rng.compared(y, x)
         elif name == "searchsorted":
             self._searched(*args[:2])
         elif name in _MADE_FROM and (pairs := self._pairs(*args[:2])):
             for (x, y), value in zip(pairs, _numbers(out), strict=True):
-                if (origin := self._dice.origins.get(x)) is not None:
-                    self._dice.made(value, _MADE_FROM[name](*origin, y))
+                if (origin := self._rng.origins.get(x)) is not None:
+                    self._rng.made(value, _MADE_FROM[name](*origin, y))
         return out
 
     def _pairs(self, x: Any, y: Any) -> list[tuple[float, float]]:
@@ -189,7 +189,7 @@ class _Watch(TorchDispatchMode):
             isinstance(tensor, torch.Tensor)
             and tensor.dtype == torch.float64
             and tensor.numel() <= _MOST
-            and any(value in self._dice.origins for value in _numbers(tensor))
+            and any(value in self._rng.origins for value in _numbers(tensor))
         )
 
     def _searched(self, rows: torch.Tensor, values: torch.Tensor) -> None:
@@ -199,7 +199,7 @@ class _Watch(TorchDispatchMode):
         for row, own in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
             for value in own.tolist():
                 for step in row.tolist():
-                    self._dice.compared(value, step)
+                    self._rng.compared(value, step)
 
 
 _COMPARISONS = {"lt", "le", "gt", "ge"}

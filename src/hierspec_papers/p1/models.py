@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.memory import level_parameters
+from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.records import LevelCounters
 from hierspec.bench.summary import (
     by_level,

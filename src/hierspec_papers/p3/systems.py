@@ -7,7 +7,7 @@ is sound, since the law of what it hands up is reported (MATH §1).
 
 from __future__ import annotations
 
-from hierspec.bench.methods.ours import HierarchyMethod, BenchModels
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.presets.registry import preset
 from hierspec.presets.systems import at_shares
 
@@ -36,7 +36,12 @@ def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
 
 
 def hispec(
-    models: BenchModels, draft: int, intermediate: int, n_d: int = N_D, n_i: int = N_I, rule="leading"
+    models: BenchModels,
+    draft: int,
+    intermediate: int,
+    n_d: int = N_D,
+    n_i: int = N_I,
+    rule="leading",
 ) -> HierarchyMethod:
     """Exit ``draft`` writes, exit ``intermediate`` verifies by ``rule``, the target by block."""
     levels = [

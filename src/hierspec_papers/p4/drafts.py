@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hierspec.bench.methods.base import Method, Run, Unavailable
 from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.methods.base import Method, Run, Unavailable
 from hierspec.errors import HierspecError
 from hierspec_papers.lab import Lab
 

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.nodes import Node, Verify
 from hierspec.core.proposals import Proposal, Verdict

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.bench.methods.ours import HierarchyMethod, BenchModels
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import signals

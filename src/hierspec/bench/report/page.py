@@ -60,6 +60,7 @@ def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.globals.update(_FUNCTIONS)
     return environment.get_template("page.html.j2").render(

@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from hierspec.bench.records import (
@@ -25,6 +24,7 @@ from hierspec.bench.records import (
     TemperatureRecord,
     level_shapes,
 )
+from hierspec.utils.terminal import borderless
 
 _DASH = "–"
 _LEAST = 30  # characters of the column with names and configurations
@@ -55,19 +55,17 @@ class MethodTable:
         methods = sorted(self.cell.measured, key=_speedup, reverse=True)
         rows = [(_about(method), _numbers(self.cell, method)) for method in methods]
         title = f"temperature {self.cell.temperature:g}"
-        grid = Table(
-            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
-            header_style="dim",
-        )  # fmt: skip
-        grid.add_column("method", min_width=_LEAST)
-        for name in rows[0][1] if rows else ():
-            grid.add_column(name, justify="right", no_wrap=True)
+        heads = list(rows[0][1]) if rows else []
+        grid = borderless(["method"], heads, title)
+        grid.columns[0].min_width = _LEAST
+        for name, column in zip(heads, grid.columns[1:], strict=True):
+            column.min_width = max(len(name), *(len(numbers[name]) for _, numbers in rows))
         for about, numbers in rows:
             grid.add_row(about, *numbers.values())
         if Measurement.get(console, options.update(width=999), grid).minimum <= options.max_width:
             yield grid
             return
-        yield Text(title, style="bold")
+        yield Text(title, "italic")
         for about, numbers in rows:
             yield about
             words = [Text(" ").join((value, Text(name))) for name, value in numbers.items()]
