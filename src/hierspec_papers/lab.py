@@ -37,7 +37,7 @@ _FILES = {  # part of a file's name → data set
 
 
 def draft_level(model: str, tokens: int, **more: Any) -> dict[str, Any]:
-    """A draft model's level, as in a hierarchy file."""
+    """Return a draft model's level, as in a hierarchy file."""
     return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
 
 
@@ -110,10 +110,34 @@ class Lab:
         kept = [prompt[-room:] for prompt in ids]
         return cls(models, kept, max_new_tokens, report=report, source=record, **more)
 
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self.models.target.model
+
+    def require(self, what: str, drafts: int = 0, tokens: int = 0) -> None:
+        """Refuse to measure with no prompt, with too few draft models or too few new tokens.
+
+        Args:
+            what: the reproduction that needs them, for the error.
+        """
+        if len(self.models.drafts) < drafts:
+            few = {1: "a draft model: name one with --draft"}.get(
+                drafts, "two draft models: give --draft twice, smallest first"
+            )
+            raise HierspecError(f"{what} needs {few}")
+        if not self.prompts:
+            raise HierspecError(f"{what} needs prompts: give --prompts a file with one or more")
+        if self.max_new_tokens < tokens:
+            raise HierspecError(
+                f"{what} needs at least {tokens} new tokens, not {self.max_new_tokens}: raise "
+                "--max-new-tokens"
+            )
+
     def measure(
         self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
     ) -> list[list[Run] | Unavailable]:
-        """Each method's runs, one per prompt, methods taking turns; or why it cannot run."""
+        """Return each method's runs, one per prompt, methods taking turns; or why it cannot run."""
         request = Request(self.max_new_tokens, temperature, self.seed)
         out: list[list[Run] | Unavailable] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
@@ -126,7 +150,7 @@ class Lab:
         return out
 
     def dataset(self, among: Collection[str], otherwise: str) -> str:
-        """Which of a paper's data sets the prompts are of, by their file's name.
+        """Return which of a paper's data sets the prompts are of, by their file's name.
 
         Args:
             otherwise: where the name tells of none that is ``among`` them.
@@ -136,9 +160,9 @@ class Lab:
         return next(told, otherwise)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a result says about how it was measured."""
+        """Return what a result says about how it was measured."""
         return {
-            "target": self.models.target.model,
+            "target": self.target,
             "dtype": self.models.target.dtype,
             "drafts": list(self.models.drafts),
             "prompts": {**self.source, "count": len(self.prompts)},

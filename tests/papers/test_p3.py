@@ -420,5 +420,5 @@ def test_nothing_to_draft_with(shallow):
     "module", [p1_models, p2_models, p3_exits, p3_lengths, p3_figure4, p3_table1, p3_wall]
 )
 def test_no_prompts(module, deep):
-    with pytest.raises(ValueError, match="there is no prompt"):
+    with pytest.raises(ValueError, match="needs prompts: give --prompts"):
         module.measure(lab_of(deep, [deep, deep], prompts=()))

@@ -18,6 +18,7 @@ from hierspec.verifiers.ratios import at_ends
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec_papers import MEASURED, reproduce
 from hierspec_papers.lab import Lab
+from hierspec_papers.measured import model_notes
 from hierspec_papers.p5 import ablation as p5_ablation
 from hierspec_papers.p5 import entropy as p5_entropy
 from hierspec_papers.p5 import redundancy as p5_redundancy
@@ -194,10 +195,10 @@ def test_a_synthetic_target_is_called_so():
     lab = Lab(
         BenchModels(TargetConfig(model="zoo:large?eps=0.2"), ("zoo:small", "zoo:trunk")), PROMPTS
     )
-    (note,) = systems.models_note(lab)
+    (note,) = model_notes(lab)
     assert "synthetic" in note
     plain = Lab(BenchModels(TargetConfig(model="zoo:trunk"), ("zoo:small", "zoo:mid")), PROMPTS)
-    assert systems.models_note(plain) == ()
+    assert model_notes(plain) == ()
 
 
 def test_ablation(found):

@@ -132,7 +132,7 @@ def bench(
 
       hierspec bench --from results.json --report report.html --plots plots
     """
-    from .rendering import notes, say
+    from .rendering import interruptible, notes, say
 
     console = notes()
     files = _Files(
@@ -145,7 +145,7 @@ def bench(
         spec_bench=spec_bench,
         as_json=as_json,
     )
-    try:
+    with interruptible(console, lambda: files.next_step()):
         from hierspec.bench.methods.catalogue import catalogue, select
 
         known = catalogue()
@@ -185,9 +185,6 @@ def bench(
         if output is not None:
             say(console, f"written to {output}")
         return _show(data, files, tokenizer, chosen.asked, console)
-    except KeyboardInterrupt:
-        say(console, f"interrupted: {files.next_step()}")
-        return 130
 
 
 def _nothing_measured() -> str:
@@ -232,9 +229,9 @@ class _Files:
         if self.spec_bench is not None:
             probe(self.spec_bench, "answers")
         if self.plots is not None:
-            from hierspec.plotting.figures import plotting
+            from hierspec.plotting.figures import matplotlib
 
-            plotting()
+            matplotlib()
             probe_folder(self.plots, self.plots, "pictures")
 
     @property

@@ -254,15 +254,11 @@ def _plan(
     from hierspec.api import Hierarchy
     from hierspec.core.nodes import Concatenate, walk
 
-    from .rendering import progress, say
+    from .rendering import interruptible, progress, say
 
-    title = f"measuring {target.model} (once)"
-    try:
-        with _vocabulary_notes(console), progress(console, title) as report:
-            models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
-    except KeyboardInterrupt:
-        say(console, "interrupted: the same command goes on where it was")
-        raise
+    bar = progress(console, f"measuring {target.model} (once)")
+    with interruptible(console), _vocabulary_notes(console), bar as report:
+        models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
     if not quiet:
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
         below = [f"{node.name} × {node.budget}" for node in nodes]

@@ -84,7 +84,7 @@ def train(
     from hierspec.training.heads.settings import Settings
     from hierspec.utils.threads import use as use_threads
 
-    from .rendering import notes, progress, say
+    from .rendering import interruptible, notes, progress, say
 
     settings = Settings(
         exits=_layers(exits),
@@ -99,21 +99,17 @@ def train(
     )
     use_threads(threads)
     console = notes()
-    try:
-        with progress(console, f"heads for {model}") as report:
-            file = training.train(
-                model,
-                settings,
-                output,
-                [*(texts or ()), *(more or ())],
-                dtype=dtype or "auto",
-                device=device or "auto",
-                overwrite=overwrite,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        say(console, "interrupted: the same command goes on where it was")
-        return 130
+    with interruptible(console), progress(console, f"heads for {model}") as report:
+        file = training.train(
+            model,
+            settings,
+            output,
+            [*(texts or ()), *(more or ())],
+            dtype=dtype or "auto",
+            device=device or "auto",
+            overwrite=overwrite,
+            report=report,
+        )
     _print(file, as_json)
     before, after = file.info["before"], file.info["after"]
     if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:

@@ -203,10 +203,10 @@ def _question(
 def _check_pictures(*paths: Path | None) -> None:
     """Refuse pictures that cannot be drawn, before anything is computed."""
     for path in filter(None, paths):
-        from hierspec.plotting.figures import checked, plotting
+        from hierspec.plotting.figures import matplotlib, picture_path
 
-        checked(path)
-        plotting()
+        picture_path(path)
+        matplotlib()
 
 
 def _check_engine(name: str | None, question: Question) -> None:

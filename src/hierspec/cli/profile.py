@@ -75,7 +75,7 @@ def profile(
     from hierspec.utils.prompts import read_prompt_file
     from hierspec.utils.threads import use as use_threads
 
-    from .rendering import notes, progress, say
+    from .rendering import interruptible, notes, progress, say
 
     settings = profiling.Settings(
         max_speculative_tokens=max_speculative_tokens,
@@ -93,21 +93,17 @@ def profile(
         file = read_prompt_file(prompts)
         texts, source = file.prompts, {"name": file.name, "sha256": file.sha256}
     console = notes()
-    try:
-        with progress(console, f"profiling {target}") as report:
-            data = measure(
-                target_config(target, dtype, device),
-                chosen,
-                texts,
-                temperatures,
-                settings,
-                path=output,
-                source=source,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        say(console, "interrupted: the same command goes on where it was")
-        return 130
+    with interruptible(console), progress(console, f"profiling {target}") as report:
+        data = measure(
+            target_config(target, dtype, device),
+            chosen,
+            texts,
+            temperatures,
+            settings,
+            path=output,
+            source=source,
+            report=report,
+        )
     if as_json:
         print(json.dumps(data))
         return 0

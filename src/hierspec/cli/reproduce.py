@@ -136,9 +136,9 @@ def _check_outputs(
             raise HierspecError(f"there is no folder {output.parent} to write into")
         probe(output, _KIND)
     if figures is not None:
-        from hierspec.plotting.figures import plotting
+        from hierspec.plotting.figures import matplotlib
 
-        plotting()
+        matplotlib()
         probe_folder(figures, figures, "figures")
     if output is not None and all_of_them:
         probe_folder(output, output, "a file each")
@@ -152,26 +152,19 @@ def _one(
     as_json: bool,
     console: Console,
 ) -> int:
-    """Reproduce one kind and show it.
-
-    Returns:
-        0 whatever was found, for it is no check; 130 when the user cut it short.
-    """
+    """Reproduce one kind and show it; 0 whatever was found, for it is no check."""
     import hierspec_papers
     from hierspec_papers.terminal import pictures
 
+    from .rendering import interruptible, progress, say
     from .rendering import output as terminal
-    from .rendering import progress, say
 
-    try:
+    with interruptible(console, lambda: "nothing was written"):
         if what in MEASURED:
             with progress(console, what) as report:
                 found = hierspec_papers.reproduce(what, lab(report))
         else:
             found = hierspec_papers.reproduce(what)  # which knows best what else was meant
-    except KeyboardInterrupt:
-        say(console, "interrupted: nothing was written")
-        return 130
     if output is not None:
         _write(found, output)
         say(console, f"written to {output}")
@@ -189,25 +182,25 @@ def _one(
 
 def _all(lab: Callable[[Report], Lab], folder: Path, figures: Path | None, console: Console) -> int:
     """Reproduce everything, a file each; a line for what cannot run on these models."""
-    from .rendering import progress, say
+    from .rendering import interruptible, progress, say
 
     names, written = (*COMPUTED, *MEASURED), 0
-    try:
-        with progress(console, "reproduce") as report:
-            models = lab(lambda stage, share: None) if MEASURED else None
-            for number, what in enumerate(names):
-                share = number / len(names)
-                report(what, share)
-                if models is not None:
-                    models.report = _part(report, what, share, 1 / len(names))
-                line = _left_out(what, models, folder / f"{what}.json", figures, console)
-                written += line is None
-                if line is not None:
-                    say(console, line)
-    except KeyboardInterrupt:
-        say(console, f"interrupted: {written} of {len(names)} are written in {folder}")
-        return 130
-    say(console, f"{written} of {len(names)} are written in {folder}")
+
+    def tally() -> str:
+        return f"{written} of {len(names)} are written in {folder}"
+
+    with interruptible(console, tally), progress(console, "reproduce") as report:
+        models = lab(lambda stage, share: None) if MEASURED else None
+        for number, what in enumerate(names):
+            share = number / len(names)
+            report(what, share)
+            if models is not None:
+                models.report = _part(report, what, share, 1 / len(names))
+            line = _left_out(what, models, folder / f"{what}.json", figures, console)
+            written += line is None
+            if line is not None:
+                say(console, line)
+    say(console, tally())
     return 0
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
+
+
+GOES_ON = "the same command goes on where it was"
 
 
 def notes() -> Console:
@@ -27,6 +31,16 @@ def output(width: int) -> Console:
 def say(console: Console, text: str) -> None:
     """Print a line as it is: names may hold brackets, and paths must not be broken."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def interruptible(console: Console, advice: Callable[[], str] = lambda: GOES_ON) -> Iterator[None]:
+    """End the command with status 130 and a line of advice where the user cuts it short."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(console, f"interrupted: {advice()}")
+        raise typer.Exit(130) from None
 
 
 @contextlib.contextmanager
