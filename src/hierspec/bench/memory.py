@@ -86,7 +86,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
-    """Bytes by which ``run`` raises the peak; ``None`` where nobody can tell.
+    """Bytes by which ``run`` raises the peak; ``None`` where the system does not say.
 
     On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).
     Memory that an earlier run gave back to the allocator but not to the system is used again

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from hierspec.errors import HierspecError
 from hierspec.utils import schema
 from hierspec.utils.schema import Boolean, Number
 
@@ -191,7 +192,7 @@ class LevelShape(Record):
         needed += ["exit_layer"] if self.method == "early_exit" else []
         for key in needed:
             if getattr(self, key) is None:
-                raise ValueError(f"{key!r} is missing")
+                raise HierspecError(f"{key!r} is missing")
         return self
 
 
@@ -346,7 +347,7 @@ class TemperatureRecord(Record):
 
     def compared(self, method: MethodRecord) -> GreedyComparison:
         """Greedy texts against plain decoding's, run by run. One that differs parts at a near-tie
-        if the target scores the two tokens alike, as far as its data type can tell."""
+        if the target scores the two tokens alike, as far as its data type resolves."""
         others = [run.first_difference_gap for run in method.runs if not run.same_as_plain]
         ties = sum(gap is not None and gap <= self.near_tie_tolerance for gap in others)
         return GreedyComparison(len(method.runs) - len(others), ties, len(others) - ties)
@@ -381,7 +382,7 @@ def _with_all_settings(value: Any) -> Any:
     if isinstance(value, Mapping):
         for key in BenchSettings.model_fields:
             if key not in value:
-                raise ValueError(f"{key!r} is missing")
+                raise HierspecError(f"{key!r} is missing")
     return value
 
 
@@ -435,7 +436,7 @@ class BenchResults(Record):
     @model_validator(mode="after")
     def _sound(self) -> BenchResults:
         if self.finished and not self.cells:
-            raise ValueError("cells is empty, though the bench is finished")
+            raise HierspecError("cells is empty, though the bench is finished")
         for number, cell in enumerate(self.cells):
             _check_runs(cell.methods, self.settings.num_prompts, f"cells[{number}].methods")
         return self
@@ -458,12 +459,12 @@ def _check_runs(methods: Sequence[MethodRecord], prompts: int, where: str) -> No
     """Methods that ran have as many runs as plain decoding, which is among them."""
     plain = next((method for method in methods if method.name == PLAIN), None)
     if plain is None:
-        raise ValueError(f"{where} has no method 'plain', which all are compared with")
+        raise HierspecError(f"{where} has no method 'plain', which all are compared with")
     for number, method in enumerate(methods):
         at, found = f"{where}[{number}].runs", method.runs
         if method.summary is not None and not found:
-            raise ValueError(f"{at} is empty, though there is a summary")
+            raise HierspecError(f"{at} is empty, though there is a summary")
         if method.skipped is None and len(found) != len(plain.runs):
-            raise ValueError(f"{at} has {len(found)} runs, plain decoding {len(plain.runs)}")
+            raise HierspecError(f"{at} has {len(found)} runs, plain decoding {len(plain.runs)}")
         if any(run.prompt >= prompts for run in found):
-            raise ValueError(f"{at} has a prompt beyond the {prompts} that were measured")
+            raise HierspecError(f"{at} has a prompt beyond the {prompts} that were measured")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hierspec.bench import correctness, memory, results, summary
 from hierspec.bench.correctness import Likelihood
@@ -138,7 +139,7 @@ class MethodCell:
         self.bench.save()
 
     def report(self, stage: str, method: str, share: float) -> None:
-        """``share`` is of the cell. What stands after the dot changes often."""
+        """``share`` is of the cell. What follows the dot changes often."""
         width = 1 / len(self.bench.settings.temperatures)
         at = f"temperature {self.temperature:g}: {stage}"
         self.bench.report(f"{at} · {method}", self.begins + width * share)
@@ -227,7 +228,7 @@ class MethodCell:
                 bench.save()
         return True
 
-    # Judging: are outputs right, and what do the runs come to.
+    # Judging: whether outputs are right, and the runs' summary.
 
     def judge(self) -> None:
         """Fill in what runs, predictions and summaries of a measured cell lack."""
@@ -245,7 +246,7 @@ class MethodCell:
         self._compare_with_transformers()
 
     @property
-    def target(self):
+    def target(self) -> Any:
         return self.bench.models.plain.root.model
 
     def _judge_one(

@@ -33,7 +33,7 @@ def order(count: int, number: int, seed: int) -> list[int]:
 
     Of :func:`rounds` rounds from a multiple of it on, every method has every place equally often
     (once; twice if ``count`` is odd), and comes directly after every other equally often
-    (likewise). Fewer rounds hold none of these more often. ``seed`` decides which method stands
+    (likewise). Fewer rounds hold none of these more often. ``seed`` decides which method is
     where in the design, and shuffles its rows; it and ``number`` are all that the order depends
     on.
     """

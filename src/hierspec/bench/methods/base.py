@@ -37,7 +37,7 @@ class Run:
     Attributes:
         token_ids: what was written, without the prompt.
         seconds: everything, the prompt's reading included.
-        decode_seconds: from the first token to the last; ``None`` where a method cannot tell.
+        decode_seconds: from the first token to the last; ``None`` where a method does not know.
         target_calls: forwards of the target after the prompt's, ``None`` where unknown.
         levels: counters per level below the target, smallest first, as ``generate --json`` has
             them; empty for methods that are not ours.

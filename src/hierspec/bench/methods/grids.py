@@ -48,7 +48,7 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
 def chains(name: str, models: BenchModels) -> list[Method]:
     """Three levels and more: every two of the drafts, and all of them; block verification.
 
-    A single draft model is stacked on prompt lookup. What cannot verify stands lowest.
+    A single draft model is stacked on prompt lookup. What cannot verify is the lowest.
 
     Raises:
         Unavailable: there is no draft that can verify another.

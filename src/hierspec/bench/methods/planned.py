@@ -25,7 +25,7 @@ from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
 from hierspec.profiling.settings import Report, Settings
 
-_PLACES = 96  # where drafts are tried, in all: as many as the profiler's own defaults come to
+_PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
 _CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
 
 
@@ -37,7 +37,7 @@ class Planning:
         prompts: texts to profile on: those that others are tuned on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
-        report: told how far a measurement is.
+        report: called with how far a measurement is.
     """
 
     models: BenchModels
@@ -96,7 +96,7 @@ def planning(models: BenchModels) -> Planning:
 
 
 def planned(models: BenchModels, temperature: float) -> list[Method]:
-    """The plan for this temperature, as it stands."""
+    """The plan for this temperature, followed unchanged."""
     return [HierarchyMethod("planned", models, **_file(models, temperature))]
 
 

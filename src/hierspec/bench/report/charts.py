@@ -44,7 +44,7 @@ REST, HATCH = "#AEB6C2", "///"
 WHOLE = "not split"
 ACROSS, BAND = 4, 0.10  # panels of acceptance in a row; predictions are good within ±10 %
 _HATCHED = (
-    "Hatched: the method does not tell its levels apart; where it does not tell the prompt's "
+    "Hatched: the method does not report its levels apart; where it does not report the prompt's "
     "reading apart either, that is included."
 )
 _ROOFLINE = (
