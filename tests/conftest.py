@@ -39,7 +39,7 @@ def tiny_family(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small_buffer():
-    """Memory is read for the floor; how fast is of no interest here."""
+    """Memory is read for the roofline; how fast is of no interest here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hierspec.bench.roofline._BUFFER", 1 << 16)
         patch.setattr("hierspec.bench.roofline._SECONDS", 0.0)

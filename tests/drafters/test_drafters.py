@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joint_law import chi_square, joint_law, sample
 from tabular_cases import FAMILIES, V, chain, models
 from test_trunk import LAYERS, Ledger, Toy
 from test_trunk import V as TOY_V
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import tape
 import torch
+from joint_law import chi_square, joint_law, sample
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import (
     DenseDistributions,

@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 import torch
+from joint_law import chi_square
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from transformers.generation.logits_process import (
@@ -24,7 +25,6 @@ from transformers.generation.logits_process import (
 )
 
 from hierspec import Hierarchy
-from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.lm.base import Query
@@ -143,7 +143,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         {
             "length": length,
             "temperature": temperature,
-            "speed_uncapped_over_block": speed,
+            "speed_uncapped_over_block": speed.to_dict(),
             "gain_same_drafts": {"mean": more.value, "standard_error": more.error},
         },
         compared=False,
@@ -153,8 +153,8 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
             "target's law; 0 within its error for a lossless rule.",
             f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
-            f"{more.error:.4f} more tokens a draft; decoding speed is {speed['median']:.3f} "
-            f"[{speed['low95']:.3f}, {speed['high95']:.3f}] times block's, paired per prompt.",
+            f"{more.error:.4f} more tokens a draft; decoding speed is {speed.median:.3f} "
+            f"[{speed.low95:.3f}, {speed.high95:.3f}] times block's, paired per prompt.",
         ),
     )
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.roofline import bandwidth
-from hierspec.bench.turns import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, concatenate, draw
 from hierspec.core.nodes import Verify
