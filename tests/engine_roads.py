@@ -19,8 +19,8 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.drafters import model as drafting
 from hierspec.lm.base import Drafted, Query
+from hierspec.lm.drafting import draft_by_steps
 from hierspec.lm.tabular import TabularModel
-from hierspec.lm.trunk import drafting as ahead
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoLawError
@@ -46,7 +46,7 @@ class Ahead(TabularModel):
                 [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
             )
 
-        return ahead.picked(self.score(queries), after, counts, reading, uniforms)
+        return draft_by_steps(self.score(queries), after, counts, reading, uniforms)
 
 
 class Device(TabularModel):

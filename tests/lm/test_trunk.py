@@ -20,7 +20,7 @@ class Toy:
 
     name, fast_path = "toy", "toy"
     num_layers, vocab_size, hidden_size, max_length = LAYERS, V, D, 4096
-    device, dtype = torch.device("cpu"), torch.float64
+    device, dtype, weight_dtype = torch.device("cpu"), torch.float64, torch.float64
 
     def __init__(self) -> None:
         g = torch.Generator().manual_seed(0)

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Drafted, Query, Slot
-from hierspec.lm.trunk import drafting as ahead
+from hierspec.lm.drafting import draft_by_steps
 from hierspec.sampling.sampler import Sampler
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
@@ -120,7 +120,7 @@ class NgramModel:
                 recents[i].append(token)
             return self._scores([recents[i] for i in going])
 
-        return ahead.picked(self._scores(recents), after, counts, sampler, uniforms)
+        return draft_by_steps(self._scores(recents), after, counts, sampler, uniforms)
 
     def _scores(self, recents: Sequence[list[int]]) -> torch.Tensor:
         """Log-probabilities, [n, V] float32, after contexts of which the last tokens matter."""

@@ -56,7 +56,8 @@ class HFBackend:
         self.hidden_size = config.hidden_size
         self.vocab_size = self.lm_head.weight.shape[0]
         self.max_length = config.max_position_embeddings
-        self.device, self.dtype = self.embedding.weight.device, self.embedding.weight.dtype
+        self.device = self.embedding.weight.device
+        self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.kinds = layer_kinds(config, self.num_layers)
         self.window = getattr(config, "sliding_window", None)
         self.attention = config._attn_implementation or "eager"
