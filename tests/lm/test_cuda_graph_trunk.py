@@ -22,8 +22,9 @@ from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling import sampler as readings
-from hierspec.sampling.sampler import NoLawError, Sampler
-from hierspec.sampling.scores import SamplingParams, signals
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.sampling.scores import signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import get
@@ -197,7 +198,7 @@ def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
         assert close(both[:1], expected)
         assert both[1].isnan().all()
         for sampler in READINGS[:2]:
-            with pytest.raises(NoLawError):
+            with pytest.raises(NoDistributionError):
                 trunk.draft([ask(good), ask(bad)], [2, 2], 2, sampler, [[0.5] * 2] * 2, 0)
             alone = trunk.draft([ask(good)], [2], 2, sampler, [[0.5] * 2], 0)
             assert len(alone.tokens[0]) == 2
@@ -213,7 +214,7 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hierspec.utils.graphs.Call.run", stop)
+        patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
         for call in (
             lambda: trunk.draft([Query(slot, Context(text), 4)], [3], 3, READINGS[0], [()], 0),
             lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),

@@ -22,8 +22,8 @@ from hierspec.core.windows import State, Window
 from hierspec.engine.metrics import LevelStats
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Drafted, Query
-from hierspec.sampling.sampler import NoLawError, Sampler
-from hierspec.sampling.scores import Job, sampler_of, unusable
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.sampling.scores import ScoreRows, unusable
 from hierspec.sampling.scores import signals as read
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _chunk(node: Draft) -> int:
     return node.budget if node.window.signal is None else min(node.budget, _CHUNK)
 
 
-def shared_reading(node: Draft, jobs: Sequence[Job]) -> Sampler | None:
+def shared_reading(node: Draft, jobs: Sequence[ScoreRows]) -> Sampler | None:
     """How all jobs read their scores, where the node's model can draft by itself; else ``None``.
 
     A window that reads the tokens leaves a draft to the model only where asking token by token
@@ -62,14 +62,18 @@ def shared_reading(node: Draft, jobs: Sequence[Job]) -> Sampler | None:
         return None
     if any(job.params.edits_scores for job in jobs):
         return None
-    first = sampler_of(jobs[0])
-    if any(sampler_of(job) != first for job in jobs[1:]):
+    first = jobs[0].sampler()
+    if any(job.sampler() != first for job in jobs[1:]):
         return None
     return replace(first, signal=signal) if signal else first
 
 
 def ahead(
-    node: Draft, group: Sequence[Task], jobs: Sequence[Job], sampler: Sampler, stats: LevelStats
+    node: Draft,
+    group: Sequence[Task],
+    jobs: Sequence[ScoreRows],
+    sampler: Sampler,
+    stats: LevelStats,
 ) -> list[tuple[Proposal, States]]:
     """Each task's draft, up to its own limit, or to where its window stops it.
 
@@ -175,7 +179,7 @@ def _handed_up(
     return out
 
 
-def _query(node: Draft, task: Task, job: Job, tokens: list[int]) -> Query:
+def _query(node: Draft, task: Task, job: ScoreRows, tokens: list[int]) -> Query:
     context = job.context.plus(tokens) if tokens else job.context
     return Query(task.sequence.slot(node.model), context, len(context))
 
@@ -196,14 +200,14 @@ def _drafted(
     steps: int,
     sampler: Sampler,
     uniforms: Sequence[Any],
-    jobs: Sequence[Job],
+    jobs: Sequence[ScoreRows],
     stats: LevelStats,
 ) -> Drafted:
     """What the model drafts, its time counted."""
     began = time.perf_counter()
     try:
         found: Drafted = node.model.draft(queries, counts, steps, sampler, uniforms)
-    except NoLawError as error:
+    except NoDistributionError as error:
         if error.scores is None:
             text = f"{node.name} produced scores that are no law; try --dtype float32"
             raise HierspecError(text) from None

@@ -26,7 +26,7 @@ from hierspec.drafters.ngram_pool import NgramPool, teach
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.verify import verify_batch
 
 from . import checking
@@ -133,12 +133,12 @@ class Runtime:
         stats.calls += 1
         return scores, distributions(jobs, scores), [job.num_rows for job in jobs]
 
-    def _job(self, node: Node, task: Task, draft: tuple[int, ...], num_rows: int) -> Job:
+    def _job(self, node: Node, task: Task, draft: tuple[int, ...], num_rows: int) -> ScoreRows:
         """How to read the last ``num_rows`` rows after a task's ``pending`` and ``draft``."""
         sequence, request = task.sequence, task.request
         context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
         params = sequence.params
-        return Job(
+        return ScoreRows(
             params=params,
             temperature=None if params.greedy else node.temperature,  # type: ignore[union-attr]
             context=context,

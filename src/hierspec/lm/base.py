@@ -147,6 +147,6 @@ class Drafter(Protocol):
             uniforms: for each query as many as its count, spent in order; none where greedy.
 
         Raises:
-            NoLawError: some row of scores has NaN or forbids every token.
+            NoDistributionError: some row of scores has NaN or forbids every token.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a request asks of sampling: temperature, truncation, penalties, biases, processors."""
+"""Sampling options of a request: temperature, truncation, penalties, biases, processors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's scores become laws; equal parameters are batched together.
+    """How a request's scores become distributions; equal parameters are batched together.
 
     Attributes:
         temperature: 0 is greedy decoding (truncation is then irrelevant).
@@ -46,40 +46,43 @@ class SamplingParams:
     logits_processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
-        check = _number
-        temperature = check("temperature", self.temperature)
-        if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
-            raise HierspecError(
-                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, "
-                f"got {self.temperature}"
-            )
+        temperature = _number("temperature", self.temperature)
+        _require(
+            temperature == 0 or MIN_TEMPERATURE <= temperature < math.inf,
+            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {self.temperature}",
+        )
         if self.top_k is not None:
-            if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < -1:
-                raise HierspecError(f"top_k must be a whole number ≥ 1 or None, got {self.top_k}")
+            _require(
+                _is_integer(self.top_k) and self.top_k >= -1,
+                f"top_k must be an integer ≥ 1 or None, got {self.top_k}",
+            )
             if self.top_k <= 0:  # how transformers (0) and vLLM (-1) spell "off"
                 object.__setattr__(self, "top_k", None)
-        if self.top_p is not None and not 0 < check("top_p", self.top_p) <= 1:
-            raise HierspecError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.min_p is not None and not 0 <= check("min_p", self.min_p) <= 1:
-            raise HierspecError(f"min_p must be in [0, 1], got {self.min_p}")
-        if not 0 < check("repetition_penalty", self.repetition_penalty) < math.inf:
-            raise HierspecError(
-                f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}"
-            )
+        if self.top_p is not None:
+            inside = 0 < _number("top_p", self.top_p) <= 1
+            _require(inside, f"top_p must be in (0, 1], got {self.top_p}")
+        if self.min_p is not None:
+            inside = 0 <= _number("min_p", self.min_p) <= 1
+            _require(inside, f"min_p must be in [0, 1], got {self.min_p}")
+        repetition = _number("repetition_penalty", self.repetition_penalty)
+        _require(
+            0 < repetition < math.inf,
+            f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}",
+        )
         for name in ("frequency_penalty", "presence_penalty"):
-            if not math.isfinite(check(name, getattr(self, name))):
-                raise HierspecError(f"{name} must be finite, got {getattr(self, name)}")
+            value = _number(name, getattr(self, name))
+            _require(math.isfinite(value), f"{name} must be finite, got {value}")
         for token, bias in self.logit_bias:
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-                raise HierspecError(f"logit_bias: {token!r} is not a token id")
-            if check(f"logit_bias of token {token}", bias) == math.inf:
-                raise HierspecError(f"logit_bias of token {token} must be below +inf")
+            is_id = _is_integer(token) and token >= 0
+            _require(is_id, f"logit_bias: {token!r} is not a token id")
+            name = f"logit_bias of token {token}"
+            _require(_number(name, bias) < math.inf, f"{name} must be below +inf")
         for processor in self.logits_processors:
-            if not callable(processor):
-                raise HierspecError(
-                    f"logits_processors: {processor!r} is not callable; "
-                    "pass functions of (input_ids [1, L], scores [1, V])"
-                )
+            _require(
+                callable(processor),
+                f"logits_processors: {processor!r} is not callable; "
+                "pass functions of (input_ids [1, L], scores [1, V])",
+            )
 
     @classmethod
     def make(
@@ -95,10 +98,11 @@ class SamplingParams:
             raise HierspecError(
                 f"logit_bias must map token ids to numbers, as in {{42: -1.5}}, not {logit_bias!r}"
             ) from None
-        if callable(logits_processors) and not isinstance(logits_processors, Iterable):
-            raise HierspecError("logits_processors must be a list of functions: write [processor]")
         if not isinstance(logits_processors, Iterable):
-            raise HierspecError(f"logits_processors must be a list, not {logits_processors!r}")
+            hint = ": write [processor]" if callable(logits_processors) else ""
+            raise HierspecError(
+                f"logits_processors must be a list of functions, not {logits_processors!r}{hint}"
+            )
         return cls(logit_bias=bias, logits_processors=tuple(logits_processors), **options)
 
     @property
@@ -115,16 +119,25 @@ class SamplingParams:
 
     @property
     def edits_scores(self) -> bool:
-        """Whether scores are changed before they become laws."""
+        """Whether scores are changed before they become distributions."""
         return bool(self.logit_bias) or self.needs_history
 
     @property
     def needs_history(self) -> bool:
-        """Whether a row's law depends on which tokens came before, beyond its scores."""
+        """Whether a row's distribution depends on earlier tokens beyond its scores."""
         return bool(self.logits_processors) or self.has_penalties
 
 
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise HierspecError(otherwise)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _number(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
-        raise HierspecError(f"{name} must be a number, got {value!r}")
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
+    _require(is_number, f"{name} must be a number, got {value!r}")
     return float(value)

@@ -22,7 +22,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.base import Drafted, Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
-from hierspec.sampling.sampler import NoLawError, Sampler
+from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
@@ -140,7 +140,7 @@ class CudaGraphTrunk(Trunk):
             tokens, ok, signals = loop.found.tolist()  # the one wait
         rows = [w.state.row for w in work]
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
-            raise NoLawError
+            raise NoDistributionError
         self._note(work, index, shape)
         self.counters.head_rows += shape.rows * steps
         drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
@@ -246,7 +246,7 @@ class CudaGraphTrunk(Trunk):
             first()
             scores, last = call.scores[:, 0], call.asked
             for step in range(steps):
-                picked = sampler.pick_there(scores, uniforms[:, step])
+                picked = sampler.pick_on_device(scores, uniforms[:, step])
                 found[0, :, step], found[1, :, step] = picked.tokens, picked.ok
                 if picked.signals is not None:
                     found[2, :, step] = picked.signals
