@@ -14,6 +14,18 @@ from hierspec.errors import HierspecError
 from hierspec.utils.checks import MIN_TEMPERATURE
 
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (
+        lambda t: t == 0 or MIN_TEMPERATURE <= t < math.inf,
+        f"0 (greedy) or at least {MIN_TEMPERATURE}",
+    ),
+    "top_p": (lambda p: 0 < p <= 1, "in (0, 1]"),
+    "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
+    "repetition_penalty": (lambda x: 0 < x < math.inf, "positive (1 is none)"),
+    "frequency_penalty": (math.isfinite, "finite"),
+    "presence_penalty": (math.isfinite, "finite"),
+}
+_OPTIONAL = ("top_p", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,43 +58,28 @@ class SamplingParams:
     logits_processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
-        temperature = _number("temperature", self.temperature)
-        _require(
-            temperature == 0 or MIN_TEMPERATURE <= temperature < math.inf,
-            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {self.temperature}",
-        )
+        for name, (holds, meaning) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not holds(_number(name, value)):
+                raise HierspecError(f"{name} must be {meaning}, got {value}")
         if self.top_k is not None:
-            _require(
-                _is_integer(self.top_k) and self.top_k >= -1,
-                f"top_k must be an integer ≥ 1 or None, got {self.top_k}",
-            )
+            if not _is_integer(self.top_k, -1):
+                raise HierspecError(f"top_k must be an integer ≥ 1 or None, got {self.top_k}")
             if self.top_k <= 0:  # how transformers (0) and vLLM (-1) spell "off"
                 object.__setattr__(self, "top_k", None)
-        if self.top_p is not None:
-            inside = 0 < _number("top_p", self.top_p) <= 1
-            _require(inside, f"top_p must be in (0, 1], got {self.top_p}")
-        if self.min_p is not None:
-            inside = 0 <= _number("min_p", self.min_p) <= 1
-            _require(inside, f"min_p must be in [0, 1], got {self.min_p}")
-        repetition = _number("repetition_penalty", self.repetition_penalty)
-        _require(
-            0 < repetition < math.inf,
-            f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}",
-        )
-        for name in ("frequency_penalty", "presence_penalty"):
-            value = _number(name, getattr(self, name))
-            _require(math.isfinite(value), f"{name} must be finite, got {value}")
         for token, bias in self.logit_bias:
-            is_id = _is_integer(token) and token >= 0
-            _require(is_id, f"logit_bias: {token!r} is not a token id")
-            name = f"logit_bias of token {token}"
-            _require(_number(name, bias) < math.inf, f"{name} must be below +inf")
+            if not _is_integer(token, 0):
+                raise HierspecError(f"logit_bias: {token!r} is not a token id")
+            if _number(f"logit_bias of token {token}", bias) == math.inf:
+                raise HierspecError(f"logit_bias of token {token} must be below +inf")
         for processor in self.logits_processors:
-            _require(
-                callable(processor),
-                f"logits_processors: {processor!r} is not callable; "
-                "pass functions of (input_ids [1, L], scores [1, V])",
-            )
+            if not callable(processor):
+                raise HierspecError(
+                    f"logits_processors: {processor!r} is not callable; "
+                    "pass functions of (input_ids [1, L], scores [1, V])"
+                )
 
     @classmethod
     def make(
@@ -128,16 +125,11 @@ class SamplingParams:
         return bool(self.logits_processors) or self.has_penalties
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise HierspecError(otherwise)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _number(name: str, value: float) -> float:
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
-    _require(is_number, f"{name} must be a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
+        raise HierspecError(f"{name} must be a number, got {value!r}")
     return float(value)

@@ -85,8 +85,8 @@ class Sampler:
         """The distributions of rows [R, V].
 
         Raises:
-            NoDistributionError: a row has NaN or no token left. On an accelerator only greedy rows are
-                looked at here, for that is a wait; others say so when a token is drawn.
+            NoDistributionError: a row has NaN or no token left. On an accelerator only greedy rows
+                are looked at here, for that is a wait; others say so when a token is drawn.
         """
         scores = self._cut(scores)
         if self.greedy:
@@ -232,7 +232,7 @@ def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tens
     best = probs.topk(k)[0]
     before = best.cumsum(-1, dtype=torch.float64).sub_(best)
     stays = before < top_p
-    # A row that is no distribution has no token that stays: its best one stands in, and it remains NaN.
+    # No token stays in a row that is no distribution: its best one stands in, and it remains NaN.
     size = stays.sum(-1, keepdim=True).clamp_(min=1)
     floor = best.gather(1, size - 1)
     if k < probs.shape[1]:

@@ -32,7 +32,7 @@ from .sampler import NoDistributionError, Sampler, signal_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRows:
-    """The rows of one query (:class:`hierspec.lm.base.Query`), and what makes distributions of them.
+    """The rows of one query (:class:`hierspec.lm.base.Query`), and how they become distributions.
 
     Row j (of ``num_rows``) scores the token after ``context[: start + j]``.
 
