@@ -25,6 +25,7 @@ class FixedShapeForward:
 
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
+        self.stack = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
         # The backend makes a longer table when it needs one; recordings go on reading this one.
         self.rotations = backend.rotations_to(1)
@@ -54,7 +55,7 @@ class FixedShapeForward:
         rotation = self.rotations[at.flatten()]
         h = h.clone()
         for i in range(lo, hi):
-            layer: Layer = backend.stack.layers[i]  # pyright: ignore[reportAssignmentType]
+            layer = self.stack[i]
             mask = masks[layer.kind]
             x = layer.rotated(layer.qkv(layer.norm(h)), rotation)
             h = layer.mixed(h, self._attend(x, arena[i], at, mask, seen))
