@@ -30,20 +30,9 @@ from hierspec.utils.graphs import Graphs
 class Counters:
     """Work done since the trunk was made, per segment: passes over the weights, and tokens."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes = tuple(sizes)  # layers of every segment
-        self.calls, self.tokens = [0] * len(self.sizes), [0] * len(self.sizes)
+    def __init__(self, segments: int) -> None:
+        self.calls, self.tokens = [0] * segments, [0] * segments
         self.head_rows = 0
-
-    @property
-    def layer_calls(self) -> list[int]:
-        """Calls of every layer, lowest first."""
-        return [c for c, size in zip(self.calls, self.sizes, strict=True) for _ in range(size)]
-
-    @property
-    def layer_tokens(self) -> list[int]:
-        """Tokens that went through every layer, lowest first."""
-        return [t for t, size in zip(self.tokens, self.sizes, strict=True) for _ in range(size)]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -103,7 +92,7 @@ class Trunk:
         self.graphs: Graphs | None = None
         self.chunk = chunk
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
-        self.counters = Counters([hi - lo for lo, hi in self.bounds])
+        self.counters = Counters(len(self.bounds))
 
     def view(self, exit_layer: int | None = None, head: ScoreHead | None = None) -> ExitModel:
         """The language model that ends after ``exit_layer`` layers (default: all of them).
