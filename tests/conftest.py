@@ -2,6 +2,9 @@
 
 import os
 
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of several side by side
+if IS_WORKER:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, too
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -9,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+torch.set_num_threads(1 if IS_WORKER else min(2, os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ def _is_integer(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _number(name: str, value: float) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
         raise HierspecError(f"{name} must be a number, got {value!r}")
     return float(value)
