@@ -1,8 +1,7 @@
 """Sampling one token from a row of scores: temperature, truncation, and the draw itself.
 
 Temperature, then top-k, top-p, min-p, in transformers' order. A sampler is a value: rows with equal
-samplers become distributions together, and a drafter can be told once how to pick all tokens of a
-draft.
+samplers become distributions together, and one of them picks all tokens of a draft.
 
 Shapes: R rows over V scored ids.
 """
@@ -180,13 +179,13 @@ def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
     return values, chosen
 
 
-def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """1.0 where ``values`` [R, V] reach ``floor`` [R, 1], else 0.0.
+def _mask(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """1.0 where ``values`` [R, V] reach ``least`` [R, 1], else 0.0.
 
     Numbers rather than booleans: on CPU the comparison and the product are both several times
     faster.
     """
-    return values.clone().ge_(floor)
+    return values.clone().ge_(least)
 
 
 def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -202,12 +201,12 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """
     if probs.device.type != "cpu":
         return _nucleus_by_sorting(probs, top_p)
-    floor, size = _nucleus_edge(probs, top_p, 32)
-    mask = _mask(probs, floor)
+    least, size = _nucleus_edge(probs, top_p, 32)
+    mask = _mask(probs, least)
     excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
     for row, extra in enumerate(excess):
         if extra:
-            tied = (probs[row] == floor[row]).nonzero().flatten()
+            tied = (probs[row] == least[row]).nonzero().flatten()
             mask[row, tied[: int(extra)]] = 0.0
     return mask
 
@@ -234,9 +233,9 @@ def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tens
     stays = before < top_p
     # No token stays in a row that is no distribution: its best one stands in, and it remains NaN.
     size = stays.sum(-1, keepdim=True).clamp_(min=1)
-    floor = best.gather(1, size - 1)
+    least = best.gather(1, size - 1)
     if k < probs.shape[1]:
         short = stays[:, -1].nonzero().flatten()
         if len(short):
-            floor[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
-    return floor, size
+            least[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
+    return least, size
