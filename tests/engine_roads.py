@@ -19,7 +19,6 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.drafters import model as drafting
 from hierspec.lm.base import Drafted, Query
-from hierspec.lm.drafting import draft_by_steps
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
@@ -34,9 +33,9 @@ verify = importlib.import_module("hierspec.verifiers.verify")
 
 
 class Ahead(TabularModel):
-    """A table that is asked for a whole draft at once, as a trunk on the CPU is."""
+    """A table that continues a draft, as a trunk on the CPU does."""
 
-    def draft(self, queries, counts, steps, reading, uniforms):
+    def follow(self, queries, counts):
         contexts = [query.context for query in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
@@ -46,7 +45,7 @@ class Ahead(TabularModel):
                 [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
             )
 
-        return draft_by_steps(self.score(queries), after, counts, reading, uniforms)
+        return self.score(queries), after
 
 
 class Device(TabularModel):
@@ -91,7 +90,7 @@ class Device(TabularModel):
                 [float(p.signals[row]) for p in steps_taken[:count]]
                 for row, count in enumerate(counts)
             ]
-        return Drafted(tokens, rows, steps, 0.0, values)
+        return Drafted(tokens, rows, steps, values)
 
 
 class Single(TabularModel):

@@ -19,8 +19,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, law_of_tau
-from hierspec.drafters.multi_draft import together
-from hierspec.verifiers.multi_draft import alternatives, outcomes
+from hierspec.verifiers.multi_draft import outcomes
 
 from .tables import Models, Rows, TableDistributions, normalised
 
@@ -29,8 +28,8 @@ Verdicts = list[tuple[float, Verdict]]
 
 def verdicts(node: Verify, checks: Sequence[Check], models: Models) -> list[Verdicts]:
     """For every check that awaits ``node``, its verdicts."""
-    out = [_of_several(node, check, models) if check.draft.others else [] for check in checks]
-    single = [i for i, check in enumerate(checks) if not check.draft.others]
+    out = [_of_several(node, check, models) if check.draft.alternatives else [] for check in checks]
+    single = [i for i, check in enumerate(checks) if not check.draft.alternatives]
     if single:
         found = _of_single(node, [checks[i] for i in single], models)
         for i, one in zip(single, found, strict=True):
@@ -39,7 +38,7 @@ def verdicts(node: Verify, checks: Sequence[Check], models: Models) -> list[Verd
 
 
 def _of_several(node: Verify, check: Check, models: Models) -> Verdicts:
-    drafts = alternatives(check.draft)
+    drafts = check.draft.drafts
     ids = [
         tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
@@ -143,7 +142,10 @@ def several(node: Draft, single: Drafts, rows: Rows) -> Drafts:
                 longer.append((probability, drafts))
             longer += [(probability * chance, (*drafts, one)) for chance, one in fresh]
         lists = longer
-    return [(probability, together(drafts)) for probability, drafts in lists]
+    return [
+        (probability, dataclasses.replace(drafts[0], alternatives=drafts[1:]))
+        for probability, drafts in lists
+    ]
 
 
 def without(single: Drafts, tried: set[int], rows: Rows) -> Drafts:

@@ -126,7 +126,7 @@ class ControlledRounds(Rounds):
         out: dict[Any, np.ndarray] = {}
         for (m, after), law in by_length(outcomes, self.vocab_size).items():
             seen, cleared = report(self.controller.root, m, after)
-            key = (m, (cleared, self.controller.update(control, [seen])))
+            key = (m, (cleared, self.controller.update(control, seen)))
             out[key] = out[key] + law if key in out else law
         return out
 

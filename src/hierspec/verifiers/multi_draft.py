@@ -156,11 +156,6 @@ class Chosen:
     draft: int
 
 
-def alternatives(proposal: Proposal) -> tuple[Proposal, ...]:
-    """All drafts of a proposal, the first one first."""
-    return (proposal, *proposal.others)
-
-
 def verify_several(
     node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
 ) -> Chosen:

@@ -21,9 +21,7 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Drafted, Query, Slot
-from hierspec.lm.drafting import draft_by_steps
-from hierspec.sampling.sampler import Sampler
+from hierspec.lm.base import Following, Query, Slot
 from hierspec.utils.graphs import Graphs
 
 
@@ -106,7 +104,10 @@ class Trunk:
                 f"no exit after layer {layer}; this trunk has exits after {self.exits}: "
                 f"name it when the trunk is made, Trunk(backend, exits=[{layer}])"
             )
-        return ExitModel(self, self.exits.index(layer), head)
+        return self.exit_model(self.exits.index(layer), head)
+
+    def exit_model(self, index: int, head: ScoreHead | None) -> ExitModel:
+        return ExitModel(self, index, head)
 
     def open(self) -> Slot:
         """A fresh slot, for all views together. Memory is taken at the first tokens."""
@@ -141,19 +142,17 @@ class Trunk:
             return (head or self.backend.head)(h)
 
     @torch.inference_mode()
-    def draft(
+    def follow(
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
         index: int,
         head: ScoreHead | None = None,
-    ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`, at exit ``self.exits[index]``.
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`, at exit ``self.exits[index]``.
 
-        Every step knows beforehand where it will write: no context is compared, no cache looked up.
+        Every step knows beforehand where it will write, so nothing of it is prepared anew: no
+        context is compared, no cache looked up.
         """
         scores = self.score(queries, index, head)
         slots = [query.slot for query in queries]
@@ -161,6 +160,7 @@ class Trunk:
             self.rewind(query.slot, len(query.context))
             self.make_room(query.slot, len(query.context) + count - 1)
 
+        @torch.inference_mode()
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             # Held before it is computed: the reverse would not survive an interruption.
             for i, token in zip(going, last, strict=True):
@@ -173,7 +173,7 @@ class Trunk:
             self.counters.head_rows += len(h)
             return (head or self.backend.head)(h)
 
-        return draft_by_steps(scores, after, counts, sampler, uniforms)
+        return scores, after
 
     def _prepare(self, query: Query) -> Work:
         """Forget what the context contradicts, note the tokens to come, make room for them."""
@@ -329,16 +329,11 @@ class ExitModel:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self.trunk.score(queries, self.index, self.head)
 
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
-    ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`."""
-        return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+        return self.trunk.follow(queries, counts, self.index, self.head)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
