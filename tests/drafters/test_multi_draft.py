@@ -31,15 +31,16 @@ from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers import check, get
-from hierspec.verifiers.block import Block, prefix_weights
+from hierspec.verifiers.block import Block
+from hierspec.verifiers.formulas import capped_weights
 from hierspec.verifiers.multi_draft import (
     BlockRRS,
-    _block,
     outcomes,
     probability,
     residual,
+    scan_from_end,
     target_row,
-    verify_several,
+    verify_drafts,
 )
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs"]
@@ -192,7 +193,7 @@ class Published(Block):
     """P4's Algorithm 3 as its code has it, each of its two slips by itself or both."""
 
     name = "published"
-    several = True
+    multi_draft = True
     exact = False
 
     def __init__(self, carries: bool, uncapped: bool) -> None:
@@ -208,14 +209,14 @@ class Published(Block):
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x[0] = probability(f, draft.tokens[tau])
             start = carried if self.carries else 1.0
-            w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
+            w = [start, *capped_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
             end = start * float(np.prod(np.divide(p_x, q_x)))
             n = len(w) - 1
             if self.uncapped and (yield min(1.0, end)):
                 k, w_k = n, 1.0
             else:
                 shorter = [*w[:-1], 0.0] if self.uncapped else w
-                k, w_k = yield from _block(draft.distributions, p[j], tau, shorter)
+                k, w_k = yield from scan_from_end(draft.distributions, p[j], tau, shorter)
                 w_k = w_k if k else start
             if k:
                 last, tau = j, tau + k
@@ -335,7 +336,7 @@ def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
     p = [DenseDistributions(other), DenseDistributions(rows)]
     node = Verify(4, "target", None, 1, get("rrs"), None)
     # h: 0.25/0.5; then f = (0, 1, 0) against 0.5, kept; then 0.1/0.5; residual (0, 0, 1).
-    chosen = verify_several(node, drafts, p, Dealt(0.6, 0.99, 0.3, 0.5))
+    chosen = verify_drafts(node, drafts, p, Dealt(0.6, 0.99, 0.3, 0.5))
     assert chosen.draft == 1
     assert chosen.verdict.num_accepted == 1
     emitted = chosen.verdict.emitted
@@ -343,7 +344,7 @@ def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
     assert emitted.owners == (4, 4)
     assert emitted.origins == (0, 4)
     assert torch.equal(emitted.distributions.dense(3), rows[:2])
-    assert verify_several(node, drafts, p, Dealt(0.4, 0.3, 0.1)).draft == 0
+    assert verify_drafts(node, drafts, p, Dealt(0.4, 0.3, 0.1)).draft == 0
 
 
 # --- the engine

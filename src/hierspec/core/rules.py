@@ -52,7 +52,7 @@ class Acceptance:
     Attributes:
         h: [B, n] float64: column k−1 is the chance that the scan's test at length k passes;
             0 in padding.
-        w: [B, n+1] float64: after stopping at τ, the corrected token has the law
+        w: [B, n+1] float64: after stopping at τ, the recovered token has the law
             norm(max(w_τ·p_{τ+1} − q_{τ+1}, 0)). Above 1 only where a rule does not cap.
     """
 
@@ -62,7 +62,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stop:
-    """Where a rule for several drafts ended.
+    """Where a multi-draft rule ended.
 
     Attributes:
         draft: a draft that begins with all kept tokens.
@@ -93,7 +93,7 @@ class Verifier:
             above it stays exact. True for every exact rule.
         laws_of_context: its reported laws are its model's at the context, whatever happened in
             the round before.
-        several: takes several drafts of one place (:meth:`choose`).
+        multi_draft: takes several drafts of one place (:meth:`choose`).
         distinct: wants the first tokens of those drawn without replacement.
     """
 
@@ -105,7 +105,7 @@ class Verifier:
     reads_scores: ClassVar[bool] = False
     sound_below: ClassVar[bool] = True
     laws_of_context: ClassVar[bool] = True
-    several: ClassVar[bool] = False
+    multi_draft: ClassVar[bool] = False
     distinct: ClassVar[bool] = False
 
     def exact_for(self, greedy: bool) -> bool:
@@ -138,11 +138,11 @@ class Verifier:
         if n == 0:
             return p
         q = batch.q[rows, tau.clamp(max=n - 1)].to(p.dtype)
-        w = accepted.w[rows, tau].unsqueeze(-1)
+        w = accepted.w[rows, tau]
         scale = w.clamp(min=1.0)  # an uncapped w may overflow float32: shrink q instead
-        residual = ((w / scale).to(p.dtype) * p - q / scale.to(p.dtype)).clamp_(min=0.0)
-        keep_p = (tau == batch.lengths) | (residual.sum(-1) <= 0.0)
-        return torch.where(keep_p.unsqueeze(-1), p, residual)
+        rest = residual(p, q / scale.unsqueeze(-1).to(p.dtype), w / scale)
+        keep_p = (tau == batch.lengths) | (rest.sum(-1) <= 0.0)
+        return torch.where(keep_p.unsqueeze(-1), p, rest)
 
     def reported(self, batch: Batch) -> torch.Tensor:
         """Laws of the tokens handed up, [B, n+1, V]: the verifier's own, unless a rule says so."""
@@ -164,7 +164,9 @@ class Verifier:
         """
         return None
 
-    def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
+    def greedy(
+        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
+    ) -> int:
         """τ where both laws are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
         tau = 0
         for token, choice in zip(draft, choices, strict=False):
@@ -174,7 +176,7 @@ class Verifier:
         return tau
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        """Verify k drafts of one place, test by test; only where ``several`` is set.
+        """Verify k drafts of one place, test by test; only where ``multi_draft`` is set.
 
         Args:
             drafts: in the order they were drawn, each with the laws its tokens were drawn from.
@@ -188,6 +190,15 @@ class Verifier:
         """Requests that must follow a check before its round is whole; most rules have none."""
         return verdict
         yield  # a generator by form
+
+
+def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
+    """max(w·p − q, 0) of rows [..., V] in p's precision; w ≤ 1, one for all rows or one each."""
+    if isinstance(w, torch.Tensor):
+        p = w.unsqueeze(-1).to(p.dtype) * p
+    elif w != 1.0:
+        p = p * w
+    return torch.sub(p, q).clamp_(min=0.0)
 
 
 def scan(

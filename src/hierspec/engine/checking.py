@@ -17,7 +17,7 @@ from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.sampling.scores import logprobs, signals
-from hierspec.verifiers.multi_draft import alternatives, verify_several
+from hierspec.verifiers.multi_draft import alternatives, verify_drafts
 
 from .metrics import Metrics
 
@@ -56,7 +56,7 @@ def check_several(
     began = time.perf_counter()
     for task, draft, at in zip(group, drafts, places, strict=True):
         several = alternatives(draft)
-        found = verify_several(node, several, [p[i] for i in at], task.sequence.rng)
+        found = verify_drafts(node, several, [p[i] for i in at], task.sequence.rng)
         verdicts.append(found.verdict)
         parts.append(split[at[found.draft]])
         chosen.append(several[found.draft])

@@ -103,7 +103,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
     for (node, budget), above in zip(used, rules, strict=False):
         window = node.window if isinstance(node.window, Counting) else Counting(node.window)
         if below is None:
-            several = node.num_drafts if isinstance(node, Draft) and above.several else 1
+            several = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
             below = Draft(
                 node.index, node.name, node.model, budget, window, node.temperature, several
             ).under(above)

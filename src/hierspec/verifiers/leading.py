@@ -1,4 +1,4 @@
-"""Keep a drafted token while it is among the verifier's m leading tokens.
+"""Leading tokens: keep a drafted token while it is among the verifier's m best.
 
 P3 §3.2 (HiSpec's intermediate verifier); MATH §1. As a final rule under sampling it is lossy. As
 an intermediate rule it is sound, because the law of what it hands up can be written down: a slot
@@ -17,7 +17,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 from hierspec.errors import HierspecError
 
-from .registry import register
+from .formulas import in_draft
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,10 @@ class Leading(Verifier):
         return greedy and self.top_m == 1
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        n = batch.tokens.shape[1]
         ids, real = self._leaders(batch)
         kept = ((ids == batch.tokens.unsqueeze(-1)) & real).any(-1)
-        inside = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
-        h = (kept & inside).double()
-        return Acceptance(h, h.new_ones(h.shape[0], n + 1))
+        h = (kept & in_draft(batch)).double()
+        return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
         return batch.p[torch.arange(len(tau), device=batch.p.device), tau]
@@ -64,8 +62,7 @@ class Leading(Verifier):
         kept = batch.q.gather(-1, ids).to(own.dtype) * real
         mixture = own * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
         mixture.scatter_add_(-1, ids, kept)
-        inside = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
-        mixture = torch.where(inside.unsqueeze(-1), mixture, own)
+        mixture = torch.where(in_draft(batch).unsqueeze(-1), mixture, own)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
     def _leaders(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,7 +75,9 @@ class Leading(Verifier):
         ids = leaders(scores, self.top_m)
         return ids, scores.gather(-1, ids) > least
 
-    def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
+    def greedy(
+        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
+    ) -> int:
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
         assert scores is not None, "more than one leading token: the scores must be there"
@@ -89,7 +88,7 @@ class Leading(Verifier):
         ids = torch.arange(width, device=rows.device)
         ahead = (rows > mine) | ((rows == mine) & (ids < tokens))
         leads = (ahead.sum(-1, keepdim=True) < self.top_m) & (mine > -torch.inf) & (tokens < width)
-        return next((i for i, kept in enumerate(leads.flatten().tolist()) if not kept), len(draft))
+        return int(leads.flatten().long().cumprod(0).sum())
 
 
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
@@ -102,6 +101,3 @@ def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
             return best.indices
     # `topk` settles ties as it likes; a stable sort does not, and asks the host nothing.
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
-
-
-LEADING = register(Leading())

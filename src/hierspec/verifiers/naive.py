@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
-from hierspec.core.rules import Acceptance, Batch, Verifier
+from hierspec.core.nodes import Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.requests import Draw, Request, Row
+from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 
-from .ratios import at_ends, log_products
-from .registry import register
-
-if TYPE_CHECKING:
-    from hierspec.core.nodes import Verify
-    from hierspec.core.proposals import Proposal, Verdict
-    from hierspec.core.requests import Request
+from .formulas import at_ends, log_products, log_ratio
 
 _MAX_LOG = 600.0  # exp(600) is finite, and no law can tell such a product from infinity
 
@@ -57,9 +54,6 @@ class Naive(Verifier):
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
     ) -> Generator[Request, Any, Verdict]:
         """Draw the rest of the round, up to the draft's length, from the joint residual."""
-        from hierspec.core.proposals import Proposal, Verdict
-        from hierspec.core.requests import Draw, Row
-
         out = verdict.emitted
         if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
             return verdict  # one-hot laws: whatever follows is the target's choice either way
@@ -77,21 +71,11 @@ class Naive(Verifier):
         return Verdict(verdict.num_accepted, out, verdict.logprobs)
 
 
-def log_ratio(p_x: float, q_x: float) -> float:
-    """log(p/q) of a token; +inf where q cannot say it."""
-    if p_x <= 0.0:
-        return -math.inf
-    return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
-
-
 def joint_residual(p: Distributions, q: Distributions, log_r: float) -> DenseDistributions:
     """norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
     width = max(p.width, q.width)
     p_row, q_row = p.dense(width).double(), q.dense(width).to(p.dense(width).device).double()
     r = math.exp(log_r)
-    residual = (p_row * min(r, 1.0) - q_row / max(r, 1.0)).clamp_(min=0.0)
-    total = residual.sum()
-    return DenseDistributions(p_row if total <= 0.0 else residual / total)
-
-
-NAIVE = register(Naive())
+    rest = residual(p_row, q_row / max(r, 1.0), min(r, 1.0))
+    total = rest.sum()
+    return DenseDistributions(p_row if total <= 0.0 else rest / total)
