@@ -91,7 +91,7 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("max_order", [1, 2, 4])
 @pytest.mark.parametrize(
-    "reading", [Sampler(V, 0.0), Sampler(V), Sampler(V, 0.7, top_k=9), Sampler(V - 3, top_p=0.8)]
+    "sampler", [Sampler(V, 0.0), Sampler(V), Sampler(V, 0.7, top_k=9), Sampler(V - 3, top_p=0.8)]
 )
 def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) -> None:
     model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
