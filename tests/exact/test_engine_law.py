@@ -30,7 +30,7 @@ from hierspec.engine.control import Jumping
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact import ExactInterpreter, output_law
-from hierspec.exact.engine import Neighbour, engine_law, generation_law
+from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
 from hierspec.exact.splitting import outcomes
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
