@@ -9,7 +9,8 @@ import pytest
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.trace import ListTracer
-from hierspec.simulation.interpreter import CoinFlips, Recorded, chain, simulate
+from hierspec.simulation import CoinFlips, Recorded, simulate
+from hierspec.simulation.interpreter import chain
 from hierspec.verifiers import get
 
 # P1 Appendix B.3, first example: costs in ms, Table 6 rates.

@@ -29,11 +29,11 @@ from hierspec.planner.plan import Choice, LatencyModel, Plan
 from hierspec.planner.problem import check_tokens, load_json, parse_problem
 from hierspec.planner.search import EVERY, PLAIN, Shapes, plan
 from hierspec.planner.simulated import ACCEPTANCES, COSTS, Records, check_name, simulated
-from hierspec.simulation.interpreter import Simulation
+from hierspec.simulation import Simulation
 from hierspec.utils.checks import temperature as check_temperature
 
 if TYPE_CHECKING:
-    from hierspec.simulation.interpreter import Simulation
+    from hierspec.simulation import Simulation
 
 
 _STEPS = 8  # costs of the further model: the drafter's, halved so often
