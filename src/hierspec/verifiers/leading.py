@@ -69,9 +69,10 @@ class Leading(Verifier):
         """A of every drafted slot: [B, n, m] token ids, and which of them the verifier can say."""
         n = batch.tokens.shape[1]
         if batch.scores is None:
-            scores, least = batch.p[:, :n], 0.0
-        else:
-            scores, least = batch.scores[:, :n], -torch.inf
+            return self._sayable(batch.p[:, :n], least=0.0)
+        return self._sayable(batch.scores[:, :n], least=-torch.inf)
+
+    def _sayable(self, scores: torch.Tensor, least: float) -> tuple[torch.Tensor, torch.Tensor]:
         ids = leaders(scores, self.top_m)
         return ids, scores.gather(-1, ids) > least
 
@@ -81,14 +82,10 @@ class Leading(Verifier):
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
         assert scores is not None, "more than one leading token: the scores must be there"
-        rows = scores[: len(draft)]
-        width = rows.shape[-1]
-        tokens = torch.tensor(draft, device=rows.device).unsqueeze(-1)
-        mine = rows.gather(-1, tokens.clamp(max=width - 1))
-        ids = torch.arange(width, device=rows.device)
-        ahead = (rows > mine) | ((rows == mine) & (ids < tokens))
-        leads = (ahead.sum(-1, keepdim=True) < self.top_m) & (mine > -torch.inf) & (tokens < width)
-        return int(leads.flatten().long().cumprod(0).sum())
+        ids, real = self._sayable(scores[: len(draft)], least=-torch.inf)
+        tokens = torch.tensor(draft, device=scores.device).unsqueeze(-1)
+        kept = ((ids == tokens) & real).any(-1)
+        return int(kept.long().cumprod(0).sum())
 
 
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:

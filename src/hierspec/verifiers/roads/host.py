@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.core.distributions import DenseDistributions, Distributions, draw
+from hierspec.core.distributions import DenseDistributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
 from hierspec.verifiers.rows import pieces, probabilities, residual_row, row_at, stacked
@@ -41,53 +41,42 @@ def has_shortcut(rule: type[Verifier]) -> bool:
     return False
 
 
-class _Residuals:
-    """Rows max(w·p − q, 0) of one draft. The last is kept: a test that passes has summed the very
-    row that the next token is drawn from.
-    """
-
-    __slots__ = ("key", "last", "p", "q")
-
-    def __init__(self, p: Distributions, q: Distributions) -> None:
-        self.p, self.q = p, q
-        self.key: tuple[int, float] | None = None
-        self.last: torch.Tensor | None = None
-
-    def row(self, k: int, w: float) -> torch.Tensor:
-        if self.last is None or self.key != (k, w):
-            self.key, self.last = (k, w), residual_row(row_at(self.p, k), self.q, k, w)
-        return self.last
-
-    def excess(self, k: int, w: float) -> float:
-        return float(self.row(k, w).sum(dtype=torch.float64))
-
-
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
     """Decide each draft by itself, then draw all tokens that follow together."""
-    taus: list[int] = []
-    drawn: list[int] = []  # numbers of the cases that a token follows
-    rows: list[torch.Tensor] = []  # what it is drawn from, and with which number
-    uniforms: list[float] = []
-    for i, case in enumerate(cases):
-        tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
-        n = len(tokens)
-        own = case.rng.take(n + 1).tolist()
-        residuals = _Residuals(p, q)
-        decision = case.node.rule.decide(
-            probabilities(tokens, p), probabilities(tokens, q), own, residuals.excess
-        )
-        assert decision is not None, "a rule with `decide` decides"
-        tau, w = decision
-        taus.append(tau)
-        if not case.drops_bonus(tau):
-            drawn.append(i)
-            rows.append(row_at(p, n) if tau == n else residuals.row(tau, w))
-            uniforms.append(own[n])
+    decided = [_decide(case) for case in cases]
+    drawn = [i for i, (_, row, _) in enumerate(decided) if row is not None]
     following: dict[int, int] = {}
-    if rows:
-        found = draw(stacked(rows), uniforms, lambda j: row_at(cases[drawn[j]].p, taus[drawn[j]]))
+    if drawn:
+        found = draw(
+            stacked([row for _, row, _ in decided if row is not None]),
+            [decided[i][2] for i in drawn],
+            lambda j: row_at(cases[drawn[j]].p, decided[drawn[j]][0]),
+        )
         following = dict(zip(drawn, found, strict=True))
     return [
         case.verdict(tau, following.get(i), case.p)
-        for i, (case, tau) in enumerate(zip(cases, taus, strict=True))
+        for i, (case, (tau, _, _)) in enumerate(zip(cases, decided, strict=True))
     ]
+
+
+def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
+    """τ of one draft; the row that the next token is drawn from, unnormalised; its uniform."""
+    tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
+    n = len(tokens)
+    uniforms = case.rng.take(n + 1).tolist()
+
+    # A test that passes has summed the very row that the next token is drawn from.
+    @functools.lru_cache(maxsize=1)
+    def residual(k: int, w: float) -> torch.Tensor:
+        return residual_row(row_at(p, k), q, k, w)
+
+    def excess(k: int, w: float) -> float:
+        return float(residual(k, w).sum(dtype=torch.float64))
+
+    p_x, q_x = probabilities(tokens, p), probabilities(tokens, q)
+    decision = case.node.rule.decide(p_x, q_x, uniforms, excess)
+    assert decision is not None, "a rule with `decide` decides"
+    tau, w = decision
+    if case.drops_bonus(tau):
+        return tau, None, 0.0
+    return tau, row_at(p, n) if tau == n else residual(tau, w), uniforms[n]
