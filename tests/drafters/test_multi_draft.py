@@ -32,7 +32,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers import check, get
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import capped_weights
+from hierspec.verifiers.formulas import prefix_weights
 from hierspec.verifiers.multi_draft import (
     BlockRRS,
     outcomes,
@@ -105,7 +105,7 @@ def one_round(rule, q, p, k, n):
         for share, stop in outcomes(rule, drafts, [single[i][2] for i in numbers]):
             kept = drafts[stop.draft].tokens[: stop.num_accepted]
             expected += chance * share * stop.num_accepted
-            for y, mass in enumerate((stop.law / stop.law.sum()).tolist()):
+            for y, mass in enumerate((stop.distribution / stop.distribution.sum()).tolist()):
                 rest = n - stop.num_accepted
                 after = continued(p, (*kept, y), rest)
                 joint[(*kept, y)] += chance * share * mass * after
@@ -209,7 +209,7 @@ class Published(Block):
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x[0] = probability(f, draft.tokens[tau])
             start = carried if self.carries else 1.0
-            w = [start, *capped_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
+            w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
             end = start * float(np.prod(np.divide(p_x, q_x)))
             n = len(w) - 1
             if self.uncapped and (yield min(1.0, end)):
@@ -305,7 +305,7 @@ def test_laws_of_another_width_and_precision():
     for rule in ("rrs", "block-rrs"):
         law = torch.zeros(3, dtype=torch.float64)
         for chance, stop in outcomes(get(rule), [wide, narrow], [p, p]):
-            row = stop.law / stop.law.sum()
+            row = stop.distribution / stop.distribution.sum()
             if stop.num_accepted:
                 assert stop.draft == 1
                 row = torch.eye(3, dtype=torch.float64)[0]

@@ -27,7 +27,7 @@ from hierspec.sampling.scores import SamplingParams, signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import get
-from hierspec.verifiers.formulas import capped_weights, ratio
+from hierspec.verifiers.formulas import prefix_weights, ratio
 from hierspec.verifiers.verify import verify
 
 SHAPES = {
@@ -318,7 +318,7 @@ def test_nan_never_passes_for_a_law(rule, row):
 
 def test_ratios_keep_nan():
     assert ratio(math.nan, 0.5) != ratio(math.nan, 0.5)
-    assert capped_weights([math.nan, 0.5], [0.5, 0.5]) == [1.0, 0.0, 0.0]
+    assert prefix_weights([math.nan, 0.5], [0.5, 0.5]) == [1.0, 0.0, 0.0]
 
 
 def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):

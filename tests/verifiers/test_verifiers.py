@@ -40,7 +40,7 @@ from hierspec.verifiers import (
     verify_batch,
 )
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import capped, capped_weights, log_products
+from hierspec.verifiers.formulas import capped, log_products, prefix_weights
 from hierspec.verifiers.leading import leaders
 
 RULES = sorted({get(name).name for name in names()})
@@ -311,14 +311,14 @@ def test_block_is_optimal(seed, n):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=12))
-def test_capped_weights_are_the_recursion(pairs):
+def test_prefix_weights_are_the_recursion(pairs):
     """Both forms of w against w_k = min(1, w_{k−1} r_k); and P4's r*_k = R_k / max(1, R_<k)."""
     p_x, q_x = zip(*pairs, strict=True)
     w, products = [1.0], [1.0]
     for p, q in pairs:
         w.append(min(1.0, w[-1] * p / q))
         products.append(products[-1] * p / q)
-    assert capped_weights(p_x, q_x) == pytest.approx(w, rel=1e-9)
+    assert prefix_weights(p_x, q_x) == pytest.approx(w, rel=1e-9)
     sums = torch.tensor(np.log([products]))
     assert capped(sums)[0].tolist() == pytest.approx(w, rel=1e-9)
     for k in range(1, len(w)):

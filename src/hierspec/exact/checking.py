@@ -45,7 +45,7 @@ def _of_multi_draft(node: Verify, check: Check, models: ModelRows) -> Verdicts:
     p: Any = [TableDistributions(models.rows, own) for own in ids]
     out = []
     for chance, stop in outcomes(node.rule, drafts, p):
-        own, follower = ids[stop.draft], normalised(stop.law.numpy())
+        own, follower = ids[stop.draft], normalised(stop.distribution.numpy())
         for share, verdict in _followed(
             node, models, drafts[stop.draft], stop.num_accepted, follower, own, own
         ):

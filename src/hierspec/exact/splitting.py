@@ -69,7 +69,7 @@ class SplittingRng:
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
             low, high = self._intervals[number]
-            # Anywhere inside; by its value it must be told from other uniforms, and from the
+            # Anywhere inside; by its value it must differ from other uniforms, and from the
             # round numbers that tables are made of.
             value = low + (high - low) * (0.25 + 0.5 * ((number + 1) * _GOLDEN % 1.0))
             out.append(Uniform.of(self, value, _Origin(number)))
@@ -154,7 +154,7 @@ class Uniform(float):
 
 
 class _Watch(TorchDispatchMode):
-    """Within it, comparisons of uniforms in tensors are told to their rng."""
+    """Within it, comparisons of uniforms in tensors reach their rng."""
 
     def __init__(self, rng: SplittingRng) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
 from . import formulas
-from .formulas import Excess, at_ends, block_test, capped, capped_weights, log_products
+from .formulas import Excess, at_ends, block_test, capped, log_products, prefix_weights
 
 
 class Block(Verifier):
@@ -51,7 +51,7 @@ class Block(Verifier):
         uniforms: Sequence[float],
         excess: Excess,
     ) -> tuple[int, float]:
-        w = capped_weights(p_x, q_x)
+        w = prefix_weights(p_x, q_x)
         for k in range(len(p_x), 0, -1):
             u = uniforms[k - 1]
             if u < w[k] and u < block_test(k, w, excess):  # h_k ≤ w_k: most need no sum

@@ -18,7 +18,7 @@ from hierspec.core.rules import Batch, residual
 Excess = Callable[[int, float], float]  # (k, w) → D(w·p_{k+1}, q_{k+1}) of one draft
 
 # log-ratio of a token that its drafter calls impossible but the verifier does not. It cannot have
-# been drawn, unless a law was rounded; finite, so that sums keep their digits.
+# been drawn, unless a distribution was rounded; finite, so that sums keep their digits.
 _IMPOSSIBLE_DRAFT = 1e4
 
 
@@ -83,7 +83,7 @@ def log_ratio(p_x: float, q_x: float) -> float:
     return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
 
 
-def capped_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
+def prefix_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
     """w_0..w_n of one draft, as :func:`capped` gives them, from its tokens' probabilities."""
     w, log_w = [1.0], 0.0
     for p, q in zip(p_x, q_x, strict=True):

@@ -1,9 +1,9 @@
 """Leading tokens: keep a drafted token while it is among the verifier's m best.
 
 P3 §3.2 (HiSpec's intermediate verifier); MATH §1. As a final rule under sampling it is lossy. As
-an intermediate rule it is sound, because the law of what it hands up can be written down: a slot
-drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and
-e the law of the replacement. That mixture is what :meth:`Leading.reported` declares.
+an intermediate rule it is sound, because the distribution of what it hands up is known: a slot
+drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and e
+the distribution of the replacement. That mixture is what :meth:`Leading.reported` declares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .formulas import in_draft
 
 @dataclass(frozen=True)
 class Leading(Verifier):
-    """Keep while among the verifier's leading tokens; at the first miss draw from its own law.
+    """Keep while among the verifier's leading tokens; at the first miss draw a token of its own.
 
     Attributes:
         top_m: how many leading tokens count, at least 1. Ties go to the lower id; a token that the

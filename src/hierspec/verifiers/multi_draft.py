@@ -5,7 +5,7 @@ min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f
 whole drafts it goes down their shared beginnings: at each place the candidates are the next tokens
 of those drafts that begin with all that was kept. *Without replacement* is a matter of drafting:
 the drafts' first tokens are drawn from q without those drawn already, and every draft reports the
-law its token was really drawn from. The rule reads that law, so one rule serves both.
+distribution its tokens were really drawn from. The rule reads that, so one rule serves both.
 
 block-RRS is the sound form of P4's Algorithm 3 (appendix F). The first draft is verified by
 block; where it stops, the next draft that begins with all that was kept is verified by block from
@@ -13,7 +13,7 @@ there on, with target rows (residual, p, p, …) and w restarted at 1; the token
 from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
 
 A rule is a generator that yields acceptance probabilities and is sent what became of them. So the
-runtime spends dice on it, and the exact interpreter follows both answers. [MATH §3]
+runtime draws a uniform for each, and the exact interpreter follows both answers. [MATH §3]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
 
 from .block import Block
-from .formulas import block_test, capped_weights, ratio
+from .formulas import block_test, prefix_weights, ratio
 from .roads.case import DraftCase
 from .rows import residual_row, row_at
 from .tokenwise import Tokenwise
@@ -87,7 +87,7 @@ class BlockRRS(Block):
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x[0] = probability(f, draft.tokens[tau])
             k, w = yield from scan_from_end(
-                draft.distributions, p[j], tau, capped_weights(p_x, q_x)
+                draft.distributions, p[j], tau, prefix_weights(p_x, q_x)
             )
             if k:
                 last, tau = j, tau + k
@@ -166,7 +166,7 @@ def verify_drafts(
     case = DraftCase(node, drafts[stop.draft], p[stop.draft], rng)
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):
-        token = draw(stop.law.unsqueeze(0), rng.take(1))[0]
+        token = draw(stop.distribution.unsqueeze(0), rng.take(1))[0]
     return Chosen(case.verdict(stop.num_accepted, token, case.p), stop.draft)
 
 

@@ -2,12 +2,12 @@
 
 P4 §5.1, Algorithm 1; MATH §1. The scan uses the *uncapped* products R_k, so it keeps as many
 tokens as any rule could (Σ_i Σ_{x^i} min(p(x^i), q(x^i)) a round); but then all positions up to
-the draft's end must come from norm(max(p − q, 0)) of the *joint* laws from the round's start. For
-those the target and the drafter are called again, once a token, and per target call it yields
-fewer tokens than tokenwise verification.
+the draft's end must come from norm(max(p − q, 0)) of the *joint* distributions from the round's
+start. For those the target and the drafter are called again, once a token, and per target call it
+yields fewer tokens than tokenwise verification.
 
-It needs a draft whose length was fixed beforehand, and a drafter whose law depends on the context
-alone, because that law is asked for at contexts it never drafted.
+It needs a draft whose length was fixed beforehand, and a drafter whose distribution depends on the
+context alone, because it is asked for at contexts it never drafted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 
 from .formulas import at_ends, log_products, log_ratio
 
-_MAX_LOG = 600.0  # exp(600) is finite, and no law can tell such a product from infinity
+_MAX_LOG = 600.0  # exp(600) is finite, and no distribution tells such a product from infinity
 
 
 class Naive(Verifier):
@@ -56,7 +56,7 @@ class Naive(Verifier):
         """Draw the rest of the round, up to the draft's length, from the joint residual."""
         out = verdict.emitted
         if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
-            return verdict  # one-hot laws: whatever follows is the target's choice either way
+            return verdict  # one-hot: whatever follows is the target's choice either way
         assert node.below is not None
         log_r = 0.0
         for i, token in enumerate(out.tokens):

@@ -17,7 +17,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
 
     Args:
         root: the target's node.
-        greedy: the request is decoded greedily; then every law is one-hot, drafts are functions
+        greedy: the request is decoded greedily; then all is one-hot, drafts are functions
             of the context, and only the final rule can do harm.
         allow_lossy: accept rules that are known to change the output's law. It does not lift what
             makes a *lossless* rule fail, since that would be a mistake, not a choice.

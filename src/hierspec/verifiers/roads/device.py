@@ -31,9 +31,9 @@ class _Decided(NamedTuple):
     """Tensors of a decision.
 
     Attributes:
-        found: [B, 3] float64: τ, the token that follows, the mass of the law it was drawn from;
+        found: [B, 3] float64: τ, the token that follows, the mass of the row it was drawn from;
             one tensor, so that an accelerator is waited for once.
-        reported: [B, n + 1, V] where the rule hands up laws other than the verifier's.
+        reported: [B, n + 1, V] where the rule reports distributions other than the verifier's.
     """
 
     found: torch.Tensor
@@ -69,7 +69,7 @@ def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
-    # Where scores are not looked at before (on accelerators), a NaN must not pass for a law.
+    # Where scores are not looked at before (on accelerators), a NaN must not pass for a number.
     read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
     sound = ((batch.p[..., 0] >= 0.0) | ~read).all(1, keepdim=True)
     mass = torch.where(sound, mass, torch.nan)
@@ -134,7 +134,7 @@ class BatchShape(NamedTuple):
     def of(cls, cases: Sequence[DraftCase]) -> BatchShape:
         width = max(max(case.p.width, case.draft.distributions.width) for case in cases)
         scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
-        if scores:  # one-hot laws are as wide as their ids, which the draft's tokens may decide
+        if scores:  # one-hot rows are as wide as their ids, which the draft's tokens may decide
             width = max(
                 width, *(case.scores.shape[-1] for case in cases if case.scores is not None)
             )
@@ -153,7 +153,7 @@ class BatchShape(NamedTuple):
         return rows * self.width * self.dtype.itemsize <= _LARGEST
 
     def empty(self) -> Batch:
-        """Laws that say token 0; every row is a draft of no tokens."""
+        """Rows that say token 0; every row is a draft of no tokens."""
         rows, n, width, scores, dtype, device = self
         p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
         p[..., 0] = 1.0
@@ -175,7 +175,7 @@ def side_by_side(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
         case.draft.distributions.dense(shape.width).to(p).unsqueeze(0),
         torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
         torch.tensor([shape.tokens], device=shape.device),
-        # One-hot laws are written out on the CPU, wherever their scores are.
+        # One-hot rows are written out on the CPU, wherever their scores are.
         widened(case.scores, shape.width).to(p.device).unsqueeze(0)
         if shape.scores and case.scores is not None
         else None,
@@ -198,7 +198,7 @@ def fill(batch: Batch, cases: Sequence[DraftCase]) -> None:
 
 
 def _write(out: torch.Tensor, distributions: Distributions) -> None:
-    """Laws into as many rows ``out`` [n, V], without waiting for the device they are on."""
+    """Copy into as many rows ``out`` [n, V], without waiting for the device they are on."""
     row = 0
     for part in pieces(distributions):
         rows = out[row : row + len(part)]
