@@ -62,7 +62,13 @@ class Way:
     def draft(self, sampler: Sampler) -> None:
         context = Context(self.text, self.new(1))
         query = Query(self.slot, context, len(context))
-        self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
+        if isinstance(self.trunk, FixedTrunk):
+            self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
+            return
+        scores, after = self.trunk.follow([query], [DRAFT], 0)
+        for _ in range(DRAFT - 1):
+            scores = after([0], sampler.pick(scores, [0.5])[0])
+        sampler.pick(scores, [0.5])
 
 
 def milliseconds(work: Callable[[], None], device: torch.device) -> float:

@@ -19,7 +19,6 @@ from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.drafters import model as drafting
 from hierspec.lm.base import Drafted, Query
 from hierspec.lm.tabular import TabularModel
-from hierspec.lm.trunk import drafting as ahead
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoLawError
@@ -31,9 +30,9 @@ from hierspec.verifiers.roads import host
 
 
 class Ahead(TabularModel):
-    """A table that is asked for a whole draft at once, as a trunk on the CPU is."""
+    """A table that continues a draft, as a trunk on the CPU does."""
 
-    def draft(self, queries, counts, steps, reading, uniforms):
+    def follow(self, queries, counts):
         contexts = [query.context for query in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
@@ -43,7 +42,7 @@ class Ahead(TabularModel):
                 [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
             )
 
-        return ahead.picked(self.score(queries), after, counts, reading, uniforms)
+        return self.score(queries), after
 
 
 class Device(TabularModel):
@@ -88,7 +87,7 @@ class Device(TabularModel):
                 [float(p.signals[row]) for p in steps_taken[:count]]
                 for row, count in enumerate(counts)
             ]
-        return Drafted(tokens, rows, steps, 0.0, values)
+        return Drafted(tokens, rows, steps, values)
 
 
 class Single(TabularModel):

@@ -443,7 +443,7 @@ def test_a_table_over_another_vocabulary_is_refused(tiny_family):
 def test_sequences_join_and_leave_between_rounds(tiny_family):
     from hierspec.core.rng import PhiloxRng
     from hierspec.engine.runtime import Runtime
-    from hierspec.engine.sequences import Sequence
+    from hierspec.engine.sequences import LiveSequence
     from hierspec.sampling.parameters import SamplingParams
 
     root = built(tiny_family, "hierarchy").root
@@ -456,7 +456,7 @@ def test_sequences_join_and_leave_between_rounds(tiny_family):
 
     joined = []
     for i, prompt in enumerate(PROMPTS[:3]):
-        sequence = Sequence(i, root, list(prompt), SamplingParams(), PhiloxRng(0, i), wanted=12)
+        sequence = LiveSequence(i, root, list(prompt), SamplingParams(), PhiloxRng(0, i), wanted=12)
         live.append(sequence)
         joined.append(sequence)
         for _ in range(2):

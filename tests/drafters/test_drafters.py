@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,9 +21,9 @@ from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
+from hierspec.drafters import model as drafting
 from hierspec.drafters import ngram_pool
-from hierspec.drafters.ngram_pool import MAX_NGRAMS, NgramPool, Pool, teach
-from hierspec.engine.runtime import Runtime
+from hierspec.drafters.ngram_pool import MAX_NGRAMS, NgramPool, Pool
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
@@ -133,16 +132,16 @@ def test_samples_have_the_targets_joint_law(tiny_family, law, levels, rule):
 
 def test_a_choice_by_the_drawn_token_is_lossy_and_seen(tiny_family, law, monkeypatch):
     """What the floor must not be applied to: a token its exit finds unlikely is drawn again."""
-    draw = Runtime._tokens
+    draw = drafting.draw_each
 
-    def picky(self, step, sequences):
-        first, second = draw(self, step, sequences), draw(self, step, sequences)
+    def picky(rows, rngs):
+        first, second = draw(rows, rngs), draw(rows, rngs)
         return [
             a if row.prob(0, a) >= EXITS["confidence"] else b
-            for row, a, b in zip(step, first, second, strict=True)
+            for row, a, b in zip(rows, first, second, strict=True)
         ]
 
-    monkeypatch.setattr(Runtime, "_tokens", picky)
+    monkeypatch.setattr(drafting, "draw_each", picky)
     assert log10_p(built(tiny_family["target"], [EXITS], verify="tokenwise"), law) < -4
 
 
@@ -240,7 +239,7 @@ def test_confidence_is_read_at_the_levels_temperature():
     for ids in ([a, b] for a in range(TOY_V) for b in range(TOY_V)):
         for temperature in (0.0, 0.5, 2.0):
             layer, row = choice(ids, temperature=temperature or 1.0)
-            got = adaptive.score([Query(adaptive.open(), Context(ids), 2)], [temperature])
+            got = adaptive.score([Query(adaptive.open(), Context(ids), 2, temperature)])
             assert torch.allclose(got, row, rtol=0, atol=1e-12)
             seen.add((temperature, layer))
     assert {(0.5, 2), (2.0, 4), (0.0, 2), (0.0, 4)} <= seen
@@ -254,9 +253,9 @@ def test_the_runtime_says_which_temperature(tiny_family, monkeypatch, request_t,
     told = set()
     score = AdaptiveExit.score
 
-    def listening(self, queries, temperatures=None):
-        told.update(temperatures)
-        return score(self, queries, temperatures)
+    def listening(self, queries):
+        told.update(query.temperature for query in queries)
+        return score(self, queries)
 
     monkeypatch.setattr(AdaptiveExit, "score", listening)
     level = EXITS if level_t is None else {**EXITS, "temperature": level_t}
@@ -391,20 +390,19 @@ def test_the_pool_proposes_what_followed_most_often(steps, low, more, limit):
 def test_what_the_target_would_have_chosen_joins_the_pool():
     pool = NgramPool(1, 3)
     slot = pool.open()
-    task = SimpleNamespace(sequence=SimpleNamespace(tokens=[1, 2], slot=lambda model: slot))
     draft = Proposal((3, 4, 5))
     for kept, distributions in (
         (1, OneHotDistributions((3, 9, 8, 7))),
         (3, OneHotDistributions((3, 4, 5, 6))),
     ):
         slot.pool.grams.clear()
-        teach([pool], [task], [draft], [distributions], [SimpleNamespace(num_accepted=kept)])
+        pool.learn_from([1, 2], draft, distributions, kept, slot)
         # Kept 1: rows 0 and 1 became text; after 3 4 it would say 8, after 3 4 5 it would say 7.
         want = {(3, 4): 8, (2, 3, 4): 8, (4,): 8, (5,): 7, (4, 5): 7, (3, 4, 5): 7}
         got = {key: next(iter(f)) for key, f in slot.pool.grams.items()}
         assert got == (want if kept == 1 else {})
     dense = DenseDistributions(torch.eye(10)[[3, 9, 8, 7]])
-    teach([pool], [task], [draft], [dense], [SimpleNamespace(num_accepted=1)])
+    pool.learn_from([1, 2], draft, dense, 1, slot)
     got = {key: next(iter(f)) for key, f in slot.pool.grams.items() if len(key) == 3}
     assert got == {(2, 3, 4): 8, (3, 4, 5): 7}
 

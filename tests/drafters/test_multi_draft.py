@@ -23,7 +23,7 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.drafters.multi_draft import first_tokens
 from hierspec.engine.control import plan_of
 from hierspec.engine.runtime import Runtime
-from hierspec.engine.sequences import Sequence
+from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.trace import ListTracer
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
@@ -359,7 +359,9 @@ def test_samples_of_the_runtime_have_the_targets_law(rule):
     counts: Counter = Counter()
     for batch in range(6):
         live = [
-            Sequence(i, root, [0], SamplingParams(temperature=1.0), PhiloxRng(batch, i), wanted=8)
+            LiveSequence(
+                i, root, [0], SamplingParams(temperature=1.0), PhiloxRng(batch, i), wanted=8
+            )
             for i in range(500)
         ]
         going = live
@@ -441,7 +443,9 @@ def test_greedy_makes_one_draft_and_changes_nothing(tiny_family, rule):
 def test_caches_of_all_drafts_are_given_back():
     q, p = pair(3, 1, 31)
     root = tree(q, p, "rrs", 4, 2)
-    sequence = Sequence(0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), wanted=8)
+    sequence = LiveSequence(
+        0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), wanted=8
+    )
     closed = []
     p.close = lambda slot: closed.append(slot)  # type: ignore[method-assign]
     for _ in range(8):

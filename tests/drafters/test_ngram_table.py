@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from following import drafted
 
 from hierspec.core.context import Context
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.base import Drafter, LanguageModel, Query
+from hierspec.lm.base import FollowingModel, LanguageModel, Query
 from hierspec.sampling.sampler import Sampler
 
 V = 50
@@ -95,15 +96,15 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
 )
 def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) -> None:
     model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
-    assert isinstance(model, Drafter)
+    assert isinstance(model, FollowingModel)
     texts, counts = [documents[0][:9].tolist(), [5], documents[1][:2].tolist()], [4, 1, 3]
     rng = np.random.default_rng(8)
     uniforms = [() if sampler.greedy else rng.random(count).tolist() for count in counts]
     queries = [Query(model.open(), Context(text[:1], tuple(text[1:])), len(text)) for text in texts]
-    drafted = model.draft(queries, counts, 4, sampler, uniforms)
-    assert drafted.calls == 4
+    found = drafted(*model.follow(queries, counts), counts, sampler, uniforms)
+    assert found.calls == 4
     for text, count, rng, tokens, distributions in zip(
-        texts, counts, uniforms, drafted.tokens, drafted.distributions, strict=True
+        texts, counts, uniforms, found.tokens, found.distributions, strict=True
     ):
         so_far = list(text)
         for i in range(count):

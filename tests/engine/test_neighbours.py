@@ -128,24 +128,24 @@ def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, bu
         return take(self, n)
 
     monkeypatch.setattr(PhiloxRng, "take", counting)
-    for function in ("ahead", "by_steps"):
-        real = getattr(drafting, function)
+    for function in ("grow_on_device", "grow"):
+        real = getattr(drafting.ModelDrafter, function)
 
-        def watched(*args, real=real, function=function):
+        def watched(self, *args, real=real, function=function):
             before = sum(taken)
-            found = real(*args)
-            way.append((function, found[0][0].tokens, sum(taken) - before))
-            return found
+            real(self, *args)
+            (draft,) = next(one for one in args if isinstance(one, list))
+            way.append((function, draft.tokens, sum(taken) - before))
 
-        monkeypatch.setattr(drafting, function, watched)
+        monkeypatch.setattr(drafting.ModelDrafter, function, watched)
     together = []
     for shared in (True, False):
         with monkeypatch.context() as patch:
             if not shared:
-                patch.setattr(drafting, "shared_reading", lambda node, jobs: None)
+                patch.setattr(drafting, "shared_sampler", lambda jobs: None)
             rows(hierarchy, PROMPTS[:1], ["as it is"], 7)
         together.append([(tokens, spent) for _, tokens, spent in way])
-        assert {function for function, *_ in way} == {"ahead" if shared else "by_steps"}
+        assert {function for function, *_ in way} == {"grow_on_device" if shared else "grow"}
         way.clear()
     assert together[0] == together[1]
     assert any(spent > len(tokens) for tokens, spent in together[0]), (

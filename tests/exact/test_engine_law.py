@@ -23,6 +23,7 @@ from hierspec.core.proposals import replaced
 from hierspec.core.rules import scan
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.drafters import model as drafting
+from hierspec.drafters.model import ModelDrafter
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
@@ -80,15 +81,20 @@ def remembered(root: Verify):
 
 
 @contextlib.contextmanager
-def spied(owner, name):
-    """The calls of a function of a module."""
-    calls, real = [], getattr(owner, name)
+def requests_for_drafts():
+    """Drafts that were left to a model: continued by it, or made on its device."""
+    calls = []
 
-    def spy(*args, **kwargs):
-        calls.append(name)
-        return real(*args, **kwargs)
+    def spy(name):
+        real = getattr(ModelDrafter, name)
 
-    with patched((owner, name, spy)):
+        def call(*args):
+            calls.append(name)
+            return real(*args)
+
+        return ModelDrafter, name, call
+
+    with patched(spy("follow"), spy("grow_on_device")):
         yield calls
 
 
@@ -164,7 +170,7 @@ def test_every_road(rule, road, drafter, window, batch):
     check(root)
     # What drafts in one request does so only for rows that are read alike.
     others = BATCHES[batch] if drafter is TabularModel or batch == 1 else ALIKE
-    with spied(drafting, "ahead") as requests:
+    with requests_for_drafts() as requests:
         assert tv(root, 3, neighbours=others, road=road, states=remembered(root)) < TIGHT
     assert bool(requests) is (drafter is not TabularModel)
 
@@ -259,9 +265,10 @@ def test_every_reading(reading, road, drafter, batch):
     root = chain([like(drafter, small), like(TabularModel, target)], ["block"], [2], [window])
     others = BATCHES[batch] if drafter is TabularModel else BATCHES[batch][:0]
     others = others or tuple(one._replace(params=params) for one in BATCHES[batch])
-    with spied(drafting, "ahead") as requests:
+    with requests_for_drafts() as requests:
         assert tv(root, 3, params, others, road) < TIGHT
-    assert bool(requests) is (drafter is Device and not params.edits_scores)
+    left = drafter is not TabularModel and not params.edits_scores
+    assert bool(requests) is left
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
@@ -332,7 +339,7 @@ def test_an_ngram_table():
     model = NgramModel.build([np.array([0, 1, 2, 2, 1, 0, 0, 2, 1])], V, 2)
     for rule in ("block", "naive"):
         root = chain([model, target], [rule], [2])
-        with spied(drafting, "ahead") as requests:
+        with requests_for_drafts() as requests:
             assert tv(root, 3) < SINGLE
         assert requests
 
@@ -432,7 +439,7 @@ def test_a_trunk_of_fixed_shapes(tiny, kind, batch):
     target = trunk.view()
     leaf = Draft(0, "exit", trunk.view(1), 2, WINDOWS[kind])
     root = chain([target], ["block"], [], below=leaf)
-    with patched(*VERIFYING["recorded"]), patched(*CHUNKS), spied(drafting, "ahead") as requests:
+    with patched(*VERIFYING["recorded"]), patched(*CHUNKS), requests_for_drafts() as requests:
         neighbours = ALIKE if batch == 3 else ()
         found = engine_law(root, PROMPT, 3, SAMPLING, neighbours, states=remembered(root))
     assert requests

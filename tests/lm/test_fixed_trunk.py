@@ -9,6 +9,7 @@ import warnings
 import pytest
 import tape
 import torch
+from following import drafted
 from test_gpu import PROMPTS, built, stacks
 
 from hierspec.bench.joint_law import chi_square, joint_law, sample
@@ -112,17 +113,13 @@ class Pair:
         index, which = self.rng.randrange(len(self.trunks[0].exits)), self.some()
         counts = [self.rng.randrange(1, 5) for _ in which]
         uniforms = [[self.rng.random() for _ in range(n)] for n in counts]
-        a, b = (
-            trunk.draft(
-                [Query(slots[i], Context(self.texts[i]), len(self.texts[i])) for i in which],
-                counts,
-                4,
-                sampler,
-                uniforms,
-                index,
-            )
-            for trunk, slots in zip(self.trunks, self.slots, strict=True)
+        ours, theirs = (
+            [Query(slots[i], Context(self.texts[i]), len(self.texts[i])) for i in which]
+            for slots in self.slots
         )
+        plain, fixed = self.trunks
+        a = drafted(*plain.follow(ours, counts, index), counts, sampler, uniforms)
+        b = fixed.draft(theirs, counts, 4, sampler, uniforms, index)
         assert [len(one) for one in a.tokens] == counts
         assert a.tokens == b.tokens
         for mine, other in zip(a.distributions, b.distributions, strict=True):
@@ -150,20 +147,21 @@ def test_what_an_ordinary_trunk_says(backend, fixed, exits):
 
 
 def test_a_draft_is_what_asking_token_by_token_gives(backend):
-    """The ordinary trunk's own draft, against rows asked one by one."""
+    """What an ordinary trunk continues, against rows asked one by one."""
     trunk, sampler = Trunk(backend, (2,)), READINGS[2]
     model = trunk.view(2)
     text, uniforms = [4, 8, 15, 16], [0.3, 0.9, 0.05, 0.6]
     slot = model.open()
-    drafted = model.draft([Query(slot, Context(text), 4)], [4], 4, sampler, [uniforms])
+    following = model.follow([Query(slot, Context(text), 4)], [4])
+    found = drafted(*following, [4], sampler, [uniforms])
     tokens: tuple[int, ...] = ()
     for step, u in enumerate(uniforms):
         query = Query(fresh := model.open(), Context(text, tokens), 4 + step)
         picked, law = sampler.pick(model.score([query]), [u])
-        assert close(law.dense(90)[0], drafted.distributions[0].dense(90)[step])
+        assert close(law.dense(90)[0], found.distributions[0].dense(90)[step])
         model.close(fresh)
         tokens += (picked[0],)
-    assert drafted.tokens == [list(tokens)]
+    assert found.tokens == [list(tokens)]
     assert slot.held == [*text, *tokens[:-1]]  # the last one is computed when it is needed
 
 

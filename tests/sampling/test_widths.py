@@ -29,7 +29,7 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.runtime import Runtime
-from hierspec.engine.sequences import Sequence
+from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import Job, distributions
@@ -48,6 +48,7 @@ class Resized:
         self.table, self.vocab_size, self.name = table, width, f"{width} wide"
         self.max_length, self.device = table.max_length, table.device
         self.open, self.close = table.open, table.close
+        self.cache_owner, self.graphs = self, None
 
     def score(self, queries):
         known = self.table.score(queries)
@@ -207,7 +208,9 @@ def joint_law(target: TabularModel, request: SamplingParams, length: int) -> dic
 def outputs(root: Verify, request: SamplingParams, count: int, length: int, seed: int = 0):
     """The first tokens of so many sequences, all in one batch."""
     runtime = Runtime(root, V)
-    live = [Sequence(i, root, [*PROMPT], request, PhiloxRng(seed, i), length) for i in range(count)]
+    live = [
+        LiveSequence(i, root, [*PROMPT], request, PhiloxRng(seed, i), length) for i in range(count)
+    ]
     everyone = list(live)
     while live:
         for sequence, verdict in zip(live, runtime.round(live), strict=True):
@@ -264,7 +267,9 @@ def test_ids_past_the_targets_vocabulary_lead_nobody(temperature):
     for width in (V, WIDE):
         runtime = Runtime(three_levels((V, width), ("leading", "block")), V)
         live = [
-            Sequence(i, runtime.root, [*PROMPT], SamplingParams(temperature), PhiloxRng(0, i), 9)
+            LiveSequence(
+                i, runtime.root, [*PROMPT], SamplingParams(temperature), PhiloxRng(0, i), 9
+            )
             for i in range(20)
         ]
         kept = [verdict.emitted.tokens for verdict in runtime.round(live)]

@@ -456,10 +456,10 @@ def run(options: Options) -> int:
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that cannot be written before anything is computed."""
-    from hierspec.plotting.figures import checked, plotting
+    from hierspec.plotting.figures import matplotlib, picture_path
 
-    checked(path)
-    plotting()
+    picture_path(path)
+    matplotlib()
 
 
 def check_engine(name: str, question: Question) -> None:

@@ -1,8 +1,8 @@
-"""Next-token laws as opaque rows: dense, or one-hot where the choice was deterministic.
+"""Next-token distributions as opaque rows: dense, or one-hot where the choice was deterministic.
 
-A law stays on the device its scores came from. Rows are read by position; nobody outside this
-module needs to know how they are stored. Greedy decoding is not a special case of the engine but
-of the representation: its laws are one-hot and cost nothing to keep.
+A distribution stays on the device its scores came from. Rows are read by position; nobody outside
+this module needs to know how they are stored. Greedy decoding is not a special case of the engine
+but of the representation: its distributions are one-hot and cost nothing to keep.
 
 Shapes: n rows over a vocabulary of V tokens.
 """
@@ -13,16 +13,19 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
 
+from .rng import Rng
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseDistributions:
-    """n laws as a matrix ``probs`` [n, V], float32 or float64; rows sum to 1."""
+    """n distributions as a matrix ``probs`` [n, V], float32 or float64; rows sum to 1."""
 
     probs: torch.Tensor
 
@@ -35,7 +38,7 @@ class DenseDistributions:
         return self.probs.shape[1]
 
     @staticmethod
-    def merged(parts: Sequence[DenseDistributions]) -> DenseDistributions:
+    def merged(parts: Sequence[Any]) -> DenseDistributions:
         width = max(part.width for part in parts)
         return DenseDistributions(torch.cat([part.dense(width) for part in parts]))
 
@@ -43,7 +46,7 @@ class DenseDistributions:
         return DenseDistributions(self.probs[start:stop])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
-        """[n, V]; ids past this law's own vocabulary (a padded embedding above it) get 0."""
+        """[n, V]; ids past this one's own vocabulary (a padded embedding above it) get 0."""
         missing = vocab_size - self.probs.shape[1]
         return self.probs if missing == 0 else torch.nn.functional.pad(self.probs, (0, missing))
 
@@ -53,7 +56,7 @@ class DenseDistributions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneHotDistributions:
-    """n laws that each put all their mass on one token: greedy choices, prompt look-ups."""
+    """n distributions with all their mass on one token each: greedy choices, look-ups."""
 
     ids: tuple[int, ...]
 
@@ -65,7 +68,7 @@ class OneHotDistributions:
         return max(self.ids, default=-1) + 1
 
     @staticmethod
-    def merged(parts: Sequence[OneHotDistributions]) -> OneHotDistributions:
+    def merged(parts: Sequence[Any]) -> OneHotDistributions:
         return OneHotDistributions(tuple(i for part in parts for i in part.ids))
 
     def rows(self, start: int, stop: int) -> OneHotDistributions:
@@ -82,7 +85,7 @@ class OneHotDistributions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedDistributions:
-    """Laws in several pieces, as a draft made in steps or by several levels leaves them."""
+    """Rows in several pieces, as a draft made in steps or by several levels leaves them."""
 
     parts: tuple[DenseDistributions | OneHotDistributions, ...]
 
@@ -122,6 +125,7 @@ class MixedDistributions:
 
 Distributions = DenseDistributions | OneHotDistributions | MixedDistributions
 EMPTY = OneHotDistributions(())
+Uniforms = np.ndarray | Sequence[float]
 _CPU = torch.device("cpu")
 
 
@@ -132,8 +136,8 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
     that holds a row. On an accelerator every piece would be a launch of its own.
     """
     flat: list[DenseDistributions | OneHotDistributions] = []
-    for law in distributions:
-        flat.extend(law.parts if isinstance(law, MixedDistributions) else (law,))
+    for one in distributions:
+        flat.extend(one.parts if isinstance(one, MixedDistributions) else (one,))
     flat = [part for part in flat if len(part)]
     if not flat:
         return EMPTY
@@ -142,13 +146,13 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
     kind = type(flat[0])
     devices = {part.probs.device for part in flat if isinstance(part, DenseDistributions)}
     if len(devices) < 2 and _CPU not in devices and all(type(part) is kind for part in flat):
-        return kind.merged(flat)  # type: ignore[arg-type]
+        return kind.merged(flat)
     return MixedDistributions(tuple(flat))
 
 
 def draw(
     probs: torch.Tensor,
-    uniforms: np.ndarray | Sequence[float],
+    uniforms: Uniforms,
     otherwise: Callable[[int], torch.Tensor] | None = None,
 ) -> list[int]:
     """One token per row by inverse CDF.
@@ -162,7 +166,7 @@ def draw(
         n token ids. A token of probability 0 is never drawn, whatever the rounding.
 
     Raises:
-        ValueError: a row holds NaN, or has no mass and nothing stands in for it.
+        HierspecError: a row holds NaN, or has no mass and nothing stands in for it.
     """
     picked: list[int] = []
     for row, (i, mass) in enumerate(_found(probs, uniforms)):
@@ -173,11 +177,26 @@ def draw(
     return picked
 
 
+def draw_each(rows: Sequence[Distributions], rngs: Sequence[Rng]) -> list[int]:
+    """One token from each of n one-row distributions, in order; a one-hot one costs no uniform."""
+    if len(rows) == 1 and isinstance(rows[0], DenseDistributions):
+        return draw(rows[0].probs, rngs[0].take(1))
+    out = [row.ids[0] if isinstance(row, OneHotDistributions) else -1 for row in rows]
+    dense = [i for i, token in enumerate(out) if token < 0]
+    if dense:
+        uniforms = [rngs[i].take(1).item() for i in dense]
+        width = max(rows[i].width for i in dense)
+        probs = torch.cat([rows[i].dense(width) for i in dense])
+        for i, token in zip(dense, draw(probs, uniforms), strict=True):
+            out[i] = token
+    return out
+
+
 def checked(token: float, mass: float) -> int:
     """A token drawn from a row of that mass.
 
     Raises:
-        ValueError: the row was no law.
+        HierspecError: the row was no distribution.
     """
     if not 0.0 < mass < math.inf:
         raise HierspecError(
@@ -187,7 +206,7 @@ def checked(token: float, mass: float) -> int:
     return int(token)
 
 
-def _found(probs: torch.Tensor, uniforms: np.ndarray | Sequence[float]) -> list[tuple[int, float]]:
+def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[int, float]]:
     """Per row the first token whose cumulated mass exceeds u·total, and the total."""
     on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
     if on_cpu and num <= _FEW and width < _LARGE:
@@ -229,9 +248,8 @@ def _goal(u: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     return torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
 
 
-_LARGE = (
-    16384  # a cumulated sum is serial on a CPU: 1 ms at V = 152k, where sums of blocks take 40 µs
-)
+# A cumulated sum is serial on a CPU: 1 ms at V = 152k, where sums of blocks take 40 µs.
+_LARGE = 16384
 _BLOCK = 128
 
 

@@ -7,12 +7,8 @@ exactness proof of this project needs (MATH §2). Everything here is immutable.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .distributions import EMPTY, Distributions, concatenate
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,15 +17,15 @@ class Proposal:
 
     Attributes:
         tokens: n token ids.
-        distributions: n rows; row i is the law ``tokens[i]`` was drawn from, given everything
-        before it. owners: n node indices: whose law row i is (parts of a concatenation differ).
+        distributions: n rows; ``tokens[i]`` was drawn from row i, given everything before it.
+        owners: n node indices: whose distribution row i is (parts of a concatenation differ).
         origins: n node indices: who wrote the token first.
         signals: n numbers for the owners' windows (see :mod:`hierspec.core.windows`); NaN where the
             owner's window reads none.
         parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
             chain, which is all that today's rules verify.
-        others: further drafts of the same place, in the order they were drawn; each law is given
-            the drafts before it. Only a leaf hands up such, and only to a rule that takes them.
+        alternatives: further drafts of the same place, in the order they were drawn; each is given
+            the drafts before it. Only a leaf hands up such, and only to a multi-draft rule.
     """
 
     tokens: tuple[int, ...] = ()
@@ -38,10 +34,15 @@ class Proposal:
     origins: tuple[int, ...] = ()
     signals: tuple[float, ...] = ()
     parents: tuple[int, ...] | None = None
-    others: tuple[Proposal, ...] = ()
+    alternatives: tuple[Proposal, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def drafts(self) -> tuple[Proposal, ...]:
+        """This draft, then its alternatives."""
+        return (self, *self.alternatives)
 
     def __add__(self, other: Proposal) -> Proposal:
         if not self.tokens:
@@ -73,8 +74,8 @@ class Verdict:
 
     Attributes:
         num_accepted: τ, how many draft tokens were kept.
-        emitted: the kept tokens, then the corrected or bonus token (absent where the node drops
-            its bonus), each with its own full law of the verifying level.
+        emitted: the kept tokens, then the recovered or bonus token (absent where the node drops
+            its bonus), each with its own full distribution of the verifying level.
         logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
             empty unless asked for.
     """

@@ -7,13 +7,10 @@ and the request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .distributions import Distributions
+from .nodes import Node, Verify
 from .proposals import Proposal, States
-
-if TYPE_CHECKING:
-    from .nodes import Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,14 +27,14 @@ class Propose:
 class Check:
     """Score ``draft`` with the node's model and verify it by the node's rule → ``Verdict``."""
 
-    node: Node
+    node: Verify
     pending: tuple[int, ...]
     draft: Proposal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """The law of a node's model after ``pending`` → ``Distributions`` with one row."""
+    """The distribution of a node's model after ``pending`` → ``Distributions`` with one row."""
 
     node: Node
     pending: tuple[int, ...]
@@ -47,8 +44,8 @@ class Row:
 class Draw:
     """A token drawn from one row → token id."""
 
-    node: Node
-    law: Distributions
+    node: Verify
+    distribution: Distributions
 
 
 Request = Propose | Check | Row | Draw

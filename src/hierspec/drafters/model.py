@@ -1,10 +1,9 @@
-"""How a leaf drafts: token by token, left to its model as one request, or looked up.
+"""A leaf that drafts with a language model: token by token on the host, or all on its device.
 
-A draft can be left to the model where nothing else depends on its tokens: no penalty, grammar or
-processor reads them, and all sequences read their scores alike. Without a window that reads them
-either, tokens, laws and uniforms spent are those of the way token by token. A window that reads
-them may be asked about several at once, and then a stop throws uniforms away; where a node could
-draft so, it throws them away on both ways, since the way that is taken depends on other sequences.
+The device loop takes requests that share one sampler and whose scores nobody edits (penalties,
+grammars and processors read tokens on the host). A window that reads the tokens is then asked about
+a few at once, and a stop throws uniforms away; where a leaf could draft so, the host loop throws
+them away too, since the way that is taken depends on other sequences.
 """
 
 from __future__ import annotations
@@ -12,172 +11,255 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
 
-from hierspec.core.distributions import Distributions, OneHotDistributions, concatenate
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import (
+    Distributions,
+    OneHotDistributions,
+    concatenate,
+    draw_each,
+)
 from hierspec.core.nodes import Draft
-from hierspec.core.proposals import Proposal, States
+from hierspec.core.proposals import Proposal
 from hierspec.core.windows import State, Window
-from hierspec.engine.metrics import LevelStats
 from hierspec.errors import HierspecError
-from hierspec.lm.base import Drafted, Query
+from hierspec.lm.base import DeviceModel, Drafted, FollowingModel, LanguageModel, Query
 from hierspec.sampling.sampler import NoLawError, Sampler
-from hierspec.sampling.scores import Job, sampler_of, unusable
+from hierspec.sampling.scores import Job, distributions, sampler_of, unusable
 from hierspec.sampling.scores import signals as read
 
-if TYPE_CHECKING:
-    from hierspec.engine.sequences import Task
+from .base import DraftCall, Drafts, proposal_of
 
 _CHUNK = 4  # tokens a window is asked about at once
 
 
-def _by_itself(node: Draft) -> bool:
-    """Whether the node's model can draft several tokens, and the node lets it."""
-    # A check against the protocol itself takes as long as drawing a token.
-    if not hasattr(node.model, "draft"):
-        return False
-    return node.window.signal is None or bool(getattr(node.model, "graphs", None))
+@dataclass(slots=True, eq=False)
+class Growing:
+    """A draft in the making; ``number`` tells the drafts of one call apart."""
+
+    call: DraftCall
+    number: int = 0
+    tokens: list[int] = field(default_factory=list[int])
+    distributions: list[Distributions] = field(default_factory=list[Distributions])
+    signals: list[float] = field(default_factory=list[float])
+
+    def context(self) -> Context:
+        context = self.call.job.context
+        return context.plus(self.tokens) if self.tokens else context
+
+    def job(self) -> Job:
+        """How its next row is read."""
+        job = self.call.job
+        if not self.tokens:
+            return job
+        context = job.context.plus(self.tokens)
+        return Job(
+            params=job.params,
+            context=context,
+            start=len(context),
+            num_rows=1,
+            prompt_length=job.prompt_length,
+            vocab_size=job.vocab_size,
+            temperature=job.temperature,
+            history=job.history,
+            model=job.model,
+        )
+
+    def proposal(self, index: int) -> Proposal:
+        return proposal_of(index, self.tokens, concatenate(self.distributions), self.signals)
 
 
-def _chunk(node: Draft) -> int:
-    """For how many tokens uniforms are taken at once, whatever a window says in between.
-
-    It is a matter of the node alone. So a sequence spends the same uniforms whoever shares its
-    batch, and whether or not that lets it draft by itself.
-    """
-    if not _by_itself(node):
-        return 1
-    return node.budget if node.window.signal is None else min(node.budget, _CHUNK)
+# (which drafts) → scores [n, V] of their next tokens, a token drawn from each, and from what
+Step = Callable[[Sequence[int]], tuple[torch.Tensor, Sequence[int], Sequence[Distributions]]]
 
 
-def shared_reading(node: Draft, jobs: Sequence[Job]) -> Sampler | None:
-    """How all jobs read their scores, where the node's model can draft by itself; else ``None``.
+class ModelDrafter:
+    """A leaf whose model is a :class:`~hierspec.lm.base.LanguageModel`."""
 
-    A window that reads the tokens leaves a draft to the model only where asking token by token
-    would mean waiting for a device.
-    """
-    signal = node.window.signal
-    if not _by_itself(node):
-        return None
+    def __init__(self, node: Draft) -> None:
+        model: LanguageModel = node.model
+        self.node, self.model = node, model
+        self.device = self.following = None
+        if model.graphs is not None:
+            self.device = model if isinstance(model, DeviceModel) else None
+        else:
+            self.following = model if isinstance(model, FollowingModel) else None
+        self.forwards, self.seconds = 0, 0.0
+
+    def draft(self, calls: Sequence[DraftCall]) -> Drafts:
+        self.forwards, self.seconds = 0, 0.0
+        drafts = [Growing(call) for call in calls]
+        sampler = shared_sampler([call.job for call in calls])
+        if sampler is None:
+            self.grow(drafts, self.asking(drafts))
+        elif self.device is not None:
+            self.grow_on_device(self.device, drafts, sampler)
+        elif self.following is not None:
+            # Rows that nobody edits need no version counters.
+            with torch.inference_mode():
+                self.grow(drafts, self.follow(self.following, drafts, sampler))
+        else:
+            self.grow(drafts, self.asking(drafts))
+        proposals = [draft.proposal(self.node.index) for draft in drafts]
+        return Drafts(proposals, self.forwards, self.seconds)
+
+    def grow(self, drafts: Sequence[Growing], step: Step) -> None:
+        """The host loop: token by token, every draft until its own limit or window stops it."""
+        window = self.node.window
+        going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
+        while going:
+            scores, tokens, rows = step(going)
+            if window.signal is not None:
+                values = read(scores, tokens, window.signal)
+            else:
+                values = [math.nan] * len(tokens)
+            still: list[int] = []
+            for i, token, row, value in zip(going, tokens, rows, values, strict=True):
+                draft, call = drafts[i], drafts[i].call
+                draft.tokens.append(token)
+                draft.distributions.append(row)
+                draft.signals.append(value)
+                left = call.limit - len(draft.tokens)
+                if left and not window.stops((value,), call.state):
+                    still.append(i)
+                elif left and not isinstance(row, OneHotDistributions):
+                    call.rng.take(min(-len(draft.tokens) % self._chunk(call), left))
+            going = still
+
+    def grow_on_device(
+        self, model: DeviceModel, drafts: Sequence[Growing], sampler: Sampler
+    ) -> None:
+        """The device loop: up to each draft's own limit, or to where its window stops it.
+
+        A window that reads the tokens is asked about a chunk at a time: what lies beyond the stop
+        is thrown away with the uniforms it was drawn from, so that nothing kept depends on it.
+        """
+        sampler = replace(sampler, signal=self.node.window.signal)
+        steps = max(self._chunk(draft.call) for draft in drafts)
+        going = drafts
+        while going:
+            counts = [
+                min(self._chunk(draft.call), draft.call.limit - len(draft.tokens))
+                for draft in going
+            ]
+            found = self._drafted(model, going, counts, steps, sampler)
+            still: list[Growing] = []
+            for row, (draft, n) in enumerate(zip(going, counts, strict=True)):
+                values = [math.nan] * n if found.signals is None else found.signals[row]
+                kept, stopped = _kept(self.node.window, values, draft.call.state)
+                rows = found.distributions[row]
+                draft.tokens += found.tokens[row][:kept]
+                draft.distributions.append(rows.rows(0, kept) if stopped else rows)
+                draft.signals += values[:kept]
+                if not stopped and len(draft.tokens) < draft.call.limit:
+                    still.append(draft)
+            going = still
+
+    def asking(self, drafts: Sequence[Growing]) -> Step:
+        """Steps that ask the model for rows, each read in its own way."""
+
+        def step(going: Sequence[int]):
+            now = [drafts[i] for i in going]
+            scores, rows = self.rows(now)
+            return scores, draw_each(rows, [draft.call.rng for draft in now]), rows
+
+        return step
+
+    def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
+        """Scores [n, V] of the drafts' next tokens, and what they are drawn from."""
+        jobs = [draft.job() for draft in drafts]
+        queries = [
+            Query.of(job, draft.call.slot(self.model, draft.number))
+            for draft, job in zip(drafts, jobs, strict=True)
+        ]
+        began = time.perf_counter()
+        scores = self.model.score(queries)
+        self._timed(began)
+        return scores, distributions(jobs, scores)
+
+    def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
+        """Steps of a model that continues by itself; all rows are read with ``sampler``."""
+        after = None
+
+        def step(going: Sequence[int]):
+            nonlocal after
+            began = time.perf_counter()
+            if after is None:
+                queries = [self._query(draft) for draft in drafts]
+                scores, after = model.follow(queries, [draft.call.limit for draft in drafts])
+            else:
+                scores = after(going, [drafts[i].tokens[-1] for i in going])
+            self._timed(began)
+            if sampler.greedy:
+                uniforms: Sequence[float] = ()
+            else:
+                uniforms = [drafts[i].call.rng.take(1).item() for i in going]
+            try:
+                tokens, found = sampler.pick(scores, uniforms)
+            except NoLawError:
+                raise unusable([drafts[i].job() for i in going], scores, scores) from None
+            if len(going) == 1:
+                return scores, tokens, [found]
+            return scores, tokens, [found.rows(row, row + 1) for row in range(len(going))]
+
+        return step
+
+    def _chunk(self, call: DraftCall) -> int:
+        """For how many tokens uniforms are taken at once, whatever a window says in between.
+
+        It is a matter of the leaf alone. So a sequence spends the same uniforms whoever shares its
+        batch, and whichever loop that lets it take.
+        """
+        if self.device is None:
+            return 1
+        return call.budget if self.node.window.signal is None else min(call.budget, _CHUNK)
+
+    def _query(self, draft: Growing) -> Query:
+        context = draft.context()
+        return Query(draft.call.slot(self.model, draft.number), context, len(context))
+
+    def _timed(self, began: float) -> None:
+        """Count a forward that began then."""
+        self.seconds += time.perf_counter() - began
+        self.forwards += 1
+
+    def _drafted(
+        self,
+        model: DeviceModel,
+        drafts: Sequence[Growing],
+        counts: Sequence[int],
+        steps: int,
+        sampler: Sampler,
+    ) -> Drafted:
+        """What the device drafts, its time counted."""
+        uniforms = [
+            () if sampler.greedy else draft.call.rng.take(n)
+            for draft, n in zip(drafts, counts, strict=True)
+        ]
+        queries = [self._query(draft) for draft in drafts]
+        began = time.perf_counter()
+        try:
+            found = model.draft(queries, counts, steps, sampler, uniforms)
+        except NoLawError as error:
+            if error.scores is None:
+                text = f"{self.node.name} produced scores that are no law; try --dtype float32"
+                raise HierspecError(text) from None
+            jobs = [draft.call.job for draft in drafts]
+            raise unusable(jobs[: len(error.scores)], error.scores, error.scores) from None
+        self.seconds += time.perf_counter() - began
+        self.forwards += found.calls
+        return found
+
+
+def shared_sampler(jobs: Sequence[Job]) -> Sampler | None:
+    """What all rows are read with; ``None`` where readings differ or somebody edits scores."""
     if any(job.params.edits_scores for job in jobs):
         return None
     first = sampler_of(jobs[0])
-    if any(sampler_of(job) != first for job in jobs[1:]):
-        return None
-    return replace(first, signal=signal) if signal else first
-
-
-def ahead(
-    node: Draft, group: Sequence[Task], jobs: Sequence[Job], sampler: Sampler, stats: LevelStats
-) -> list[tuple[Proposal, States]]:
-    """Each task's draft, up to its own limit, or to where its window stops it.
-
-    A window that reads the tokens is asked about a chunk at a time: what lies beyond the stop is
-    thrown away with the uniforms it was drawn from, so that nothing kept depends on it.
-
-    Args:
-        node: a leaf whose model is a :class:`~hierspec.lm.base.Drafter`.
-        jobs: how each task's first row is read; ``sampler`` is what they share.
-
-    Raises:
-        ValueError: scores that are no law.
-    """
-    requests: list[Any] = [task.request for task in group]
-    limits = [min(node.budget, request.limit) for request in requests]
-    tokens: list[list[int]] = [[] for _ in group]
-    distributions: list[list[Distributions]] = [[] for _ in group]
-    signals: list[list[float]] = [[] for _ in group]
-    chunk = _chunk(node)
-    going = list(range(len(group)))
-    while going:
-        queries = [_query(node, group[i], jobs[i], tokens[i]) for i in going]
-        counts = [min(chunk, limits[i] - len(tokens[i])) for i in going]
-        rng = [group[i].sequence.rng for i in going]
-        uniforms = [() if sampler.greedy else d.take(n) for d, n in zip(rng, counts, strict=True)]
-        found = _drafted(node, queries, counts, chunk, sampler, uniforms, jobs, stats)
-        still = []
-        for row, i in enumerate(going):
-            values = [math.nan] * counts[row] if found.signals is None else found.signals[row]
-            state = requests[i].states[node.index]
-            n, stopped = _kept(node.window, values, state)
-            tokens[i] += found.tokens[row][:n]
-            distributions[i].append(
-                found.distributions[row].rows(0, n) if stopped else found.distributions[row]
-            )
-            signals[i] += values[:n]
-            if not stopped and len(tokens[i]) < limits[i]:
-                still.append(i)
-        going = still
-    return _handed_up(node, group, tokens, distributions, signals)
-
-
-def by_steps(
-    node: Draft, group: Sequence[Task], step: Callable[..., Any]
-) -> list[tuple[Proposal, States]]:
-    """Token by token, each sequence until its own window or limit stops it.
-
-    It leaves the dice where :func:`ahead` would.
-
-    Args:
-        step: (tasks, drafted so far) → scores [n, V], the n laws, a token drawn from each.
-    """
-    tokens: list[list[int]] = [[] for _ in group]
-    distributions: list[list[Distributions]] = [[] for _ in group]
-    signals: list[list[float]] = [[] for _ in group]
-    going, chunk = list(range(len(group))), _chunk(node)
-    while going:
-        scores, rows, picked = step([group[i] for i in going], [tuple(tokens[i]) for i in going])
-        if node.window.signal is not None:
-            values = read(scores, picked, node.window.signal)
-        else:
-            values = [math.nan] * len(picked)
-        still = []
-        for i, law, token, value in zip(going, rows, picked, values, strict=True):
-            tokens[i].append(token)
-            distributions[i].append(law)
-            signals[i].append(value)
-            request: Any = group[i].request
-            stopped = node.window.stops((value,), request.states[node.index])
-            n, limit = len(tokens[i]), min(node.budget, request.limit)
-            if n < limit and not stopped:
-                still.append(i)
-            elif n < limit and not isinstance(law, OneHotDistributions):
-                group[i].sequence.rng.take(min(-n % chunk, limit - n))
-        going = still
-    return _handed_up(node, group, tokens, distributions, signals)
-
-
-def look_up(node: Draft, task: Task) -> tuple[Proposal, States]:
-    """What a look-up finds after a task's context; it may be nothing."""
-    request: Any = task.request
-    slot: Any = task.sequence.slot(node.model)
-    context = task.context(request.pending)
-    ids = node.model.propose(context, min(node.budget, request.limit), slot)
-    return _handed_up(
-        node, [task], [[*ids]], [[OneHotDistributions(ids)]], [[math.nan] * len(ids)]
-    )[0]
-
-
-def _handed_up(
-    node: Draft,
-    group: Sequence[Task],
-    tokens: Sequence[Sequence[int]],
-    distributions: Sequence[Sequence[Distributions]],
-    signals: Sequence[Sequence[float]],
-) -> list[tuple[Proposal, States]]:
-    out = []
-    for task, ids, rows, values in zip(group, tokens, distributions, signals, strict=True):
-        request: Any = task.request
-        whose = (node.index,) * len(ids)
-        proposal = Proposal(tuple(ids), concatenate(rows), whose, whose, tuple(values))
-        out.append((proposal, request.states))
-    return out
-
-
-def _query(node: Draft, task: Task, job: Job, tokens: list[int]) -> Query:
-    context = job.context.plus(tokens) if tokens else job.context
-    return Query(task.sequence.slot(node.model), context, len(context))
+    return first if all(sampler_of(job) == first for job in jobs[1:]) else None
 
 
 def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, bool]:
@@ -187,27 +269,3 @@ def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, 
             if window.stops((value,), state):
                 return n, True
     return len(signals), False
-
-
-def _drafted(
-    node: Draft,
-    queries: Sequence[Query],
-    counts: Sequence[int],
-    steps: int,
-    sampler: Sampler,
-    uniforms: Sequence[Any],
-    jobs: Sequence[Job],
-    stats: LevelStats,
-) -> Drafted:
-    """What the model drafts, its time counted."""
-    began = time.perf_counter()
-    try:
-        found: Drafted = node.model.draft(queries, counts, steps, sampler, uniforms)
-    except NoLawError as error:
-        if error.scores is None:
-            text = f"{node.name} produced scores that are no law; try --dtype float32"
-            raise HierspecError(text) from None
-        raise unusable(jobs[: len(error.scores)], error.scores, error.scores) from None
-    stats.forward_seconds += time.perf_counter() - began - found.pick_seconds
-    stats.calls += found.calls
-    return found

@@ -26,11 +26,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, OneHotDistributions
+from hierspec.core.proposals import Proposal
 from hierspec.errors import HierspecError
+
+from .base import LookUp
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
@@ -79,7 +81,7 @@ class PoolSlot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NgramPool:
+class NgramPool(LookUp):
     """A drafter without a model.
 
     Attributes:
@@ -98,7 +100,6 @@ class NgramPool:
     name: str = "ngram_pool"
     max_ngrams: int = MAX_NGRAMS
     common: Pool = field(init=False)
-    law_of_context: ClassVar[bool] = False  # it has no law to be asked for: only proposals
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "common", Pool(self.max_ngrams))
@@ -142,6 +143,23 @@ class NgramPool:
             recent = [*recent, token][-self.ngram_max :]
         return tuple(out)
 
+    @property
+    def learns(self) -> bool:
+        return True
+
+    def learn_from(
+        self,
+        text: Sequence[int],
+        draft: Proposal,
+        p: Distributions,
+        num_accepted: int,
+        slot: PoolSlot,
+    ) -> None:
+        """Add what the target would have chosen past the first rejected token."""
+        rejected = p.rows(num_accepted + 1, len(draft) + 1)
+        if len(rejected):
+            self.learn(Context(text, draft.tokens), _choices(rejected), slot)
+
     def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
         """Add the target's own choices after the end of ``context``'s last beginnings.
 
@@ -173,29 +191,8 @@ class NgramPool:
             pool.add(tuple(before[-n:]), token)
 
 
-def teach(
-    pools: Sequence[NgramPool],
-    tasks: Sequence[Any],
-    drafts: Sequence[Any],
-    rows: Sequence[Distributions],
-    verdicts: Sequence[Any],
-) -> None:
-    """After a round of the target: what it would have chosen past each first rejected token.
-
-    Args:
-        tasks, drafts, verdicts: of the same sequences, in the same order.
-        rows: the target's laws at every place of each draft, and after it.
-    """
-    for task, draft, law, verdict in zip(tasks, drafts, rows, verdicts, strict=True):
-        rejected = law.rows(verdict.num_accepted + 1, len(draft) + 1)
-        if len(rejected):
-            context = Context(task.sequence.tokens, draft.tokens)
-            for pool in pools:
-                pool.learn(context, _choices(rejected), task.sequence.slot(pool))
-
-
-def _choices(law: Distributions) -> list[int]:
+def _choices(rows: Distributions) -> list[int]:
     """The likeliest token of every row."""
-    if isinstance(law, OneHotDistributions):
-        return list(law.ids)
-    return law.dense(law.width).argmax(-1).tolist()
+    if isinstance(rows, OneHotDistributions):
+        return list(rows.ids)
+    return rows.dense(rows.width).argmax(-1).tolist()

@@ -18,9 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.base import Drafted, Query, Slot
-from hierspec.lm.trunk import drafting as ahead
-from hierspec.sampling.sampler import Sampler
+from hierspec.lm.base import Following, Query, Slot
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
 UNIGRAM_FLOOR = 0.5  # added to every token's count
@@ -75,6 +73,7 @@ class NgramModel:
     name = "ngram"
     max_length = 2**31 - 1
     device = torch.device("cpu")
+    graphs = None
 
     def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
         self.vocab_size = len(unigram)
@@ -87,6 +86,10 @@ class NgramModel:
     def num_entries(self) -> int:
         """Stored numbers: V and the pairs of all higher orders."""
         return self.vocab_size + sum(len(order.words) for order in self._orders)
+
+    @property
+    def cache_owner(self) -> NgramModel:
+        return self
 
     def open(self) -> Slot:
         return Slot()
@@ -104,15 +107,10 @@ class NgramModel:
                 recents.append(tokens[max(0, end - self.max_order + 1) : end])
         return self._scores(recents)
 
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
-    ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`."""
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
         recents = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
@@ -120,7 +118,7 @@ class NgramModel:
                 recents[i].append(token)
             return self._scores([recents[i] for i in going])
 
-        return ahead.picked(self._scores(recents), after, counts, sampler, uniforms)
+        return self._scores(recents), after
 
     def _scores(self, recents: Sequence[list[int]]) -> torch.Tensor:
         """Log-probabilities, [n, V] float32, after contexts of which the last tokens matter."""

@@ -3,16 +3,17 @@
 Takes the last n tokens, n from ``prompt_lookup_max`` down to ``prompt_lookup_min``, looks for
 their most recent earlier occurrence and proposes what followed it. Where that runs into the end
 of the text it goes on copying from the proposal itself, as LZ77 does, so a loop is continued for
-as long as wanted. Nothing is scored: the law of every proposed token is one-hot.
+as long as wanted. Nothing is scored: the distribution of every proposed token is one-hot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
+
+from .base import LookUp
 
 _MAX_ORDER = 32
 
@@ -30,7 +31,7 @@ class LookupIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptLookup:
+class PromptLookup(LookUp):
     """A drafter without a model.
 
     Attributes:
@@ -41,7 +42,6 @@ class PromptLookup:
     prompt_lookup_min: int
     prompt_lookup_max: int
     name: str = "prompt_lookup"
-    law_of_context: ClassVar[bool] = False  # it has no law to be asked for: only proposals
 
     def __post_init__(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max

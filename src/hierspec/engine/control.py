@@ -7,9 +7,9 @@ text and all that happened so far, a round is the round of some fixed lossless h
 output law stays the target's whatever the controller does [MATH §2]. :mod:`hierspec.exact`
 certifies that by enumeration, control state included.
 
-All plans of a controller are made once: sequences that follow the same plan share their nodes,
-and so their calls. A batch follows one plan, chosen from what all its sequences showed, so that
-the target's call stays shared.
+Every sequence has a state and a plan of its own, which follow from its own text alone: so a seeded
+text is the same in any company. Calls are shared all the same: the runtime puts together requests
+that read the same, whatever budgets and levels lie below (:mod:`hierspec.engine.runtime`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.proposals import States
-from hierspec.core.windows import Counting, Counts
+from hierspec.core.windows import Counting, Counts, Window
 from hierspec.errors import HierspecError
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What one sequence's round of the target came to.
+    """What a controller is told of a sequence's round of the target.
 
     Attributes:
         num_emitted: tokens it added to the text.
@@ -54,15 +54,16 @@ class Controller(Protocol):
     def plans(self) -> Sequence[Verify]: ...
 
     def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> Any:
-        """The state before the first round, for prompts and outputs of about these lengths."""
+        """The state before a text's first round: its prompt has, its output may have, so many
+        tokens."""
         ...
 
     def plan(self, state: Any) -> Verify:
         """The root of the next round: one of ``plans``."""
         ...
 
-    def update(self, state: Any, reports: Sequence[RoundReport]) -> Any:
-        """The state after a round of the batch; one report for each of its sequences."""
+    def update(self, state: Any, report: RoundReport) -> Any:
+        """The state after a round."""
         ...
 
 
@@ -70,7 +71,7 @@ def levels_below(root: Verify) -> list[Draft | Verify]:
     """The levels that draft for the target, smallest first.
 
     Raises:
-        ValueError: it is not a plain chain.
+        HierspecError: it is not a plain chain.
     """
     levels = []
     for node in walk(root.below):
@@ -89,7 +90,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
     Nodes keep their indices, and their windows count. The lowest level used only drafts.
 
     Raises:
-        ValueError: not a plain chain, or not one budget for each level below the target.
+        HierspecError: not a plain chain, or not one budget for each level below the target.
     """
     levels = levels_below(root)
     if len(budgets) != len(levels) or any(budget < 0 for budget in budgets):
@@ -97,21 +98,26 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
             f"a plan has one budget, 0 or more, for each of the {len(levels)} levels below the "
             f"target; got {list(budgets)}"
         )
-    used = [(node, budget) for node, budget in zip(levels, budgets, strict=True) if budget]
-    rules = [node.rule for node, _ in used[1:] if isinstance(node, Verify)] + [root.rule]
+    used = [
+        dataclasses.replace(node, budget=budget, window=_counting(node.window))
+        for node, budget in zip(levels, budgets, strict=True)
+        if budget
+    ]
+    rules = [node.rule for node in used[1:] if isinstance(node, Verify)] + [root.rule]
     below: Draft | Verify | None = None
-    for (node, budget), above in zip(used, rules, strict=False):
-        window = node.window if isinstance(node.window, Counting) else Counting(node.window)
-        if below is None:
-            several = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
-            below = Draft(
-                node.index, node.name, node.model, budget, window, node.temperature, several
-            ).under(above)
-        else:
-            below = dataclasses.replace(  # type: ignore[type-var]
-                node, budget=budget, below=below, window=window, exact_length=above.fixed_length
-            )
+    for node, above in zip(used, rules, strict=False):
+        if isinstance(node, Verify) and below is not None:
+            below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)
+            continue
+        count = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
+        below = Draft(
+            node.index, node.name, node.model, node.budget, node.window, node.temperature, count
+        ).under(above)
     return dataclasses.replace(root, below=below)
+
+
+def _counting(window: Window) -> Counting:
+    return window if isinstance(window, Counting) else Counting(window)
 
 
 def label(plan: Verify) -> str:
@@ -122,7 +128,7 @@ def label(plan: Verify) -> str:
 
 
 def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
-    """What a finished round's window states tell, and the states for the next one: counts at 0.
+    """A finished round's report, from its window states, and the next round's states: counts at 0.
 
     Args:
         root: the controller's.
@@ -136,7 +142,7 @@ def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport,
 
 
 class Steering:
-    """A controller at work on one batch: its state, and a record of how rounds were spent."""
+    """A controller at work on one sequence: its state, and a record of how rounds were spent."""
 
     def __init__(self, controller: Controller, num_prompt: int, num_wanted: int) -> None:
         self.controller = controller
@@ -149,17 +155,17 @@ class Steering:
     def plan(self) -> Verify:
         return self.controller.plan(self.state)
 
-    def ended(self, results: Sequence[tuple[int, States]]) -> list[States]:
-        """After a round: (tokens emitted, window states) of each sequence → their next states."""
+    def ended(self, num_emitted: int, states: States) -> States:
+        """After a round: tokens emitted and the window states → the next round's states."""
         plan = self.plan()
         self.switches += self._last not in (None, plan)
         self._last = plan
         name = label(plan)
         self.rounds[name] = self.rounds.get(name, 0) + 1
-        self.tokens[name] = self.tokens.get(name, 0) + sum(emitted for emitted, _ in results)
-        reports = [report(self.controller.root, *result) for result in results]
-        self.state = self.controller.update(self.state, [seen for seen, _ in reports])
-        return [states for _, states in reports]
+        self.tokens[name] = self.tokens.get(name, 0) + num_emitted
+        seen, states = report(self.controller.root, num_emitted, states)
+        self.state = self.controller.update(self.state, seen)
+        return states
 
     def to_dict(self) -> dict[str, Any]:
         """``switches`` between plans, and ``rounds`` and ``tokens`` of each."""
@@ -189,12 +195,10 @@ class Jumping:
     def plan(self, state: int) -> Verify:
         return self.plans[state]
 
-    def update(self, state: int, reports: Sequence[RoundReport]) -> int:
-        seen = state + 1
-        for one in reports:
-            seen += one.num_emitted
-            for place, counts in enumerate(one.counts):
-                seen += (place + 2) * int(counts.kept) + int(counts.rejected)
+    def update(self, state: int, report: RoundReport) -> int:
+        seen = state + 1 + report.num_emitted
+        for place, counts in enumerate(report.counts):
+            seen += (place + 2) * int(counts.kept) + int(counts.rejected)
         return seen % len(self.plans)
 
 

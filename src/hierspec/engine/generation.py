@@ -22,8 +22,9 @@ from hierspec.sampling.parameters import SamplingParams
 from .control import Controller, Steering, initial_window_states
 from .results import GenerationResult, TokenEvent
 from .runtime import Runtime
-from .sequences import Sequence as LiveSequence
+from .sequences import LiveSequence
 from .stopping import StopConditions, TextStream
+from .trace import Tracer, Tracing
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +34,7 @@ class _Stream:
     sequence: LiveSequence
     text: TextStream
     limit: int
+    steering: Steering | None = None
     emitted: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
@@ -48,10 +50,11 @@ class Generation:
         prompts: token ids, at least one each.
         params: one for each prompt.
         lock: held for the length of a round, so that threads may share the models.
-        controller: chooses the plan of every round for the whole batch; ``None``: always ``root``.
+        tracer: gets an event for every request but draws.
+        controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
 
     Raises:
-        ValueError: the controller belongs to another hierarchy.
+        HierspecError: the controller belongs to another hierarchy.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Generation:
         want_logprobs: bool,
         lock: AbstractContextManager[Any],
         until: Callable[[int, Sequence[int]], bool] | None = None,
-        tracer: Any = None,
+        tracer: Tracer | None = None,
         controller: Controller | None = None,
     ) -> None:
         if controller is not None:
@@ -76,7 +79,9 @@ class Generation:
                 )
             root = controller.root
         self.root, self.seed, self.lock, self.until = root, seed, lock, until
-        self.runtime = Runtime(root, root.model.vocab_size, tracer)
+        self.runtime = Runtime(root, root.model.vocab_size)
+        if tracer is not None:
+            self.runtime.observe(Tracing(tracer))
         self.names = {node.index: node.name for node in walk(root)}
         self.streams = []
         for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
@@ -92,12 +97,9 @@ class Generation:
                 want_logprobs=want_logprobs,
                 states=initial_window_states(root, controller),
             )
-            self.streams.append(_Stream(sequence, TextStream(tokenizer, stop, prompt), limit))
-        self.steering = None
-        if controller is not None:
-            longest = max((len(prompt) for prompt in prompts), default=0)
-            wanted = max((stream.limit for stream in self.streams), default=0)
-            self.steering = Steering(controller, longest, wanted)
+            steering = None if controller is None else Steering(controller, len(prompt), limit)
+            text = TextStream(tokenizer, stop, prompt)
+            self.streams.append(_Stream(sequence, text, limit, steering))
         self.began = time.perf_counter()
         self.started = False
 
@@ -116,20 +118,22 @@ class Generation:
                     # The first token needs no draft: the prompt's own forward gives it.
                     left = stream.limit - len(stream.emitted)
                     stream.sequence.wanted = 1 if prefill else left
-                    if self.steering is not None:
-                        stream.sequence.root = self.steering.plan()
+                    if stream.steering is not None:
+                        stream.sequence.root = stream.steering.plan()
                 with self.lock:
                     verdicts = self.runtime.round([stream.sequence for stream in live])
                 if prefill:
                     self.runtime.metrics.reset()
-                elif self.steering is not None:
-                    self._steer(self.steering, live, verdicts)
                 now = time.perf_counter()
                 for stream, verdict in zip(live, verdicts, strict=True):
                     stream.last_at = now
                     if prefill:
                         stream.first_at = now
                         stream.sequence.target_calls = 0
+                    elif stream.steering is not None:
+                        sequence = stream.sequence
+                        emitted = len(verdict.emitted)
+                        sequence.states = stream.steering.ended(emitted, sequence.states)
                     yield from self._commit(stream, verdict)
                     if stream.finish_reason is not None:
                         stream.sequence.close()
@@ -141,15 +145,6 @@ class Generation:
                     stream.finish_reason = "cancelled"
                     stream.text.finish()  # what was held back belongs to the text so far
                 stream.sequence.close()
-
-    def _steer(
-        self, steering: Steering, live: Sequence[_Stream], verdicts: Sequence[Verdict]
-    ) -> None:
-        """Tell the controller what the round came to."""
-        pairs = zip(live, verdicts, strict=True)
-        states = steering.ended([(len(v.emitted), stream.sequence.states) for stream, v in pairs])
-        for stream, after in zip(live, states, strict=True):
-            stream.sequence.states = after
 
     def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
         """Append a round's tokens, one by one, up to whatever ends the sequence."""
@@ -181,7 +176,7 @@ class Generation:
         return self.until is not None and self.until(sequence.id, sequence.tokens)
 
     def results(self) -> list[GenerationResult]:
-        """What every sequence came to, in the order of the prompts."""
+        """A result for every sequence, in the order of the prompts."""
         stats = self.runtime.metrics.levels
         leaves: list[Node] = [node for node in walk(self.root) if node is not self.root]
         levels = tuple(stats[node.index].to_dict() for node in leaves)
@@ -200,7 +195,7 @@ class Generation:
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
                 batch_size=len(self.streams),
-                control=None if self.steering is None else self.steering.to_dict(),
+                control=None if stream.steering is None else stream.steering.to_dict(),
             )
             for stream in self.streams
         ]

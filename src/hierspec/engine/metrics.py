@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
+
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.requests import Check, Row
+
+from .observers import Checks, Observer
+from .sequences import LiveSequence, Task
 
 
 @dataclass(slots=True)
@@ -14,11 +21,11 @@ class LevelStats:
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
         num_drafts: rounds; several drafts of one place are one.
-        num_draft_tokens: of all drafts, also of several.
+        num_draft_tokens: of all drafts, alternatives included.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
-        verify_seconds: verifying drafts of the level below; without the forward and the laws.
-        seconds: forward, laws, draws and verification together.
+        verify_seconds: verifying drafts of the level below; without the forward and reading it.
+        seconds: forward, distributions, draws and verification together.
     """
 
     name: str
@@ -26,7 +33,7 @@ class LevelStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    accepted_per_pos: list[int] = field(default_factory=list)
+    accepted_per_pos: list[int] = field(default_factory=list[int])
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
     seconds: float = 0.0
@@ -60,20 +67,57 @@ class LevelStats:
         }
 
 
-@dataclass(slots=True)
-class Metrics:
-    """Counters of one run: the levels by node index, and the rounds of the target."""
+class Metrics(Observer):
+    """Counters of one run: the levels by node index, and the rounds of the target.
 
-    levels: Mapping[int, LevelStats]
-    target_calls: int = 0
-    emitted: int = 0
+    Args:
+        names: of the nodes, by index.
+        root: index of the target's.
+    """
+
+    def __init__(self, names: Mapping[int, str], root: int) -> None:
+        self._names, self._root = dict(names), root
+        self.reset()
 
     def reset(self) -> None:
         """Forget what was counted so far (the prefill, for one)."""
-        for stats in self.levels.values():
-            stats.__init__(stats.name)  # type: ignore[misc]
+        self.levels = {index: LevelStats(name) for index, name in self._names.items()}
         self.target_calls = self.emitted = 0
 
     @property
     def forward_seconds(self) -> float:
         return sum(stats.forward_seconds for stats in self.levels.values())
+
+    def forwarded(self, index: int, calls: int, seconds: float) -> None:
+        self.levels[index].calls += calls
+        self.levels[index].forward_seconds += seconds
+
+    def verified(self, checks: Checks) -> None:
+        self.levels[checks.node.index].verify_seconds += checks.seconds
+        for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
+            self._count(chosen, verdict.num_accepted)
+            request = task.request
+            assert isinstance(request, Check)
+            for draft in request.draft.drafts if request.draft.alternatives else ():
+                if draft is not chosen:
+                    self.levels[draft.owners[0]].num_draft_tokens += len(draft)
+
+    def answered(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        request = tasks[0].request
+        index = request.node.index
+        self.levels[index].seconds += seconds
+        self.target_calls += index == self._root and isinstance(request, Check | Row)
+
+    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
+
+    def _count(self, draft: Proposal, num_accepted: int) -> None:
+        """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
+        start = 0
+        for owner, part in groupby(draft.owners):
+            length = len(list(part))
+            kept = min(max(num_accepted - start, 0), length)
+            self.levels[owner].observe(length, kept, start)
+            start += length

@@ -1,22 +1,9 @@
-"""The nouns: what a level hands up, what a check returns, and what a generation emits.
-
-A proposal carries its tokens *and* the law each was drawn from; that pairing is what every
-exactness proof of this project needs (MATH §2). Everything here is immutable.
-
-What a finished generation came to.
-"""
+"""What a generation hands out: an event for every token, and a result for every sequence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
-
-# Requests: what a node asks of its interpreter. ``pending`` are the tokens of the round in
-# progress that lie between the sequence's committed text and this request.
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +51,8 @@ class GenerationResult:
         logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
         levels: counters per level below the target, smallest first.
         target: the same counters for the target.
-        control: under a controller: how often the plan changed, and rounds and tokens of each
-            plan (:mod:`hierspec.engine.control`); the whole batch's.
+        control: under a controller: how often this sequence's plan changed, and rounds and tokens
+            of each plan (:mod:`hierspec.engine.control`).
     """
 
     text: str

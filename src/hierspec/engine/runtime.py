@@ -2,145 +2,233 @@
 
 It runs every live sequence's round as a stack of coroutines, collects what they wait for, and
 answers the lowest waiting level first: so drafters run together, middle levels meet, and one
-target call serves everybody. Rows are ragged; sequences may join or leave between rounds.
+target call serves everybody. Rows are ragged; sequences may join or leave between rounds, and each
+may follow a plan of its own (:mod:`hierspec.engine.control`).
 """
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 import time
+from collections.abc import Hashable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions, draw
+from hierspec.core.distributions import Distributions, draw_each
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
-from hierspec.core.requests import Check, Draw, Propose, Request, Row
-from hierspec.core.round import verified
-from hierspec.drafters import model as drafting
-from hierspec.drafters.multi_draft import draft_several
-from hierspec.drafters.ngram_pool import NgramPool, teach
-from hierspec.drafters.prompt_lookup import PromptLookup
-from hierspec.lm.adaptive_exit import AdaptiveExit
-from hierspec.lm.base import Query
-from hierspec.sampling.scores import Job, distributions
+from hierspec.core.requests import Check, Draw, Propose, Row
+from hierspec.drafters import LookUp, drafter_of
+from hierspec.drafters.base import DraftCall
+from hierspec.lm.base import LanguageModel, Query
+from hierspec.sampling.scores import Job, distributions, logprobs, signals
+from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
-from . import checking
-from .metrics import LevelStats, Metrics
-from .sequences import Sequence, Task
-from .trace import Tracer, event_of
+from .metrics import Metrics
+from .observers import Checks, Observer, Teaching
+from .sequences import Group, LiveSequence, Place, Task
 
 
 class Runtime:
     """Runs rounds. ``metrics`` is the caller's to read and reset.
 
     Args:
-        root: all levels. Sequences may follow plans of their own (:mod:`hierspec.engine.control`),
-        whose
-            nodes have its indices; those that share a plan share its calls.
+        root: all levels. Sequences may follow plans of their own, whose nodes have its indices;
+            requests that read the same share a call, whichever plan they come from.
+        vocab_size: V of the target.
     """
 
-    def __init__(self, root: Verify, vocab_size: int, tracer: Tracer | None = None) -> None:
+    def __init__(self, root: Verify, vocab_size: int) -> None:
         self.root = root
         self.vocab_size = vocab_size
-        self.tracer = tracer
-        self._first_began: float | None = None  # of traced requests; times count from here
         nodes = sorted(walk(root), key=lambda node: node.index)
-        models = [node.model for node in nodes if not isinstance(node, Concatenate)]
-        self._pools = [model for model in models if isinstance(model, NgramPool)]
-        self._graphs = getattr(root.model, "graphs", None)  # they outlive a generation
-        self._longest: dict[Verify, dict[int, int]] = {}
-        self.metrics = Metrics({node.index: LevelStats(node.name) for node in nodes})
+        self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
+        self._observers: list[Observer] = [self.metrics]
+        leaves = [node.model for node in nodes if isinstance(node, Draft)]
+        learners = [model for model in leaves if isinstance(model, LookUp) and model.learns]
+        if learners:
+            self.observe(Teaching(root.index, learners))
+        target: LanguageModel = root.model
+        self._graphs = target.graphs  # they outlive a generation
+        self._groups: dict[Hashable, Group] = {}
+        self._places: dict[Verify, Mapping[int, Place]] = {}
 
-    def round(self, sequences: Seq[Sequence]) -> list[Verdict]:
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer``, too, what happens from now on."""
+        self._observers.append(observer)
+
+    def round(self, sequences: Seq[LiveSequence]) -> list[Verdict]:
         """One round of the target for every sequence; nothing is committed to them yet."""
-        tasks = [
-            Task(s, [verified(s.root, (), s.wanted, s.states)], self._contexts(s.root))
-            for s in sequences
-        ]
-        for task in tasks:
-            task.advance(None)
-        while waiting := [task for task in tasks if task.request is not None]:
-            first = min(waiting, key=lambda task: task.request.node.index).request  # type: ignore[union-attr]
-            assert first is not None
-            group = [
-                task
-                for task in waiting
-                if type(task.request) is type(first) and task.request.node is first.node  # type: ignore[union-attr]
+        for observer in self._observers:
+            observer.round_began(sequences)
+        tasks = [Task(sequence, self._places_of(sequence.root)) for sequence in sequences]
+        while waiting := [task for task in tasks if task.verdict is None]:
+            first = min(waiting, key=_index)
+            kind, group = type(first.request), first.group
+            asking = [
+                task for task in waiting if task.group is group and type(task.request) is kind
             ]
             began = time.perf_counter()
-            answers = self._answer(first, group)
+            answers = self._answer(asking)
             seconds = time.perf_counter() - began
-            self.metrics.levels[first.node.index].seconds += seconds
-            for task, answer in zip(group, answers, strict=True):
-                if self.tracer is not None:
-                    self._record(self.tracer, task, answer, began, seconds)
+            for observer in self._observers:
+                observer.answered(asking, answers, began, seconds)
+            for task, answer in zip(asking, answers, strict=True):
                 task.advance(answer)
-        verdicts = [checking.completed(task) for task in tasks]
-        self.metrics.emitted += sum(len(verdict.emitted) for verdict in verdicts)
+        verdicts = [_completed(task) for task in tasks]
+        for observer in self._observers:
+            observer.round_ended(sequences, verdicts)
         return verdicts
 
-    def _contexts(self, root: Verify) -> dict[int, int]:
-        """The longest context each node of a plan can take, by index."""
-        if root not in self._longest:
-            self._longest[root] = {node.index: _longest_context(node) for node in walk(root)}
-        return self._longest[root]
+    def _places_of(self, plan: Verify) -> Mapping[int, Place]:
+        """What there is to know of each node of a plan, by index."""
+        if plan not in self._places:
+            self._places[plan] = {
+                node.index: Place(_longest_context(node), self._group(node)) for node in walk(plan)
+            }
+        return self._places[plan]
 
-    def _answer(self, first: Request, group: list[Task]) -> list[Any]:
-        match first:
-            case Propose():
-                return self._draft(first.node, group)  # type: ignore[arg-type]
-            case Check():
-                return self._check(first.node, group)  # type: ignore[arg-type]
-            case Row():
-                return self._rows(first.node, group)
-            case Draw():
-                return [self._token(task.request.law, task.sequence) for task in group]  # type: ignore[union-attr]
+    def _group(self, node: Node) -> Group | None:
+        """Those whose requests read what this node's do; budgets and what lies below do not count.
 
-    def _score(
-        self,
-        node: Node,
-        group: list[Task],
-        drafts: list[tuple[int, ...]],
-        back: bool,
-        numbers: list[int] | None = None,
-    ):
-        """Scores and laws after ``pending`` and, with ``back``, at every place of the draft.
-
-        ``numbers``: which of a task's several drafts each one is.
+        Whatever a group's requests are answered from must be part of its key.
         """
-        model: Any = node.model  # type: ignore[union-attr]
-        jobs = [
-            self._job(node, task, draft, len(draft) + 1 if back else 1)
-            for task, draft in zip(group, drafts, strict=True)
-        ]
-        queries = [
-            Query(task.sequence.slot(model, number), job.context, job.start)
-            for task, job, number in zip(group, jobs, numbers or [0] * len(group), strict=True)
-        ]
-        stats = self.metrics.levels[node.index]
-        began = time.perf_counter()
-        if isinstance(model, AdaptiveExit):
-            own = [j.params.temperature if j.temperature is None else j.temperature for j in jobs]
-            scores = model.score(queries, own)
+        if isinstance(node, Concatenate):
+            return None
+        key: Hashable = (node.index, node.name, id(node.model), node.window, node.temperature)
+        if isinstance(node, Draft):
+            key = (*key, node.num_drafts, node.distinct)
         else:
-            scores = model.score(queries)
-        stats.forward_seconds += time.perf_counter() - began
-        stats.calls += 1
-        return scores, distributions(jobs, scores), [job.num_rows for job in jobs]
+            key = (*key, node.rule, node.bonus)
+        if key not in self._groups:
+            drafter = drafter_of(node) if isinstance(node, Draft) else None
+            self._groups[key] = Group(node.index, drafter)
+        return self._groups[key]
 
-    def _job(self, node: Node, task: Task, draft: tuple[int, ...], num_rows: int) -> Job:
-        """How to read the last ``num_rows`` rows after a task's ``pending`` and ``draft``."""
-        sequence, request = task.sequence, task.request
-        context = Context(sequence.tokens, request.pending + draft)  # type: ignore[union-attr]
+    def _answer(self, tasks: list[Task]) -> list[Any]:
+        match tasks[0].request:
+            case Propose():
+                return self._draft(tasks)
+            case Check(node):
+                return self._check(node, tasks)
+            case Row(node):
+                return self._rows(node, tasks)
+            case Draw():
+                requests = [task.request for task in tasks]
+                rows = [draw.distribution for draw in requests if isinstance(draw, Draw)]
+                return draw_each(rows, [task.sequence.rng for task in tasks])
+
+    def _draft(self, tasks: list[Task]) -> list[tuple[Proposal, States]]:
+        """What a leaf hands up for every task, all sequences side by side."""
+        group = tasks[0].group
+        assert group.drafter is not None
+        calls: list[DraftCall] = []
+        after: list[States] = []
+        for task in tasks:
+            request, sequence = task.request, task.sequence
+            assert isinstance(request, Propose)
+            node = request.node
+            assert isinstance(node, Draft)
+            job = self._job(node, task, task.context(request), 1)
+            limit, state = min(node.budget, request.limit), request.states[node.index]
+            calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
+            after.append(request.states)
+        proposals, forwards, seconds = group.drafter.draft(calls)
+        for observer in self._observers:
+            observer.forwarded(group.index, forwards, seconds)
+        return list(zip(proposals, after, strict=True))
+
+    def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+        """All drafts of all sequences in one call → verdicts, with signals and log-probabilities.
+
+        Drafts of one place that are equal share a query; each other one has a slot of its own.
+        """
+        drafts: list[Proposal] = []
+        jobs: list[Job] = []
+        queries: list[Query] = []
+        places: list[list[int]] = []  # per task and draft, its query
+        for task in tasks:
+            request = task.request
+            assert isinstance(request, Check)
+            drafts.append(request.draft)
+            mine: dict[tuple[int, ...], int] = {}
+            for number, draft in enumerate(request.draft.drafts):
+                if draft.tokens not in mine:
+                    mine[draft.tokens] = len(jobs)
+                    context = task.context(request, draft.tokens)
+                    jobs.append(self._job(node, task, context, len(draft) + 1))
+                    queries.append(Query.of(jobs[-1], task.sequence.slot(node.model, number)))
+            places.append([mine[draft.tokens] for draft in request.draft.drafts])
+        scores, p = self._score(node, jobs, queries)
+        parts = scores.split([job.num_rows for job in jobs])
+        began = time.perf_counter()
+        if len(jobs) == len(tasks) and not any(draft.alternatives for draft in drafts):
+            # Ids past the target's vocabulary get no mass, so they must not lead either.
+            read = (
+                [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
+            )
+            rngs = [task.sequence.rng for task in tasks]
+            verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
+        else:
+            verdicts, at = [], []
+            for i, (task, own) in enumerate(zip(tasks, places, strict=True)):
+                tried = drafts[i].drafts
+                found = verify_drafts(node, tried, [p[j] for j in own], task.sequence.rng)
+                verdicts.append(found.verdict)
+                drafts[i] = tried[found.draft]
+                at.append(own[found.draft])
+            p, parts = [p[i] for i in at], [parts[i] for i in at]
+        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
+        for observer in self._observers:
+            observer.verified(checks)
+        return [
+            self._finished(node, task, verdict, part)
+            for task, verdict, part in zip(tasks, verdicts, parts, strict=True)
+        ]
+
+    def _finished(
+        self, node: Verify, task: Task, verdict: Verdict, scores: torch.Tensor
+    ) -> Verdict:
+        """A verdict with what is read off the draft's ``scores`` [n + 1, V]."""
+        emitted = verdict.emitted
+        if node.window.signal is not None:
+            values = signals(scores[: len(emitted)], emitted.tokens, node.window.signal)
+            emitted = dataclasses.replace(emitted, signals=tuple(values))
+            verdict = dataclasses.replace(verdict, emitted=emitted)
+        if node.index == self.root.index:
+            task.sequence.target_calls += 1
+            if task.sequence.want_logprobs:
+                values = logprobs(scores[: len(emitted)], emitted.tokens)
+                verdict = dataclasses.replace(verdict, logprobs=tuple(values))
+        return verdict
+
+    def _rows(self, node: Node, tasks: list[Task]) -> list[Distributions]:
+        assert not isinstance(node, Concatenate)
+        jobs: list[Job] = []
+        queries: list[Query] = []
+        for task in tasks:
+            assert isinstance(task.request, Row)
+            jobs.append(self._job(node, task, task.context(task.request), 1))
+            queries.append(Query.of(jobs[-1], task.sequence.slot(node.model)))
+        scores, rows = self._score(node, jobs, queries)
+        if node.index == self.root.index:
+            for task, job, own in zip(tasks, jobs, scores.split(1), strict=True):
+                task.sequence.target_calls += 1
+                if task.sequence.want_logprobs:
+                    task.raw[job.context.pending] = own
+        return rows
+
+    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> Job:
+        """How to read the last ``num_rows`` rows of a context."""
+        sequence = task.sequence
         params = sequence.params
         return Job(
             params=params,
-            temperature=None if params.greedy else node.temperature,  # type: ignore[union-attr]
+            temperature=None if params.greedy else node.temperature,
             context=context,
             start=len(context) + 1 - num_rows,
             num_rows=num_rows,
@@ -150,98 +238,35 @@ class Runtime:
             model=node.name,
         )
 
-    def _draft(self, node: Draft, group: list[Task]) -> list[tuple[Proposal, States]]:
-        """What a leaf hands up for every task, all sequences side by side."""
-        stats = self.metrics.levels[node.index]
-        if isinstance(node.model, PromptLookup | NgramPool):
-            stats.calls += len(group)
-            return [drafting.look_up(node, task) for task in group]
-        if node.num_drafts > 1:
-
-            def score(tasks: list[Task], tokens: list[tuple[int, ...]], numbers: list[int]):
-                return self._score(node, tasks, tokens, False, numbers)[1]
-
-            states = [task.request.states for task in group]  # type: ignore[union-attr]
-            return list(zip(draft_several(node, group, score), states, strict=True))
-        jobs = [self._job(node, task, (), 1) for task in group]
-        if (sampler := drafting.shared_reading(node, jobs)) is not None:
-            return drafting.ahead(node, group, jobs, sampler, stats)
-
-        def step(tasks: list[Task], tokens: list[tuple[int, ...]]):
-            scores, rows, _ = self._score(node, tasks, tokens, False)
-            return scores, rows, self._tokens(rows, [task.sequence for task in tasks])
-
-        return drafting.by_steps(node, group, step)
-
-    def _check(self, node: Verify, group: list[Task]) -> list[Verdict]:
-        drafts = [task.request.draft for task in group]  # type: ignore[union-attr]
-        is_root = node.index == self.root.index
-        if any(draft.others for draft in drafts):
-
-            def score(tasks: list[Task], tokens: list[tuple[int, ...]], numbers: list[int]):
-                return self._score(node, tasks, tokens, True, numbers)
-
-            found = checking.check_several(node, group, drafts, score, self.metrics)
-            verdicts, parts, chosen = found
-            return checking.finished(node, group, chosen, verdicts, parts, self.metrics, is_root)
-        scores, p, counts = self._score(node, group, [d.tokens for d in drafts], True)
-        parts = scores.split(counts)
+    def _score(
+        self, node: Draft | Verify, jobs: list[Job], queries: list[Query]
+    ) -> tuple[torch.Tensor, list[Distributions]]:
+        """Scores [Σ num_rows, V] and what they say, a value a job."""
+        model: LanguageModel = node.model
         began = time.perf_counter()
-        verdicts = verify_batch(
-            node,
-            drafts,
-            p,
-            [task.sequence.rng for task in group],
-            # Ids past the target's vocabulary get no mass, so they must not lead either.
-            [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None,
-            self._graphs,
-        )
-        self.metrics.levels[node.index].verify_seconds += time.perf_counter() - began
-        if self._pools and is_root:
-            teach(self._pools, group, drafts, p, verdicts)
-        return checking.finished(node, group, drafts, verdicts, parts, self.metrics, is_root)
+        scores = model.score(queries)
+        seconds = time.perf_counter() - began
+        for observer in self._observers:
+            observer.forwarded(node.index, 1, seconds)
+        return scores, distributions(jobs, scores)
 
-    def _rows(self, node: Node, group: list[Task]) -> list[Distributions]:
-        scores, rows, _ = self._score(node, group, [()] * len(group), False)
-        is_root = node.index == self.root.index
-        if is_root:
-            checking.keep_raw(group, scores)
-        self.metrics.target_calls += is_root
-        for task in group:
-            task.sequence.target_calls += is_root
-        return rows
 
-    def _tokens(self, step: list[Distributions], sequences: list[Sequence]) -> list[int]:
-        """One token from each one-row law, all dense rows in one draw."""
-        if len(step) == 1 and isinstance(step[0], DenseDistributions):
-            return draw(step[0].probs, sequences[0].rng.take(1))
-        dense = [i for i, law in enumerate(step) if isinstance(law, DenseDistributions)]
-        out = [law.ids[0] if isinstance(law, OneHotDistributions) else -1 for law in step]
-        if dense:
-            uniforms = [sequences[i].rng.take(1).item() for i in dense]
-            width = max(step[i].width for i in dense)
-            rows = torch.cat([step[i].dense(width) for i in dense])
-            for i, token in zip(dense, draw(rows, uniforms), strict=True):
-                out[i] = token
-        return out
+def _index(task: Task) -> int:
+    return task.group.index
 
-    def _token(self, law: Distributions, sequence: Sequence) -> int:
-        return self._tokens([law], [sequence])[0]
 
-    def _record(
-        self, tracer: Tracer, task: Task, answer: Any, began: float, seconds: float
-    ) -> None:
-        assert task.request is not None
-        if self._first_began is None:
-            self._first_began = began
-        committed = len(task.sequence.tokens)
-        times = (began - self._first_began, seconds)
-        event = event_of(task.request, answer, task.sequence.id, committed, times)
-        if event is not None:
-            tracer.record(event)
+def _completed(task: Task) -> Verdict:
+    """A finished round's verdict, with log-probabilities also of tokens drawn after its check."""
+    verdict = task.verdict
+    assert verdict is not None
+    tokens, known = verdict.emitted.tokens, verdict.logprobs
+    if not task.sequence.want_logprobs or len(known) == len(tokens):
+        return verdict
+    rows = torch.cat([task.raw[tokens[:i]] for i in range(len(known), len(tokens))])
+    more = logprobs(rows, tokens[len(known) :])
+    return dataclasses.replace(verdict, logprobs=(*known, *more))
 
 
 def _longest_context(node: Node) -> int:
     """Of the models at and below ``node``; a look-up has no limit."""
-    models = [n.model for n in walk(node) if not isinstance(n, Concatenate)]
-    return min(getattr(model, "max_length", sys.maxsize) for model in models)
+    return min(n.model.max_length for n in walk(node) if not isinstance(n, Concatenate))

@@ -1,4 +1,4 @@
-"""A live generation, and its round in progress as a stack of coroutines."""
+"""A live sequence, and its round in progress as a stack of coroutines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import torch
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
-from hierspec.core.requests import Propose, Request
+from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Rng
-from hierspec.core.round import Coroutine, propose
-from hierspec.lm.base import Slot
+from hierspec.core.round import Coroutine, propose, verified
+from hierspec.drafters import Drafter, LookUp
+from hierspec.lm.base import CacheOwner, LanguageModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One live generation: its text, its randomness, and its places in the models' caches.
+class LiveSequence:
+    """One generation in progress: its text, its randomness, and its places in models' caches.
 
     Attributes:
         root: the hierarchy of the next round; a controller may replace it between rounds.
@@ -42,7 +43,7 @@ class Sequence:
     states: States = ()
     history: History | None = None
     target_calls: int = 0
-    slots: dict[tuple[int, int], tuple[Any, Slot]] = field(default_factory=dict)
+    slots: dict[tuple[int, int], tuple[CacheOwner, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)
@@ -50,27 +51,26 @@ class Sequence:
         if self.params.has_penalties:
             self.history = History(self.num_prompt)
 
-    def slot(self, model: Any, draft: int = 0) -> Slot:
+    def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
         """This sequence's place in ``model``'s cache; views of one trunk share theirs.
 
         Where several drafts are made at once, each has a place of its own, with its own copy of
         the text so far: k times the memory, and only what is new to it is ever computed.
         """
-        owner = getattr(model, "cache_owner", model)
+        owner = model.cache_owner
         key = (id(owner), draft)
         if key not in self.slots:
             self.slots[key] = (owner, self._open(owner))
         return self.slots[key][1]
 
-    def _open(self, owner: Any) -> Any:
+    def _open(self, owner: CacheOwner) -> Any:
         """A place that other sequences write to as well only where no draft can show in the text.
 
         What is sampled depends on what was drafted, and drafts learnt from a text are not
-        independent of the dice that wrote it: those may be this sequence's own, used again.
+        independent of the rng that wrote it: that may be this sequence's own, used again.
         """
-        if self.params.greedy and self.root.rule.exact_for(True):
-            return owner.open()
-        return getattr(owner, "open_own", owner.open)()
+        shares = self.params.greedy and self.root.rule.exact_for(True)
+        return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
     def close(self) -> None:
         """Give the cache memory back. Safe to call twice."""
@@ -79,52 +79,85 @@ class Sequence:
             owner.close(slot)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Who shares calls: nodes of one or several plans whose requests read the same.
+
+    Attributes:
+        index: of those nodes.
+        drafter: at work in a leaf.
+    """
+
+    index: int
+    drafter: Drafter | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """What a runtime knows of a plan's node.
+
+    Attributes:
+        longest: the longest context that all models at and below it can take.
+        group: of a level; a concatenation makes no requests that an interpreter answers.
+    """
+
+    longest: int
+    group: Group | None
+
+
 class Task:
     """A sequence's round in progress: a stack of coroutines and the request it waits for.
 
     Attributes:
+        request: what it waits for, until there is a ``verdict``.
+        group: who is asked for it.
         raw: the target's scores [1, V] at places asked for one by one, by the tokens pending there;
             kept where log-probabilities are wanted.
     """
 
-    sequence: Sequence
-    stack: list[Coroutine]
-    longest: Mapping[int, int]
-    request: Request | None = None
-    verdict: Verdict | None = None
-    raw: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    __slots__ = ("_places", "_stack", "group", "raw", "request", "sequence", "verdict")
 
-    def context(self, pending: tuple[int, ...]) -> Context:
-        return Context(self.sequence.tokens, pending)
+    request: Request
+    group: Group
+
+    def __init__(self, sequence: LiveSequence, places: Mapping[int, Place]) -> None:
+        self.sequence = sequence
+        self.verdict: Verdict | None = None
+        self.raw: dict[tuple[int, ...], torch.Tensor] = {}
+        self._places = places
+        root, wanted, states = sequence.root, sequence.wanted, sequence.states
+        self._stack: list[Coroutine] = [verified(root, (), wanted, states)]
+        self.advance(None)
+
+    def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
+        """The text that a request is about, continued by ``tokens``."""
+        return Context(self.sequence.tokens, request.pending + tokens)
 
     def advance(self, answer: Any) -> None:
         """Send ``answer`` and run on to the next request that needs the interpreter."""
-        self.request = None
-        while self.stack:
+        while self._stack:
             try:
-                request = self.stack[-1].send(answer)
+                request = self._stack[-1].send(answer)
             except StopIteration as stop:
-                self.stack.pop()
+                self._stack.pop()
                 answer = stop.value
                 continue
-            answer = None
+            place = self._places[request.node.index]
             if isinstance(request, Propose):
-                limit = min(request.limit, self._room(request))
+                # When the context of some model of the node is full, it hands up nothing.
+                room = place.longest - len(self.sequence.tokens) - len(request.pending)
+                limit = min(request.limit, room)
                 if limit <= 0:
                     answer = (Proposal(), request.states)
                     continue
                 if not isinstance(request.node, Draft):
                     node, pending, states = request.node, request.pending, request.states
-                    self.stack.append(propose(node, pending, limit, states))
+                    self._stack.append(propose(node, pending, limit, states))
+                    answer = None
                     continue
                 if limit < request.limit:
                     request = dataclasses.replace(request, limit=limit)
-            self.request = request
+            assert place.group is not None
+            self.request, self.group = request, place.group
             return
         self.verdict, self.sequence.states = answer
-
-    def _room(self, request: Propose) -> int:
-        """Tokens until the context of some model of the node is full; then it hands up nothing."""
-        longest = self.longest[request.node.index]
-        return longest - len(self.sequence.tokens) - len(request.pending)

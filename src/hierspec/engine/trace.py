@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TextIO
 
 from hierspec.core.nodes import Draft
@@ -25,11 +25,34 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.round import Coroutine
 
+from .observers import Observer
+from .sequences import Task
+
 
 class Tracer(Protocol):
     """Where events go."""
 
     def record(self, event: dict[str, Any]) -> None: ...
+
+
+class Tracing(Observer):
+    """Gives a tracer an event for every request of a runtime but draws."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._first: float | None = None  # when the first request began: times count from there
+
+    def answered(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        if self._first is None:
+            self._first = began
+        times = (began - self._first, seconds)
+        for task, answer in zip(tasks, answers, strict=True):
+            sequence = task.sequence
+            event = event_of(task.request, answer, sequence.id, len(sequence.tokens), times)
+            if event is not None:
+                self._tracer.record(event)
 
 
 class ListTracer:
@@ -83,7 +106,7 @@ def event_of(
         proposal, _ = answer
         leaf = isinstance(request.node, Draft)
         event = {"kind": "draft", **event, "leaf": leaf, "tokens": list(proposal.tokens)}
-        return {**event, **_others(proposal)}
+        return {**event, **_alternatives(proposal)}
     if isinstance(request, Check):
         return {
             "kind": "check",
@@ -92,14 +115,15 @@ def event_of(
             "owners": list(request.draft.owners),
             "num_accepted": answer.num_accepted,
             "emitted": list(answer.emitted.tokens),
-            **_others(request.draft),
+            **_alternatives(request.draft),
         }
     return {"kind": "row", **event}
 
 
-def _others(proposal: Proposal) -> dict[str, Any]:
-    """Further drafts of the same place, where there are some."""
-    return {"others": [list(p.tokens) for p in proposal.others]} if proposal.others else {}
+def _alternatives(proposal: Proposal) -> dict[str, Any]:
+    if not proposal.alternatives:
+        return {}
+    return {"others": [list(draft.tokens) for draft in proposal.alternatives]}
 
 
 def traced(

@@ -17,8 +17,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, law_of_tau
-from hierspec.drafters.multi_draft import together
-from hierspec.verifiers.multi_draft import alternatives, outcomes
+from hierspec.verifiers.multi_draft import outcomes
 
 from .tables import ModelRows, Rows, TableDistributions, normalised
 
@@ -27,8 +26,9 @@ Verdicts = list[tuple[float, Verdict]]
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
     """For every check that awaits ``node``, its verdicts."""
-    out = [_of_multi_draft(node, check, models) if check.draft.others else [] for check in checks]
-    single = [i for i, check in enumerate(checks) if not check.draft.others]
+    many = [bool(check.draft.alternatives) for check in checks]
+    out = [_of_multi_draft(node, c, models) if m else [] for c, m in zip(checks, many, strict=True)]
+    single = [i for i, m in enumerate(many) if not m]
     if single:
         found = _of_single(node, [checks[i] for i in single], models)
         for i, one in zip(single, found, strict=True):
@@ -37,7 +37,7 @@ def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[V
 
 
 def _of_multi_draft(node: Verify, check: Check, models: ModelRows) -> Verdicts:
-    drafts = alternatives(check.draft)
+    drafts = check.draft.drafts
     ids = [
         tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
@@ -140,7 +140,10 @@ def multi_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
                 longer.append((probability, drafts))
             longer += [(probability * chance, (*drafts, one)) for chance, one in fresh]
         lists = longer
-    return [(probability, together(drafts)) for probability, drafts in lists]
+    return [
+        (probability, dataclasses.replace(drafts[0], alternatives=drafts[1:]))
+        for probability, drafts in lists
+    ]
 
 
 def without(single: Drafts, tried: set[int], rows: Rows) -> Drafts:

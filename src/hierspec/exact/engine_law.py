@@ -18,7 +18,7 @@ from hierspec.core.proposals import States
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
-from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 

@@ -224,8 +224,8 @@ def state_of(coroutine: Any) -> tuple[Any, ...]:
 def fingerprint(value: Any) -> Any:
     """A hashable stand-in: equal for values that no coroutine can tell apart."""
     if isinstance(value, Proposal):
-        others = tuple(fingerprint(other) for other in value.others)
-        return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, others)
+        more = tuple(fingerprint(draft) for draft in value.alternatives)
+        return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, more)
     if isinstance(value, Verdict):
         return (value.num_accepted, *fingerprint(value.emitted))
     if isinstance(value, TableDistributions):

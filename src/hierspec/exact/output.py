@@ -110,7 +110,7 @@ class Rounds:
         for (m, after), law in by_length(outcomes, self.vocab_size).items():
             if self.controller is not None:
                 seen, after = report(self.root, m, after)
-                control = self.controller.update(state[1], [seen])
+                control = self.controller.update(state[1], seen)
             key = (m, (after, control))
             out[key] = out[key] + law if key in out else law
         return out

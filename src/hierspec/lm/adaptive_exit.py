@@ -13,7 +13,6 @@ shallower one, and whatever it computes the target need not compute again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -40,8 +39,8 @@ class AdaptiveExit:
         self.exits = tuple(exits)
         self.confidence = confidence
         self.name = name
-        last: Any = self.exits[-1]
-        self.cache_owner = getattr(last, "cache_owner", last)
+        last = self.exits[-1]
+        self.cache_owner, self.graphs = last.cache_owner, None
         self.vocab_size, self.max_length, self.device = (
             last.vocab_size,
             last.max_length,
@@ -54,17 +53,14 @@ class AdaptiveExit:
     def close(self, slot: Slot) -> None:
         self.cache_owner.close(slot)
 
-    def score(
-        self, queries: Sequence[Query], temperatures: Sequence[float] | None = None
-    ) -> torch.Tensor:
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`.
 
-        Args:
-            temperatures: per query, of the law in which confidence is read; 0 (greedy), like
-                ``None``, reads the untempered one. The scores returned are untempered in any case.
+        Confidence is read at every query's own temperature; greedy ones, and those that say none,
+        have the untempered one read.
         """
         counts = [query.num_rows for query in queries]
-        scales = [t or 1.0 for t in temperatures or [1.0] * len(queries)]
+        scales = [query.temperature or 1.0 for query in queries]
         out = self.exits[0].score(queries)
         at = [sum(counts[:i]) for i in range(len(counts))]  # first row of every query
         open_rows = {i: list(range(n)) for i, n in enumerate(counts)}

@@ -8,17 +8,17 @@ context, and the slot works out what is missing (design principle 5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from hierspec.core.context import Context
-
-if TYPE_CHECKING:
-    from hierspec.core.distributions import Distributions
-    from hierspec.sampling.sampler import Sampler
+from hierspec.core.distributions import Distributions, Uniforms
+from hierspec.sampling.sampler import Sampler
+from hierspec.sampling.scores import Job
+from hierspec.utils.graphs import Graphs
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Slot:
     that :meth:`overlap` compares only the few that follow.
     """
 
-    held: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list[int])
     agreed: int = 0
     state: Any = None
 
@@ -55,39 +55,44 @@ class Query:
     That is ``len(context) - start + 1`` rows. A draft step asks with ``start == len(context)``
     (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
     ``start`` is at least 1.
+
+    Attributes:
+        temperature: at which the rows will be read, 0 for greedy; ``None`` where that is open. The
+            scores are untempered whatever it is: only a model that chooses its own depth by how
+            sure it is looks at it.
     """
 
     slot: Slot
     context: Context
     start: int
+    temperature: float | None = None
 
     @property
     def num_rows(self) -> int:
         return len(self.context) - self.start + 1
 
-
-class Drafted(NamedTuple):
-    """What a model drafted on its own, sequence by sequence.
-
-    Attributes:
-        tokens: each draft's token ids.
-        distributions: the laws they were drawn from, as many rows each.
-        calls: forwards made.
-        pick_seconds: of the time taken, what went to reading laws and picking tokens; 0 where the
-            device does both.
-        signals: what the reading's window reads, a number a token; only of a model that drafts
-            on its device.
-    """
-
-    tokens: list[list[int]]
-    distributions: list[Distributions]
-    calls: int
-    pick_seconds: float
-    signals: list[list[float]] | None = None
+    @staticmethod
+    def of(job: Job, slot: Slot) -> Query:
+        """The query of the rows that ``job`` reads."""
+        own = job.temperature
+        return Query(slot, job.context, job.start, job.params.temperature if own is None else own)
 
 
 @runtime_checkable
-class LanguageModel(Protocol):
+class CacheOwner(Protocol):
+    """Whoever keeps something for every sequence: a model, a trunk, a look-up."""
+
+    def open(self) -> Any:
+        """A fresh, empty slot for one sequence."""
+        ...
+
+    def close(self, slot: Any) -> None:
+        """Give a slot's memory back."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(CacheOwner, Protocol):
     """Anything that can score positions: a transformer, an early exit of one, a table.
 
     Attributes:
@@ -95,6 +100,8 @@ class LanguageModel(Protocol):
         vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         max_length: the longest context it can take, in tokens.
         device: where its scores live.
+        cache_owner: whose slots it takes; models with one owner share them. Mostly itself.
+        graphs: what its device records; ``None`` for a device that records nothing.
     """
 
     name: str
@@ -102,13 +109,11 @@ class LanguageModel(Protocol):
     max_length: int
     device: torch.device
 
-    def open(self) -> Slot:
-        """A fresh, empty slot for one sequence."""
-        ...
+    @property
+    def cache_owner(self) -> CacheOwner: ...
 
-    def close(self, slot: Slot) -> None:
-        """Give a slot's memory back."""
-        ...
+    @property
+    def graphs(self) -> Graphs | None: ...
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Raw scores (logits; no temperature) of all rows asked, packed query after query.
@@ -120,11 +125,46 @@ class LanguageModel(Protocol):
         ...
 
 
-@runtime_checkable
-class Drafter(Protocol):
-    """A language model that can draft several tokens without being asked for each.
+# (numbers of queries, the token just picked for each) → scores [n, V] of their next tokens
+Following = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
-    For drafts whose lengths are known beforehand, of requests that share one reading of the scores.
+
+@runtime_checkable
+class FollowingModel(LanguageModel, Protocol):
+    """A language model that continues a draft with nothing of a step prepared anew."""
+
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """Scores [B, V] after the contexts of B queries for one row each, and how to go on.
+
+        The same as asking :meth:`LanguageModel.score` for a row, picking a token and asking again
+        with that token in the context, up to ``counts[b]`` ≥ 1 tokens for query b.
+        """
+        ...
+
+
+class Drafted(NamedTuple):
+    """What a model drafted on its device, sequence by sequence.
+
+    Attributes:
+        tokens: each draft's token ids.
+        distributions: what they were drawn from, as many rows each.
+        calls: forwards made.
+        signals: what the sampler's window reads, a number a token; ``None`` where it reads nothing.
+    """
+
+    tokens: list[list[int]]
+    distributions: list[Distributions]
+    calls: int
+    signals: list[list[float]] | None = None
+
+
+@runtime_checkable
+class DeviceModel(LanguageModel, Protocol):
+    """A language model that drafts on its device, each token picked and fed to the next step there.
+
+    It does so where :attr:`LanguageModel.graphs` are, for requests that share one sampler.
     """
 
     def draft(
@@ -133,16 +173,13 @@ class Drafter(Protocol):
         counts: Sequence[int],
         steps: int,
         sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
+        uniforms: Sequence[Uniforms],
     ) -> Drafted:
         """Draft ``counts[b]`` ≥ 1 tokens after the context of query b, all side by side.
 
-        The same as asking :meth:`LanguageModel.score` for a row, picking a token and asking again
-        with that token in the context.
-
         Args:
             queries: B queries for one row each (``start == len(context)``).
-            steps: how many the level drafts as a rule, at least ``max(counts)``; a device may run
+            steps: how many the level drafts as a rule, at least ``max(counts)``; the device may run
                 that many and cut.
             uniforms: for each query as many as its count, spent in order; none where greedy.
 

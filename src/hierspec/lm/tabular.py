@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.graphs import Graphs
 
 from .base import Query, Slot
 
@@ -33,6 +34,8 @@ class TabularModel:
     Raises:
         ValueError: a law is missing, too long, negative, or does not sum to 1 within 1e-9.
     """
+
+    graphs: Graphs | None = None
 
     def __init__(
         self,

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import Draft, Verify, initial_states
+from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states
+from hierspec.core.proposals import Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.generation import Generation
+from hierspec.engine.observers import Observer
 from hierspec.engine.runtime import Runtime
-from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.engine.sequences import LiveSequence, Task
 from hierspec.engine.stopping import StopConditions
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers import registry as verifiers
@@ -58,19 +60,24 @@ def token_ms(pool: Pool, prompt: Sequence[int], temperature: float) -> float:
         want_logprobs=False,
         lock=contextlib.nullcontext(),
     )
-    inside, answer = 0.0, generation.runtime.round
-
-    def timed(*args, **kwargs):
-        nonlocal inside
-        began = time.perf_counter()
-        out = answer(*args, **kwargs)
-        inside += time.perf_counter() - began
-        return out
-
-    generation.runtime.round = timed  # type: ignore[method-assign]
+    rounds = _InRounds()
+    generation.runtime.observe(rounds)
     began = time.perf_counter()
     written = sum(1 for _ in generation)  # fewer where the context is full
-    return max(1e3 * (time.perf_counter() - began - inside) / max(written, 1), 0.0)
+    return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(written, 1), 0.0)
+
+
+class _InRounds(Observer):
+    """Adds up the seconds that rounds take."""
+
+    def __init__(self) -> None:
+        self.seconds, self._began = 0.0, 0.0
+
+    def round_began(self, sequences: Sequence[LiveSequence]) -> None:
+        self._began = time.perf_counter()
+
+    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        self.seconds += time.perf_counter() - self._began
 
 
 WARM, TIMED = 1, 2  # rounds of a turn
@@ -90,22 +97,22 @@ class PairTimes:
     check: Samples = field(default_factory=lambda: defaultdict(list))
 
 
-class _Clock(Runtime):
-    """Rounds that note what every request took."""
+class _Clock(Observer):
+    """Notes what every request took: whether it was a check, its tokens, seconds."""
 
-    def __init__(self, root: Verify, vocab_size: int) -> None:
-        super().__init__(root, vocab_size)
+    def __init__(self) -> None:
         self.calls: list[tuple[bool, int, float]] = []
 
-    def _answer(self, first: Any, group: list[Any]) -> list[Any]:
-        began = time.perf_counter()
-        answers = super()._answer(first, group)
-        _synchronise(first.node.model)
+    def answered(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        request = tasks[0].request
+        assert not isinstance(request.node, Concatenate)
+        _synchronise(request.node.model)
         seconds = time.perf_counter() - began
-        check = isinstance(first, Check)
-        tokens = len(group[0].request.draft) if check else len(answers[0][0])
+        check = isinstance(request, Check)
+        tokens = len(request.draft) if check else len(answers[0][0])
         self.calls.append((check, tokens, seconds))
-        return answers
 
 
 class Stopwatch:
@@ -138,11 +145,12 @@ class Stopwatch:
         sequence = self.sequence
         sequence.root = self._root(drafter, verifier, budget)
         sequence.states = initial_states(sequence.root)
-        clock = _Clock(sequence.root, self.pool.vocab_size)
+        runtime, clock = Runtime(sequence.root, self.pool.vocab_size), _Clock()
+        runtime.observe(clock)
         for number in range(WARM + TIMED):
             clock.calls.clear()
             began = time.perf_counter()
-            (verdict,) = clock.round([sequence])
+            (verdict,) = runtime.round([sequence])
             own = time.perf_counter() - began - sum(seconds for *_, seconds in clock.calls)
             sequence.tokens.extend(verdict.emitted.tokens)
             if number < WARM:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,9 @@ from hierspec.core.distributions import DenseDistributions, Distributions, OneHo
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import PhiloxRng
+from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
-from hierspec.engine.sequences import Sequence as LiveSequence
+from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
@@ -152,24 +152,26 @@ def follow_drafts(
         0, entrant.name, entrant.model, plan.max_budget, entrant.window, entrant.temperature
     )
     root = Verify(1, target.name, target.model, 1, verifiers.get("block"), below)
-    runtime = _Tap(root, pool, [*above, len(pool.entrants) - 1], plan.max_budget)
+    runtime = Runtime(root, pool.vocab_size)
+    tap = _Tap(pool, [*above, len(pool.entrants) - 1], plan.max_budget)
+    runtime.observe(tap)
     for some in _batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in some]
         sequences = opened(root, some, prompts, plan, _DRAFTS)
         try:
-            for runtime.place in range(plan.places):
+            for tap.place in range(plan.places):
                 for i, sequence in zip(some, sequences, strict=True):
-                    stop = starts[i] + edge(len(texts[i]) - starts[i], runtime.place, plan.places)
+                    stop = starts[i] + edge(len(texts[i]) - starts[i], tap.place, plan.places)
                     sequence.tokens.extend(texts[i][len(sequence.tokens) : stop])
                 lengths = [len(sequence.tokens) for sequence in sequences]
                 for number in range(plan.rounds + 1):
-                    runtime.counting = number > 0
+                    tap.counting = number > 0
                     _commit(sequences, runtime.round(sequences))
                 for sequence, length in zip(sequences, lengths, strict=True):
                     rewind(sequence, length)
         finally:
             _close(sequences)
-    return runtime.seen
+    return tap.seen
 
 
 def _batches(count: int, entries: int) -> list[range]:
@@ -227,22 +229,18 @@ def _close(sequences: Sequence[LiveSequence]) -> None:
         sequence.close()
 
 
-class _Tap(Runtime):
-    """Rounds in which every draft is shown to several verifiers before the target's check."""
+class _Tap(Observer):
+    """Shows every draft that the target verifies to several verifiers."""
 
-    def __init__(self, root: Verify, pool: Pool, above: Sequence[int], max_budget: int) -> None:
-        super().__init__(root, pool.vocab_size)
+    def __init__(self, pool: Pool, above: Sequence[int], max_budget: int) -> None:
         self.pool, self.above, self.max_budget = pool, above, max_budget
         self.seen, self.counting, self.place = Drafts(), True, 0
 
-    def _check(self, node: Verify, group: list[Any]) -> list[Verdict]:
-        if self.counting:
-            self._note(group)
-        return super()._check(node, group)
-
-    def _note(self, group: list[Any]) -> None:
-        drafts = [task.request.draft for task in group]
-        sequences = [task.sequence for task in group]
+    def verified(self, checks: Checks) -> None:
+        if not self.counting:
+            return
+        drafts = checks.drafts
+        sequences = [task.sequence for task in checks.tasks]
         self.seen.where += [(sequence.id, self.place) for sequence in sequences]
         self.seen.lengths += [len(draft) for draft in drafts]
         self.seen.signals += [draft.signals for draft in drafts]

@@ -86,6 +86,24 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
         ) from None
 
 
+def cache_folder(part: str) -> Path:
+    """``$HIERSPEC_CACHE/part``, else ``hierspec/part`` below the user's cache folder.
+
+    Raises:
+        HierspecError: the user has no home folder, and the variable names no other.
+    """
+    base = os.environ.get("HIERSPEC_CACHE")
+    if base:
+        return Path(base) / part
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        raise HierspecError(
+            f"there is no home folder to keep {part} in; set HIERSPEC_CACHE to a folder"
+        ) from None
+    return caches / "hierspec" / part
+
+
 def _write(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
     if callable(content):
         content(path)

@@ -90,7 +90,7 @@ def read_json(shape: type[T], text: str | bytes, where: str) -> T:
     """
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise HierspecError(f"{where}: not valid JSON: {error}") from None
     return read(shape, data, where)
 

@@ -143,11 +143,6 @@ class Chosen:
     draft: int
 
 
-def alternatives(proposal: Proposal) -> tuple[Proposal, ...]:
-    """All drafts of a proposal, the first one first."""
-    return (proposal, *proposal.others)
-
-
 def verify_drafts(
     node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
 ) -> Chosen:

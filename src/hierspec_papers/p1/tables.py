@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.planner.dynamic import prices, shortest
+from hierspec.planner.dynamic import graph, shortest
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
@@ -134,7 +134,7 @@ def triple(cost: float, rate: float) -> Estimates:
 
 def best(estimates: Estimates) -> tuple[float, Chain]:
     """The best plan by the formula, and its latency."""
-    return shortest(prices(estimates))[0]
+    return shortest(graph(estimates))[0]
 
 
 def _growing(

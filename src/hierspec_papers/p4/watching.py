@@ -30,11 +30,10 @@ from hierspec.api import Hierarchy
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.turns import Request, Run
 from hierspec.core.distributions import DenseDistributions, Distributions
-from hierspec.core.nodes import Node, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, law_of_tau
 from hierspec.engine.generation import Generation
-from hierspec.engine.runtime import Runtime
+from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
 
@@ -141,36 +140,24 @@ def _size(distributions: Distributions) -> int:
     return sum(one.probs.nbytes for one in parts if isinstance(one, DenseDistributions))
 
 
-class _Watching(Runtime):
-    """A runtime that leaves a note of every draft that the target verified."""
+class _Watching(Observer):
+    """Leaves a note of every draft that the target, the node of index ``root``, verified."""
 
-    def __init__(self, root: Verify, vocab_size: int, tracer: Any, notes: _Notes) -> None:
-        super().__init__(root, vocab_size, tracer)
-        self.notes, self.rows = notes, []
+    def __init__(self, root: int, notes: _Notes) -> None:
+        self.root, self.notes = root, notes
 
-    def round(self, sequences: Sequence[Any]) -> list[Verdict]:
-        verdicts = super().round(sequences)
-        self.rows = []
+    def verified(self, checks: Checks) -> None:
+        if checks.node.index == self.root:
+            for draft, p, verdict in zip(checks.drafts, checks.p, checks.verdicts, strict=True):
+                if draft.tokens:
+                    self.notes.add(checks.node.rule, draft, p, verdict.num_accepted)
+
+    def round_ended(self, sequences: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
         self.notes.make_room()
-        return verdicts
-
-    def _score(self, node: Node, *args: Any, **named: Any):
-        out = super()._score(node, *args, **named)
-        if node is self.root:
-            self.rows = out[1]
-        return out
-
-    def _check(self, node: Verify, group: list[Any]) -> list[Verdict]:
-        verdicts = super()._check(node, group)
-        if node is self.root:
-            for task, p, verdict in zip(group, self.rows, verdicts, strict=True):
-                if task.request.draft.tokens:
-                    self.notes.add(node.rule, task.request.draft, p, verdict.num_accepted)
-        return verdicts
 
 
 class _WatchedHierarchy(Hierarchy):
-    """A hierarchy whose generations run in :class:`_Watching`; it shares models and lock."""
+    """A hierarchy whose generations are watched; it shares models and lock."""
 
     def __init__(self, hierarchy: Hierarchy, notes: _Notes) -> None:
         self.__dict__.update(vars(hierarchy))
@@ -178,8 +165,7 @@ class _WatchedHierarchy(Hierarchy):
 
     def start(self, *args: Any, **options: Any) -> Generation:
         generation = super().start(*args, **options)
-        plain = generation.runtime
-        generation.runtime = _Watching(plain.root, plain.vocab_size, plain.tracer, self.notes)
+        generation.runtime.observe(_Watching(generation.root.index, self.notes))
         return generation
 
 

@@ -24,7 +24,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    Uniforms,
+)
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Drafted, Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
@@ -32,7 +37,7 @@ from hierspec.lm.lean.fixed import FixedForward
 from hierspec.sampling.sampler import NoLawError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
-from .trunk import Head, State, Trunk, Work
+from .trunk import ExitModel, Head, State, Trunk, Work
 
 _FIRST_COLUMNS = 256
 
@@ -168,6 +173,9 @@ class FixedTrunk(Trunk):
         self.graphs = Graphs(backend.device)
         self.arena = Arena(self.forward, len(self.exits), self.graphs.clear)
 
+    def exit_model(self, index: int, head: Head | None) -> ExitModel:
+        return FixedExitModel(self, index, head)
+
     def make_room(self, slot: Slot, end: int) -> State:
         if slot.state is None:
             slot.held, slot.agreed = [], 0
@@ -200,11 +208,11 @@ class FixedTrunk(Trunk):
         counts: Sequence[int],
         steps: int,
         sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
+        uniforms: Sequence[Uniforms],
         index: int,
         head: Head | None = None,
     ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`: ``steps`` tokens each, then cut."""
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``steps`` tokens each, then cut."""
         longest = max(len(query.context) for query in queries) + steps - 1
         for query in queries:
             self.rewind(query.slot, len(query.context))
@@ -244,7 +252,7 @@ class FixedTrunk(Trunk):
                 else:  # a copy, because the next draft writes there
                     distributions.append(DenseDistributions(loop.probs[: len(draft), row].clone()))
         values = [signals[row][:n] for row, n in zip(rows, counts, strict=True)]
-        return Drafted(drafts, distributions, steps, 0.0, values if sampler.signal else None)
+        return Drafted(drafts, distributions, steps, values if sampler.signal else None)
 
     # --- what goes to the device
 
@@ -277,7 +285,7 @@ class FixedTrunk(Trunk):
 
     @staticmethod
     def _by_row(
-        work: Sequence[Work], values: Sequence[Sequence[float]], rows: int, width: int
+        work: Sequence[Work], values: Sequence[Uniforms], rows: int, width: int
     ) -> list[list[float]]:
         out = [[0.0] * width for _ in range(rows)]
         for w, own in zip(work, values, strict=True):
@@ -366,6 +374,23 @@ class FixedTrunk(Trunk):
 def _bucket(n: int) -> int:
     """The power of two from ``n`` on."""
     return 1 << (n - 1).bit_length()
+
+
+class FixedExitModel(ExitModel):
+    """An exit of a :class:`FixedTrunk`: a model that drafts on its device."""
+
+    trunk: FixedTrunk
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        steps: int,
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> Drafted:
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
+        return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:

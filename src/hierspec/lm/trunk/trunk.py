@@ -23,11 +23,8 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Drafted, Query, Slot
-from hierspec.sampling.sampler import Sampler
+from hierspec.lm.base import Following, Query, Slot
 from hierspec.utils.graphs import Graphs
-
-from . import drafting as ahead
 
 
 @dataclass(slots=True)
@@ -122,7 +119,10 @@ class Trunk:
                 f"no exit after layer {layer}; this trunk has exits after {self.exits}: "
                 f"name it when the trunk is made, Trunk(backend, exits=[{layer}])"
             )
-        return ExitModel(self, self.exits.index(layer), head)
+        return self.exit_model(self.exits.index(layer), head)
+
+    def exit_model(self, index: int, head: Head | None) -> ExitModel:
+        return ExitModel(self, index, head)
 
     def open(self) -> Slot:
         """A fresh slot, for all views together. Memory is taken at the first tokens."""
@@ -154,18 +154,35 @@ class Trunk:
         with torch.no_grad():
             return (head or self.backend.head)(h)
 
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
-        index: int,
-        head: Head | None = None,
-    ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`, at exit ``self.exits[index]``."""
-        return ahead.draft(self, queries, counts, sampler, uniforms, index, head)
+    @torch.inference_mode()
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int], index: int, head: Head | None = None
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`, at exit ``self.exits[index]``.
+
+        Every step knows beforehand where it will write, so nothing of it is prepared anew: no
+        context is compared, no cache looked up.
+        """
+        scores = self.score(queries, index, head)
+        slots = [query.slot for query in queries]
+        for query, count in zip(queries, counts, strict=True):
+            self.rewind(query.slot, len(query.context))
+            self.make_room(query.slot, len(query.context) + count - 1)
+
+        @torch.inference_mode()
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            # Held before it is computed: the reverse would not survive an interruption.
+            for i, token in zip(going, last, strict=True):
+                slots[i].held.append(token)
+            states = [slots[i].state for i in going]
+            spans = [Span(state.cache, state.lengths[0], 1) for state in states]
+            h = self.embed(last, spans)
+            for segment in range(index + 1):
+                h = self.pass_through(h, segment, states, spans)
+            self.counters.head_rows += len(h)
+            return (head or self.backend.head)(h)
+
+        return scores, after
 
     def _prepare(self, query: Query) -> Work:
         """Forget what the context contradicts, note the tokens to come, make room for them."""
@@ -321,16 +338,11 @@ class ExitModel:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self.trunk.score(queries, self.index, self.head)
 
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Sequence[float]],
-    ) -> Drafted:
-        """See :meth:`hierspec.lm.base.Drafter.draft`."""
-        return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+        return self.trunk.follow(queries, counts, self.index, self.head)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"

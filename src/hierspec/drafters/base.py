@@ -1,0 +1,138 @@
+"""What every drafter does: a batch of draft calls becomes proposals."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import Distributions, OneHotDistributions
+from hierspec.core.nodes import Draft
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import Rng
+from hierspec.core.windows import State
+from hierspec.sampling.scores import Job
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftCall:
+    """One sequence's request for a draft.
+
+    Attributes:
+        job: how the row after the sequence's text so far is read: the context, the sampling
+            parameters.
+        limit: the most tokens of use, at least 1 and at most ``budget``.
+        budget: how many tokens its leaf drafts as a rule.
+        state: of the leaf's window.
+        rng: of the sequence.
+        slot: (model, number of the draft) → the sequence's place in that model's cache.
+    """
+
+    job: Job
+    limit: int
+    budget: int
+    state: State
+    rng: Rng
+    slot: Callable[[Any, int], Any]
+
+
+class Drafts(NamedTuple):
+    """What a drafter made of a batch of calls.
+
+    Attributes:
+        proposals: one a call, in order.
+        forwards: of its model; of a look-up, searches.
+        seconds: inside the model's forwards.
+    """
+
+    proposals: list[Proposal]
+    forwards: int
+    seconds: float
+
+
+class Drafter(Protocol):
+    """A leaf of a hierarchy at work."""
+
+    def draft(self, calls: Sequence[DraftCall]) -> Drafts:
+        """One proposal for every call, all sequences side by side.
+
+        What a call gets depends on its own sequence alone, whoever shares the batch: tokens,
+        distributions, and the uniforms spent.
+        """
+        ...
+
+
+class LookUp:
+    """The base of drafters without a model, which copy what followed similar text.
+
+    Nothing is scored: the distribution of every proposed token is one-hot.
+
+    Attributes:
+        law_of_context: false: it has no distribution to be asked for, only proposals.
+    """
+
+    name: str
+    law_of_context: ClassVar[bool] = False
+    max_length: ClassVar[int] = sys.maxsize
+
+    @property
+    def cache_owner(self) -> LookUp:
+        return self
+
+    def open(self) -> Any:
+        """A place for one sequence."""
+        raise NotImplementedError
+
+    def open_own(self) -> Any:
+        """A place that no other sequence reads or writes."""
+        return self.open()
+
+    def close(self, slot: Any) -> None:
+        """Give a sequence's memory back."""
+        raise NotImplementedError
+
+    def propose(self, context: Context, limit: int, slot: Any) -> tuple[int, ...]:
+        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known."""
+        raise NotImplementedError
+
+    @property
+    def learns(self) -> bool:
+        """Whether it wants to be told of the target's checks (:meth:`learn_from`)."""
+        return False
+
+    def learn_from(
+        self, text: Sequence[int], draft: Proposal, p: Distributions, num_accepted: int, slot: Any
+    ) -> None:
+        """Learn from a check by the target of ``draft`` after ``text``.
+
+        Args:
+            p: the target's distributions at every place of the draft, and after it.
+            num_accepted: how many of its tokens were kept.
+        """
+
+
+class LookUpDrafter:
+    """A leaf that looks up; it may find nothing."""
+
+    def __init__(self, node: Draft, look_up: LookUp) -> None:
+        self._index, self._look_up = node.index, look_up
+
+    def draft(self, calls: Sequence[DraftCall]) -> Drafts:
+        found: list[Proposal] = []
+        for call in calls:
+            slot = call.slot(self._look_up, 0)
+            ids = self._look_up.propose(call.job.context, call.limit, slot)
+            nothing = [math.nan] * len(ids)
+            found.append(proposal_of(self._index, ids, OneHotDistributions(ids), nothing))
+        return Drafts(found, len(calls), 0.0)
+
+
+def proposal_of(
+    index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float]
+) -> Proposal:
+    """A draft of the leaf of that index."""
+    whose = (index,) * len(tokens)
+    return Proposal(tuple(tokens), distributions, whose, whose, tuple(signals))

@@ -1,0 +1,86 @@
+"""Observers: whoever wants to know what happens in a runtime, while it happens.
+
+Counters, traces, drafters that learn and measurements are all observers
+(:meth:`hierspec.engine.runtime.Runtime.observe`). They see everything and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.core.distributions import Distributions
+from hierspec.core.nodes import Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.drafters import LookUp
+
+from .sequences import LiveSequence, Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checks:
+    """Drafts verified in one call, sequence by sequence.
+
+    Attributes:
+        node: that verified; of sequences with plans of their own, the first one's.
+        drafts: those that the verdicts are about: of several drafts of one place, the chosen ones.
+        p: the verifier's distributions at every place of each draft, and after it.
+        seconds: of verifying, without the forward.
+    """
+
+    node: Verify
+    tasks: Sequence[Task]
+    drafts: Sequence[Proposal]
+    p: Sequence[Distributions]
+    verdicts: Sequence[Verdict]
+    seconds: float
+
+
+class Observer:
+    """The base of observers: every method does nothing. Times are in seconds."""
+
+    def round_began(self, sequences: Sequence[LiveSequence]) -> None:
+        """A round of the target begins."""
+
+    def forwarded(self, index: int, calls: int, seconds: float) -> None:
+        """The model of the node of that index was called so often, for that long in all."""
+
+    def verified(self, checks: Checks) -> None:
+        """Drafts were verified; nothing is committed yet."""
+
+    def answered(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        """Requests that share a call were answered: ``task.request`` of each.
+
+        Args:
+            answers: ``(Proposal, states)`` of a leaf's draft, ``Verdict`` of a check,
+                ``Distributions`` of a row, a token id of a draw.
+            began: by ``time.perf_counter``.
+        """
+
+    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        """A round is over; its verdicts are the caller's to commit."""
+
+
+class Teaching(Observer):
+    """Lets look-ups learn from what the target verifies.
+
+    Args:
+        root: index of the target's node.
+    """
+
+    def __init__(self, root: int, look_ups: Sequence[LookUp]) -> None:
+        self._root, self._look_ups = root, look_ups
+
+    def verified(self, checks: Checks) -> None:
+        if checks.node.index != self._root:
+            return
+        for task, draft, p, verdict in zip(
+            checks.tasks, checks.drafts, checks.p, checks.verdicts, strict=True
+        ):
+            for look_up in self._look_ups:
+                slot = task.sequence.slot(look_up)
+                text = task.sequence.tokens
+                look_up.learn_from(text, draft, p, verdict.num_accepted, slot)
