@@ -74,13 +74,13 @@ def train(
 
       hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
     """
-    from hierspec.training.heads.settings import Settings
+    from hierspec.training.heads.settings import HeadsSettings
 
     from .heads import layers, run
 
     return run(
         model,
-        Settings(
+        HeadsSettings(
             exits=layers(exits),
             kind=kind,
             learning_rate=lr,

@@ -58,7 +58,7 @@ def profile(
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
     from hierspec.config.schema import TargetConfig
-    from hierspec.profiling.measure import Settings
+    from hierspec.profiling.settings import ProfileSettings
 
     from .profile import run
 
@@ -68,7 +68,7 @@ def profile(
         prompts,
         output,
         temperature or [0.0, 1.0],
-        Settings(
+        ProfileSettings(
             max_speculative_tokens=max_speculative_tokens,
             tokens=tokens,
             places=places,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from hierspec.config.exit_heads import HeadsFile, read
 from hierspec.errors import HierspecError
-from hierspec.training.heads.settings import Settings
+from hierspec.training.heads.settings import HeadsSettings
 from hierspec.utils.threads import use as use_threads
 
 from .profile import progress
@@ -34,7 +34,7 @@ def layers(text: str) -> tuple[int, ...]:
 
 def run(
     model: str,
-    settings: Settings,
+    settings: HeadsSettings,
     output: Path | None,
     texts: Sequence[Path],
     *,
@@ -69,7 +69,7 @@ def run(
         _say(notes, "interrupted: the same command goes on where it was")
         return 130
     _print(file, as_json)
-    before, after = file.info["before"], file.info["after"]
+    before, after = file.info.get("before", {}), file.info.get("after", {})
     if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
         _say(
             notes,

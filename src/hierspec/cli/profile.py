@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hierspec.config.schema import TargetConfig
-from hierspec.profiling.settings import Report, Settings
+from hierspec.profiling.settings import ProfileSettings, Report
 from hierspec.utils.checks import temperature as check_temperature
 from hierspec.utils.threads import use as use_threads
 
@@ -23,7 +23,7 @@ def run(
     prompts: Path | None,
     output: Path,
     temperatures: Sequence[float],
-    settings: Settings,
+    settings: ProfileSettings,
     threads: int | None,
     as_json: bool,
 ) -> int:
@@ -32,10 +32,10 @@ def run(
     Returns:
         0, or 130 when the user cut it short.
     """
-    from hierspec.profiling import settings as texts
     from hierspec.profiling.auto import default_candidates
     from hierspec.profiling.candidates import parse
     from hierspec.profiling.measure import measure
+    from hierspec.profiling.texts import builtin
     from hierspec.utils.prompts import read_prompt_file
 
     for value in temperatures:
@@ -43,7 +43,7 @@ def run(
     use_threads(threads)
     chosen = [parse(text) for text in candidates] or default_candidates(target.model)
     source: dict[str, Any] = {"name": "built in"}
-    lines: Sequence[str] = texts.builtin(target.model)
+    lines: Sequence[str] = builtin(target.model)
     if prompts is not None:
         file = read_prompt_file(prompts)
         lines, source = file.prompts, {"name": file.name, "sha256": file.sha256}

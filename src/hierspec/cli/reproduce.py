@@ -293,7 +293,7 @@ def _texts(options: LabOptions) -> tuple[list[str], dict[str, Any]]:
     """The first prompts, and where they are from."""
     count = options.num_prompts or NUM_PROMPTS
     if options.prompts is None:
-        from hierspec.profiling.settings import builtin
+        from hierspec.profiling.texts import builtin
 
         return list(builtin(options.target or TARGET))[:count], {"file": "built in"}
     from hierspec.utils.prompts import read_prompt_file

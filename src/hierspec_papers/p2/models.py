@@ -14,6 +14,7 @@ from hierspec.errors import HierspecError
 from hierspec.profiling import costs, rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import load, parse
+from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
 from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
@@ -80,7 +81,7 @@ def inputs(lab: Lab, temperature: float) -> Inputs:
             "there is no prompt to measure on: give --prompts a file with one or more"
         )
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
-    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
