@@ -6,7 +6,6 @@ The target's law is written out here in plain Python, apart from :mod:`hierspec.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -25,9 +24,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError
 from hierspec.utils.graphs import Graphs
 from hierspec.verifiers import leading
-
-# The package has a function of that name.
-verify = importlib.import_module("hierspec.verifiers.verify")
+from hierspec.verifiers.roads import host
 
 # --- models that stand in for those that draft by themselves
 
@@ -146,7 +143,7 @@ def _leaders_by_sorting(scores: torch.Tensor, m: int) -> torch.Tensor:
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
 
 
-_GENERAL = (verify, "_has_shortcut", lambda rule: False)
+_GENERAL = (host, "has_shortcut", lambda rule: False)
 _ON_DEVICE = (distributions, "_FEW", -1)  # draws by torch, however few the rows
 _IN_BLOCKS = (
     (distributions, "_LARGE", 2),

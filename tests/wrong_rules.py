@@ -8,9 +8,9 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.exact import TableDistributions
 from hierspec.verifiers import Acceptance, Verifier
 from hierspec.verifiers.block import Block
+from hierspec.verifiers.formulas import at_ends, excess, log_products
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.naive import Naive
-from hierspec.verifiers.ratios import at_ends, excess, log_products
 from hierspec.verifiers.tokenwise import Tokenwise
 
 

@@ -31,15 +31,16 @@ from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers import check, get
-from hierspec.verifiers.block import Block, prefix_weights
+from hierspec.verifiers.block import Block
+from hierspec.verifiers.formulas import prefix_weights
 from hierspec.verifiers.multi_draft import (
     BlockRRS,
-    _block,
     outcomes,
     probability,
     residual,
+    scan_from_end,
     target_row,
-    verify_several,
+    verify_drafts,
 )
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs"]
@@ -104,7 +105,7 @@ def one_round(rule, q, p, k, n):
         for share, stop in outcomes(rule, drafts, [single[i][2] for i in numbers]):
             kept = drafts[stop.draft].tokens[: stop.num_accepted]
             expected += chance * share * stop.num_accepted
-            for y, mass in enumerate((stop.law / stop.law.sum()).tolist()):
+            for y, mass in enumerate((stop.distribution / stop.distribution.sum()).tolist()):
                 rest = n - stop.num_accepted
                 after = continued(p, (*kept, y), rest)
                 joint[(*kept, y)] += chance * share * mass * after
@@ -192,7 +193,7 @@ class Published(Block):
     """P4's Algorithm 3 as its code has it, each of its two slips by itself or both."""
 
     name = "published"
-    several = True
+    multi_draft = True
     exact = False
 
     def __init__(self, carries: bool, uncapped: bool) -> None:
@@ -215,7 +216,7 @@ class Published(Block):
                 k, w_k = n, 1.0
             else:
                 shorter = [*w[:-1], 0.0] if self.uncapped else w
-                k, w_k = yield from _block(draft.distributions, p[j], tau, shorter)
+                k, w_k = yield from scan_from_end(draft.distributions, p[j], tau, shorter)
                 w_k = w_k if k else start
             if k:
                 last, tau = j, tau + k
@@ -304,7 +305,7 @@ def test_laws_of_another_width_and_precision():
     for rule in ("rrs", "block-rrs"):
         law = torch.zeros(3, dtype=torch.float64)
         for chance, stop in outcomes(get(rule), [wide, narrow], [p, p]):
-            row = stop.law / stop.law.sum()
+            row = stop.distribution / stop.distribution.sum()
             if stop.num_accepted:
                 assert stop.draft == 1
                 row = torch.eye(3, dtype=torch.float64)[0]
@@ -335,7 +336,7 @@ def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
     p = [DenseDistributions(other), DenseDistributions(rows)]
     node = Verify(4, "target", None, 1, get("rrs"), None)
     # h: 0.25/0.5; then f = (0, 1, 0) against 0.5, kept; then 0.1/0.5; residual (0, 0, 1).
-    chosen = verify_several(node, drafts, p, Dealt(0.6, 0.99, 0.3, 0.5))
+    chosen = verify_drafts(node, drafts, p, Dealt(0.6, 0.99, 0.3, 0.5))
     assert chosen.draft == 1
     assert chosen.verdict.num_accepted == 1
     emitted = chosen.verdict.emitted
@@ -343,7 +344,7 @@ def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
     assert emitted.owners == (4, 4)
     assert emitted.origins == (0, 4)
     assert torch.equal(emitted.distributions.dense(3), rows[:2])
-    assert verify_several(node, drafts, p, Dealt(0.4, 0.3, 0.1)).draft == 0
+    assert verify_drafts(node, drafts, p, Dealt(0.4, 0.3, 0.1)).draft == 0
 
 
 # --- the engine

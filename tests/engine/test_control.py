@@ -25,7 +25,7 @@ from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.planner.online.belief import Belief, Evidence, predicted, shifted
 from hierspec.planner.online.controller import OnlineController
-from hierspec.simulation.interpreter import CoinFlips, simulate
+from hierspec.simulation import CoinFlips, simulate
 
 TIGHT = 1e-12
 # ms of one call; a verification costs 4 % more for every token it is given.

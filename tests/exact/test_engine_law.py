@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
-import engine_roads as roads
 import numpy as np
 import pytest
 import torch
@@ -32,7 +31,7 @@ from hierspec.engine.control import Jumping
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact import ExactInterpreter, output_law
-from hierspec.exact.engine import Neighbour, engine_law, generation_law
+from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
 from hierspec.exact.splitting import outcomes
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
@@ -46,9 +45,9 @@ from hierspec.sampling import sampler as readings
 from hierspec.sampling import scores as sampling
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import check, get
-from hierspec.verifiers import multi_draft as several
+from hierspec.verifiers import check, get, multi_draft
 from hierspec.verifiers.block import Block
+from hierspec.verifiers.roads import device
 from hierspec.verifiers.tokenwise import Tokenwise
 
 TIGHT = 1e-9
@@ -210,7 +209,7 @@ def test_rounds_may_run_over_the_end(rule):
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("road", ["short", "blocks"])
 @pytest.mark.parametrize("rule", ["rrs", "rrs-without-replacement", "block-rrs"])
-def test_several_drafts(rule, road, batch):
+def test_multi_draft_rules(rule, road, batch):
     small, target = models("random", 2, seed=5)
     leaf = Draft(0, "drafts", small, 2, num_drafts=2).under(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
@@ -508,7 +507,7 @@ def tempered_draw(probs, uniforms):
 
 
 def glad(choice, rng):
-    """A test of several drafts that passes a little too often."""
+    """A multi-draft test that passes a little too often."""
     try:
         h = next(choice)
         while True:
@@ -534,13 +533,13 @@ FREQUENCY = SamplingParams(temperature=1.0, frequency_penalty=0.03)
 PLANTED = {
     "lenient shortcut": ((), {"rule": Lenient()}),
     "light residual": ((), {"rule": LightResidual(), "seed": 0}),
-    "lenient scan": (((roads.verify, "scan", lenient_scan),), {"road": "padded"}),
-    "lenient scan, recorded": (((roads.verify, "scan", lenient_scan),), {"road": "recorded"}),
+    "lenient scan": (((device, "scan", lenient_scan),), {"road": "padded"}),
+    "lenient scan, recorded": (((device, "scan", lenient_scan),), {"road": "recorded"}),
     "tempered draws": (((distributions, "_search_row", tempered_search),), {}),
-    "tempered corrections": (((roads.verify, "locate", tempered_locate),), {"road": "blocks"}),
+    "tempered corrections": (((device, "locate", tempered_locate),), {"road": "blocks"}),
     "a draft's tempered draws": (((readings, "draw", tempered_draw),), {"drafter": Ahead}),
     "a device's tempered draws": (((readings, "locate", tempered_locate),), {"drafter": Device}),
-    "several drafts": (((several, "decide", glad),), {"rule": get("rrs")}),
+    "multi-draft": (((multi_draft, "decide", glad),), {"rule": get("rrs")}),
     "a chunk's end": (
         ((drafting, "_kept", drops_the_stopper),),
         {"drafter": Device, "window": ConfidenceWindow(floor=0.1), "seed": 8},
@@ -556,7 +555,7 @@ def test_a_small_mistake_is_caught(name):
     small = like(case.get("drafter", TabularModel), small)
     rule = case.get("rule", get("block"))
     leaf = Draft(0, "drafts", small, 2, case.get("window", FixedWindow()))
-    leaf = dataclasses.replace(leaf, num_drafts=2 if rule.several else 1).under(rule)
+    leaf = dataclasses.replace(leaf, num_drafts=2 if rule.multi_draft else 1).under(rule)
     root = Verify(1, "target", target, 1, rule, leaf)
     params, road = case.get("params", SAMPLING), case.get("road", "short")
     with patched(*changes):

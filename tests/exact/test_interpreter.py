@@ -16,7 +16,9 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers import check, get, names
 
 # Rules for several drafts are, with one, the rules they are made from: tests/test_several.py.
-EXACT = sorted({get(name).name for name in names() if get(name).exact and not get(name).several})
+EXACT = sorted(
+    {get(name).name for name in names() if get(name).exact and not get(name).multi_draft}
+)
 BUDGETS = {2: [3], 3: [2, 2], 4: [2, 1, 1]}
 TIGHT = 1e-12
 

@@ -25,10 +25,10 @@ from hierspec.exact import (
     UNLIMITED,
     Continuation,
     ExactInterpreter,
+    Rounds,
     certificate,
     prove,
     reached,
-    rounds_of,
 )
 from hierspec.exact.certificate import certify, certify_tree
 from hierspec.exact.round_law import by_length, digits, lengths
@@ -227,8 +227,8 @@ def test_regions_of_running_means_cover_what_is_reached(rules, budgets, windows)
     tables = [TabularModel.random(2, 1, seed) for seed in seeds]
     root = chain(tables, rules, budgets, windows)
     exact, recording = ExactInterpreter(root, 2), RecordingInterpreter(root, 2)
-    rounds, found = rounds_of(exact), {}
-    layer = {((), initial_states(root))}
+    rounds, found = Rounds(exact), {}
+    layer = {((), rounds.initial(initial_states(root), 5))}
     for _ in range(5):
         deeper = set()
         for context, states in sorted(layer)[:60]:
@@ -262,10 +262,10 @@ def test_proof_and_search_agree():
     """Without a memory both see all there is: the same states, the same worst round."""
     for rule in ("block", "uncapped"):
         root = chain(models("random", 2, seed=3), [rule], [3])
-        rounds, states = rounds_of(ExactInterpreter(root, V)), initial_states(root)
+        rounds, states = Rounds(ExactInterpreter(root, V)), initial_states(root)
         target = Continuation(root.model)
         proof = prove(rounds, states, target, 1.0, 1000)
-        way = reached(rounds, states, target, 1.0, 1000)
+        way = reached(rounds, rounds.initial(states, 5), target, 1.0, 1000)
         assert proof.complete
         assert way.complete
         assert proof.worst_tv == pytest.approx(way.worst_tv, abs=1e-15)

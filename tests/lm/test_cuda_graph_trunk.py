@@ -29,8 +29,7 @@ from hierspec.sampling.scores import signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import get
-from hierspec.verifiers.block import prefix_weights
-from hierspec.verifiers.multi_draft import ratio
+from hierspec.verifiers.formulas import prefix_weights, ratio
 from hierspec.verifiers.verify import verify
 
 SHAPES = {

@@ -14,7 +14,7 @@ from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
-from hierspec.verifiers.ratios import at_ends
+from hierspec.verifiers.formulas import at_ends
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec_papers import MEASURED, reproduce
 from hierspec_papers.lab import Lab

@@ -19,7 +19,7 @@ from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
-from hierspec.simulation.interpreter import CoinFlips, simulate
+from hierspec.simulation import CoinFlips, simulate
 from hierspec.timeline import chrome, html, read, stories, svg
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]

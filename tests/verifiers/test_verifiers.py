@@ -39,9 +39,9 @@ from hierspec.verifiers import (
     verify,
     verify_batch,
 )
-from hierspec.verifiers.block import Block, prefix_weights
+from hierspec.verifiers.block import Block
+from hierspec.verifiers.formulas import capped, log_products, prefix_weights
 from hierspec.verifiers.leading import leaders
-from hierspec.verifiers.ratios import capped, log_products
 
 RULES = sorted({get(name).name for name in names()})
 

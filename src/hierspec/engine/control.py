@@ -109,9 +109,9 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         if isinstance(node, Verify) and below is not None:
             below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)
             continue
-        several = node.num_drafts if isinstance(node, Draft) and above.several else 1
+        count = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
         below = Draft(
-            node.index, node.name, node.model, node.budget, node.window, node.temperature, several
+            node.index, node.name, node.model, node.budget, node.window, node.temperature, count
         ).under(above)
     return dataclasses.replace(root, below=below)
 

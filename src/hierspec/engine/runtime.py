@@ -25,7 +25,7 @@ from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
-from hierspec.verifiers.multi_draft import verify_several
+from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
 from .metrics import Metrics
@@ -177,10 +177,10 @@ class Runtime:
             verdicts: list[Verdict] = []
             at: list[int] = []
             for i, (task, own) in enumerate(zip(tasks, places, strict=True)):
-                several = drafts[i].drafts
-                found = verify_several(node, several, [p[j] for j in own], task.sequence.rng)
+                tried = drafts[i].drafts
+                found = verify_drafts(node, tried, [p[j] for j in own], task.sequence.rng)
                 verdicts.append(found.verdict)
-                drafts[i] = several[found.draft]
+                drafts[i] = tried[found.draft]
                 at.append(own[found.draft])
             p, parts = [p[i] for i in at], tuple(parts[i] for i in at)
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)

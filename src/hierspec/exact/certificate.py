@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,12 @@ from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, initial_window_states
 from hierspec.errors import HierspecError
 
-from . import (
-    UNLIMITED,
-    Continuation,
-    ExactInterpreter,
-    LossyRound,
-    Proof,
-    Rounds,
-    joined,
-    longest,
-    model_law,
-    prove,
-    reached,
-    rounds_of,
-)
+from .bounds import UNLIMITED, longest
 from .cases import load_case, parse_case, parse_control
+from .interpreter import ExactInterpreter
+from .output import Rounds, joined, model_law
+from .proof import Examined, LossyRound, prove, reached
+from .round_law import Continuation
 
 __all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
 
@@ -108,20 +99,9 @@ class Certificate:
 
     def to_dict(self, law: bool = False) -> dict[str, Any]:
         """For JSON; with ``law``, texts are comma-separated token ids, as in a case's tables."""
-        out: dict[str, Any] = {
-            "tv": self.tv,
-            "conclusive": self.conclusive,
-            "lossless": self.passed(),
-            "expected_accepted": self.expected_accepted,
-            "expected_tokens_per_target_call": self.expected_tokens_per_target_call,
-            "paths": self.paths,
-            "horizon": self.horizon,
-            "longest_proposal": self.longest_proposal,
-            "worst_round_tv": self.worst_round_tv,
-            "states": self.states,
-            "lossy_round": self.lossy_round,
-            "seconds": self.seconds,
-        }
+        shown = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
+        hidden = ("complete", "output")
+        out = shown | {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
         if law:
             out["law"] = {",".join(map(str, text)): p for text, p in self.law.items()}
         return out
@@ -167,63 +147,50 @@ def certify_tree(
         root = controller.plan(controller.initial(0, tokens))
     interpreter = ExactInterpreter(root, vocab_size)
     first = interpreter.round((), UNLIMITED, states)
-    rounds = rounds_of(interpreter, controller)
+    rounds = Rounds(interpreter, controller)
     initial = rounds.initial(states, tokens)
     output = joined(rounds, initial, tokens, cut_at_horizon)
     tv, paths = _distance(output, root.model), rounds.paths
-    looked = _looked(rounds, states, initial, tv > TOLERANCE)
-    if looked.lossy and tv <= TOLERANCE and horizon is None:
-        longer = max(tokens + 1, looked.lossy.shown)
+    found = _examined(rounds, states, initial, tv > TOLERANCE)
+    if found.lossy and tv <= TOLERANCE and horizon is None:
+        longer = max(tokens + 1, found.lossy.shown)
         for tokens in range(longer, longer + _TRIES):
             if tv > TOLERANCE or vocab_size**tokens > _MAX_SHOWN:
                 break
             output = joined(rounds, initial, tokens, cut_at_horizon)
             tv = _distance(output, root.model)
+    proved = found.complete and found.worst_tv <= TOLERANCE
     emitted = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
     return Certificate(
         tv=tv,
-        conclusive=output.ndim >= most + 2 and (tv > TOLERANCE or looked.proved),
+        conclusive=output.ndim >= most + 2 and (tv > TOLERANCE or proved),
         expected_accepted=float(sum(o.probability * o.value[0].num_accepted for o in first)),
         expected_tokens_per_target_call=float(emitted / calls),
         paths=paths,
         horizon=output.ndim,
         longest_proposal=most,
         seconds=time.perf_counter() - began,
-        worst_round_tv=looked.worst_tv,
-        states=looked.states,
-        complete=looked.complete,
-        lossy_round=None if looked.lossy is None else _described(looked.lossy, rounds),
+        worst_round_tv=found.worst_tv,
+        states=found.states,
+        complete=found.complete,
+        lossy_round=None if found.lossy is None else _described(found.lossy, rounds),
         output=output,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What one round from each of many states showed."""
-
-    states: int
-    complete: bool
-    worst_tv: float
-    lossy: LossyRound | None = None
-
-    @property
-    def proved(self) -> bool:
-        return self.complete and self.worst_tv <= TOLERANCE
-
-
-def _looked(rounds: Rounds, states: States, initial: Any, known_lossy: bool) -> _Looked:
+def _examined(rounds: Rounds, states: States, initial: Any, known_lossy: bool) -> Examined:
     """Try to prove losslessness; where that fails, look for the nearest lossy round."""
     target = Continuation(rounds.root.model)
-    proof = Proof(0, False, 0.0)
+    proof = Examined(0, False, 0.0)
     if not known_lossy:
         proof = prove(rounds, states, target, TOLERANCE, _MAX_STATES)
         if proof.complete:
-            return _Looked(proof.states, True, proof.worst_tv)
+            return proof
     way = reached(rounds, initial, target, TOLERANCE, _MAX_REACHED)
     if way.lossy or way.complete:
-        return _Looked(way.states, way.complete, way.worst_tv, way.lossy)
-    return _Looked(proof.states + way.states, False, max(proof.worst_tv, way.worst_tv))
+        return way
+    return Examined(proof.states + way.states, False, max(proof.worst_tv, way.worst_tv))
 
 
 def _distance(output: np.ndarray, model: Any) -> float:

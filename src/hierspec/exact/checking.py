@@ -1,15 +1,13 @@
-"""Checks of the exact interpreter: every verdict that a draft may get, with its probability.
+"""Branches of the exact interpreter at a check, and at a leaf that makes several drafts.
 
-Single drafts that await one verifier are checked as one batch, by the rule's own batched laws.
-Where there are several drafts of one place, the rule's tests are followed both ways.
-
-Several drafts of one place, enumerated.
+Single drafts that await one verifier are checked as one batch, by the rule's own tensors; the tests
+of a multi-draft rule are followed both ways.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,16 @@ from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, law_of_tau
 from hierspec.verifiers.multi_draft import outcomes
 
-from .tables import Models, Rows, TableDistributions, normalised
+from .tables import ModelRows, Rows, TableDistributions, normalised
 
 Verdicts = list[tuple[float, Verdict]]
 
 
-def verdicts(node: Verify, checks: Sequence[Check], models: Models) -> list[Verdicts]:
+def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
     """For every check that awaits ``node``, its verdicts."""
-    out = [_of_several(node, check, models) if check.draft.alternatives else [] for check in checks]
-    single = [i for i, check in enumerate(checks) if not check.draft.alternatives]
+    many = [bool(check.draft.alternatives) for check in checks]
+    out = [_of_multi_draft(node, c, models) if m else [] for c, m in zip(checks, many, strict=True)]
+    single = [i for i, m in enumerate(many) if not m]
     if single:
         found = _of_single(node, [checks[i] for i in single], models)
         for i, one in zip(single, found, strict=True):
@@ -37,7 +36,7 @@ def verdicts(node: Verify, checks: Sequence[Check], models: Models) -> list[Verd
     return out
 
 
-def _of_several(node: Verify, check: Check, models: Models) -> Verdicts:
+def _of_multi_draft(node: Verify, check: Check, models: ModelRows) -> Verdicts:
     drafts = check.draft.drafts
     ids = [
         tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
@@ -46,19 +45,15 @@ def _of_several(node: Verify, check: Check, models: Models) -> Verdicts:
     p: Any = [TableDistributions(models.rows, own) for own in ids]
     out = []
     for chance, stop in outcomes(node.rule, drafts, p):
-        own, tau = ids[stop.draft], stop.num_accepted
-        draft, law = drafts[stop.draft], normalised(stop.law.numpy())
-        nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-        if node.bonus or not 0 < len(draft) == tau:
-            nexts = [(float(law[y]), (y,)) for y in np.flatnonzero(law).tolist()]
-        for share, extra in nexts:
-            kept = own[: tau + len(extra)]
-            emitted = models.tokens(node, draft.tokens[:tau] + extra, kept, kept)
-            out.append((chance * share, Verdict(tau, emitted)))
+        own, follower = ids[stop.draft], normalised(stop.distribution.numpy())
+        for share, verdict in _followed(
+            node, models, drafts[stop.draft], stop.num_accepted, follower, own, own
+        ):
+            out.append((chance * share, verdict))
     return out
 
 
-def _of_single(node: Verify, checks: Sequence[Check], models: Models) -> list[Verdicts]:
+def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
     rule, rows = node.rule, models.rows
     lengths = [len(check.draft) for check in checks]
     n = max(lengths)
@@ -94,43 +89,46 @@ def _of_single(node: Verify, checks: Sequence[Check], models: Models) -> list[Ve
         reported = np.array(
             [[rows.intern(row) for row in distributions] for distributions in given]
         )
-    return [
-        _spread(node, check, models, stops[b], followers[b], p_ids[b], reported[b])
-        for b, check in enumerate(checks)
-    ]
-
-
-def _spread(
-    node: Verify,
-    check: Check,
-    models: Models,
-    stops: np.ndarray,
-    followers: np.ndarray,
-    own: np.ndarray,
-    reported: np.ndarray,
-) -> Verdicts:
-    """Every (τ, next token) of one draft."""
     out = []
-    own_ids, ids = own.tolist(), reported.tolist()
-    for tau in range(len(check.draft) + 1):
-        if stops[tau] <= 0.0:
-            continue
-        kept = check.draft.tokens[:tau]
-        nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-        if node.bonus or tau < len(check.draft) or tau == 0:
-            row = followers[tau]
-            nexts = [(float(row[y]), (y,)) for y in np.flatnonzero(row).tolist()]
-        for chance, extra in nexts:
-            m = tau + len(extra)
-            emitted = models.tokens(node, kept + extra, tuple(ids[:m]), tuple(own_ids[:m]))
-            out.append((float(stops[tau]) * chance, Verdict(tau, emitted)))
+    for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
+        own, ids = tuple(p_ids[b].tolist()), tuple(reported[b].tolist())
+        found: Verdicts = []
+        for tau in range(length + 1):
+            if (chance := float(stops[b, tau])) > 0.0:
+                follow = _followed(node, models, check.draft, tau, followers[b, tau], ids, own)
+                found += [(chance * share, verdict) for share, verdict in follow]
+        out.append(found)
     return out
+
+
+def _followed(
+    node: Verify,
+    models: ModelRows,
+    draft: Proposal,
+    tau: int,
+    follower: np.ndarray,
+    ids: tuple[int, ...],
+    own: tuple[int, ...],
+) -> Iterator[tuple[float, Verdict]]:
+    """Verdicts with τ kept tokens, one for each token that ``follower`` [V] may add.
+
+    ``ids`` are the rows reported, ``own`` those of the node's model; at least τ + 1 of either.
+    """
+    nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
+    if node.bonus or not 0 < tau == len(draft):
+        nexts = [(float(follower[y]), (y,)) for y in np.flatnonzero(follower).tolist()]
+    for chance, extra in nexts:
+        n = tau + len(extra)
+        yield (
+            chance,
+            Verdict(tau, models.tokens(node, draft.tokens[:tau] + extra, ids[:n], own[:n])),
+        )
 
 
 Drafts = list[tuple[float, Proposal]]  # with their probabilities
 
 
-def several(node: Draft, single: Drafts, rows: Rows) -> Drafts:
+def multi_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
     """All lists of ``node.num_drafts`` drafts from one place, given what one draft may be."""
     lists: list[tuple[float, tuple[Proposal, ...]]] = [(1.0, ())]
     for _ in range(node.num_drafts):

@@ -1,4 +1,4 @@
-"""Every random branch of a hierarchy, followed along the coroutines that the runtime runs."""
+"""The exact interpreter: every random branch of the coroutines that the runtime runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.nodes import Draft, Node, Verify, walk
-from hierspec.core.proposals import Proposal, States
+from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Request, Row
 from hierspec.core.round import Coroutine, propose, verified
 
-from .checking import Verdicts, several, verdicts
-from .states import UNLIMITED, ample, fingerprint, reach, replay, state_of
-from .tables import Models, Rows, TableDistributions, normalised
+from .bounds import UNLIMITED, ample, reach
+from .checking import Verdicts, multi_drafts, verdicts
+from .tables import ModelRows, Rows, TableDistributions, normalised
 
 
 @dataclass(slots=True)
-class Path:
+class Branch:
     """Coroutines in one state, with their probability, and how to bring one there again."""
 
     probability: float
@@ -52,7 +52,7 @@ class ExactInterpreter:
         self.root = root
         self.vocab_size = vocab_size
         self.rows = Rows(vocab_size)
-        self._models = Models(self.rows)
+        self._models = ModelRows(self.rows)
         self.paths = 0
         self._reach = {node: reach(node) for node in walk(root)}
         self._ample = {node: ample(node) for node in walk(root)}
@@ -109,7 +109,7 @@ class ExactInterpreter:
             growing = grown
         drafts = done + growing
         if node.num_drafts > 1:
-            drafts = several(node, drafts, self.rows)
+            drafts = multi_drafts(node, drafts, self.rows)
             self.paths += len(drafts)
         return [Outcome(p, (draft, states)) for p, draft in drafts]
 
@@ -117,10 +117,10 @@ class ExactInterpreter:
         """Follow a coroutine along every answer, one request deeper at a time."""
         finished: dict[Any, Outcome] = {}
         first = start()
-        layer = [Path(1.0, 0, (), first, next(first))]
+        layer = [Branch(1.0, 0, (), first, next(first))]
         while layer:
             self._prefetch([path.request for path in layer])
-            deeper: dict[Any, Path] = {}
+            deeper: dict[Any, Branch] = {}
             for path in layer:
                 is_call = isinstance(path.request, Check | Row) and path.request.node is self.root
                 calls = path.calls + is_call
@@ -143,7 +143,7 @@ class ExactInterpreter:
                         deeper[key].probability += probability
                     else:
                         answers = (*path.answers, answer)
-                        deeper[key] = Path(probability, calls, answers, coroutine, request)
+                        deeper[key] = Branch(probability, calls, answers, coroutine, request)
             layer = list(deeper.values())
         return list(finished.values())
 
@@ -191,3 +191,45 @@ class ExactInterpreter:
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._reach[node], 0) :]
+
+
+# --- suspended coroutines as values: bring one to where answers lead, and tell equal ones
+
+
+def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutine:
+    """A fresh coroutine, brought to where these answers lead."""
+    coroutine = start()
+    next(coroutine)
+    for answer in answers:
+        coroutine.send(answer)
+    return coroutine
+
+
+def state_of(coroutine: Any) -> tuple[Any, ...]:
+    """Where a suspended coroutine stands and all that it remembers, down to the innermost.
+
+    Only compared between coroutines that were given equally many answers: what a ``for`` loop
+    has left is not among the local variables, but follows from that number.
+    """
+    out: list[Any] = []
+    while coroutine is not None:
+        frame = coroutine.gi_frame
+        out.append(frame.f_code)
+        out.append(frame.f_lasti)
+        out += [fingerprint(value) for value in frame.f_locals.values()]
+        coroutine = coroutine.gi_yieldfrom
+    return tuple(out)
+
+
+def fingerprint(value: Any) -> Any:
+    """A hashable stand-in: equal for values that no coroutine can tell apart."""
+    if isinstance(value, Proposal):
+        more = tuple(fingerprint(draft) for draft in value.alternatives)
+        return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, more)
+    if isinstance(value, Verdict):
+        return (value.num_accepted, *fingerprint(value.emitted))
+    if isinstance(value, TableDistributions):
+        return value.ids
+    if isinstance(value, list):  # a plug-in's local variable: what it holds now
+        return tuple(fingerprint(item) for item in value)
+    return value  # tuples of numbers by value; nodes, rules and the like by identity

@@ -13,9 +13,9 @@ import numpy as np
 from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, label, report
 
+from .bounds import UNLIMITED, ample, reach
 from .interpreter import ExactInterpreter
 from .round_law import by_length, digits
-from .states import UNLIMITED, ample, reach
 from .tables import row_of
 
 
@@ -29,13 +29,13 @@ def output_law(
     """The law of the first ``horizon`` tokens, rounds repeated as needed → [V, …, V] float64.
 
     Args:
-        states: of the windows at the start (:func:`hierarchy.initial_states`).
+        states: of the windows at the start (:func:`hierspec.core.nodes.initial_states`).
         cut_at_horizon: limit every round to the tokens still wanted, as a generation of
             ``horizon`` new tokens does, instead of letting it run over the end.
         controller: chooses each round's plan; ``states`` are then of its root, and
             ``interpreter`` says how its plans are interpreted.
     """
-    rounds = rounds_of(interpreter, controller)
+    rounds = Rounds(interpreter, controller)
     return joined(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
 
 
@@ -69,21 +69,28 @@ def joined(rounds: Rounds, initial: Any, horizon: int, cut_at_horizon: bool = Fa
 
 
 class Rounds:
-    """Rounds of one hierarchy; between them, its window states.
+    """Rounds of one hierarchy, or of a controller's plans interpreted the same way.
+
+    The state between rounds is (window states, state of the controller or ``None``).
 
     Attributes:
         root: all levels that rounds are made of.
         reach: how many of the last tokens can matter.
         ample: tokens wanted from which on no round is limited.
-        interpreters: of each plan; here there is one.
+        interpreters: of each plan; without a controller there is one.
     """
 
-    def __init__(self, interpreter: ExactInterpreter) -> None:
-        self.root = interpreter.root
-        self.vocab_size = interpreter.vocab_size
-        self.interpreters = {interpreter.root: interpreter}
+    def __init__(self, interpreter: ExactInterpreter, controller: Controller | None = None) -> None:
+        self.controller = controller
+        self.vocab_size = V = interpreter.vocab_size
+        if controller is None:
+            self.root, self.interpreters = interpreter.root, {interpreter.root: interpreter}
+        else:
+            make = type(interpreter)
+            self.root = controller.root
+            self.interpreters = {plan: make(plan, V) for plan in controller.plans}
         self.reach = reach(self.root)
-        self.ample = ample(self.root.below)
+        self.ample = max(ample(plan.below) for plan in self.interpreters)
 
     @property
     def paths(self) -> int:
@@ -92,58 +99,30 @@ class Rounds:
 
     def initial(self, states: States, horizon: int) -> Any:
         """The state before the first round."""
-        return states
+        return states, self.controller and self.controller.initial(0, horizon)
 
     def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
         """One round's output: per number of tokens and state afterwards, their law [V^m]."""
-        interpreter = self.interpreters[self.root]
-        return by_length(interpreter.round(context, limit, state), self.vocab_size)
-
-    def described(self, state: Any) -> str:
-        """A state in words."""
-        return _windows(state)
-
-
-class ControlledRounds(Rounds):
-    """Rounds of the plans of a controller; between them, window states and the control state."""
-
-    def __init__(self, interpreter: ExactInterpreter, controller: Controller) -> None:
-        self.controller = controller
-        make, V = type(interpreter), interpreter.vocab_size
-        self.root = controller.root
-        self.vocab_size = V
-        self.interpreters = {plan: make(plan, V) for plan in controller.plans}
-        self.reach = reach(controller.root)
-        self.ample = max(ample(plan.below) for plan in controller.plans)
-
-    def initial(self, states: States, horizon: int) -> Any:
-        return states, self.controller.initial(0, horizon)
-
-    def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
         states, control = state
-        interpreter = self.interpreters[self.controller.plan(control)]
-        outcomes = interpreter.round(context, limit, states)
+        plan = self.root if self.controller is None else self.controller.plan(control)
+        outcomes = self.interpreters[plan].round(context, limit, states)
         out: dict[Any, np.ndarray] = {}
         for (m, after), law in by_length(outcomes, self.vocab_size).items():
-            seen, cleared = report(self.controller.root, m, after)
-            key = (m, (cleared, self.controller.update(control, seen)))
+            if self.controller is not None:
+                seen, after = report(self.root, m, after)
+                control = self.controller.update(state[1], seen)
+            key = (m, (after, control))
             out[key] = out[key] + law if key in out else law
         return out
 
     def described(self, state: Any) -> str:
+        """A state in words."""
         states, control = state
-        plan = f"plan {label(self.controller.plan(control))!r}"
-        return "; ".join(part for part in (_windows(states), plan) if part)
-
-
-def rounds_of(interpreter: ExactInterpreter, controller: Controller | None = None) -> Rounds:
-    """The rounds of a hierarchy, or of a controller's plans interpreted the same way."""
-    return Rounds(interpreter) if controller is None else ControlledRounds(interpreter, controller)
-
-
-def _windows(states: States) -> str:
-    known = [f"level {i} {list(state)}" for i, state in enumerate(states) if any(state)]
-    return "window states: " + ", ".join(known) if known else ""
+        known = [f"level {i} {list(one)}" for i, one in enumerate(states) if any(one)]
+        parts = ["window states: " + ", ".join(known)] if known else []
+        if self.controller is not None:
+            parts.append(f"plan {label(self.controller.plan(control))!r}")
+        return "; ".join(parts)
 
 
 def model_law(model: Any, horizon: int) -> np.ndarray:

@@ -3,8 +3,9 @@
 A state is what a round depends on: the last tokens that the models look at, the window states, the
 plan that a controller chose, and how many tokens are still wanted. Texts end in all the ways the
 target can write, plans and limits are few, and of running means there are finitely many kinds
-(:mod:`exact.running_means`). Where a round is the target's own from all of these, so is the text
-(:mod:`exact.round_law`).
+(:mod:`hierspec.exact.running_means`). Where a round is the target's own from all of these, so is
+the text (:mod:`hierspec.exact.round_law`): :func:`prove`. Where it is not, :func:`reached` looks
+for a lossy round among the states that a generation really comes to.
 """
 
 from __future__ import annotations
@@ -19,30 +20,53 @@ from hierspec.core.nodes import Verify
 from hierspec.core.proposals import States
 from hierspec.core.windows import ConfidenceWindow, Counting, EntropyWindow, FixedWindow
 
+from .bounds import UNLIMITED
 from .output import Rounds
-from .round_law import Continuation, by_length, lengths
+from .round_law import Continuation, by_length, digits, ending, lengths
 from .running_means import RecordingInterpreter, is_running, regions, windows
-from .states import UNLIMITED
+
+_ROUNDING = 1e-14  # less likely tokens may be what subtracting equal laws has left
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What looking at every state found.
+class LossyRound:
+    """A round that does not go on as the target would, at a state that was reached.
 
     Attributes:
-        states: looked at, until a round was lossy.
+        text: of the first way found that leads there.
+        limit: tokens still wanted; ``UNLIMITED``: as many as the round may emit.
+        state: of windows and controller.
+        tv: what the round adds to the total variation distance, given that it is reached.
+        shown: how many first tokens of the output it bears on.
+    """
+
+    text: tuple[int, ...]
+    limit: int
+    state: Any
+    tv: float
+    shown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What one round from each of many states showed.
+
+    Attributes:
+        states: looked at.
         complete: there are no others.
-        worst_tv: of all their rounds.
+        worst_tv: the largest total variation of their rounds from the target.
+        lossy: the worst of the first lossy rounds reached: the fewest rounds from the start.
     """
 
     states: int
     complete: bool
     worst_tv: float
+    lossy: LossyRound | None = None
 
 
 def prove(
     rounds: Rounds, states: States, target: Continuation, tolerance: float, most: int
-) -> Proof:
+) -> Examined:
     """Compare one round from every state with the target, until one is lossy.
 
     Args:
@@ -51,16 +75,54 @@ def prove(
         most: states to look at.
     """
     if not all(map(_is_known, windows(rounds.root).values())):
-        return Proof(0, False, 0.0)
+        return Examined(0, False, 0.0)
     count, worst = 0, 0.0
     for context, limit, distributions in _every(rounds, states, target):
         if count == most:
-            return Proof(count, False, worst)
+            return Examined(count, False, worst)
         count += 1
         worst = max(worst, target.distance(distributions, context, limit))
         if worst > tolerance:
-            return Proof(count, False, worst)
-    return Proof(count, True, worst)
+            return Examined(count, False, worst)
+    return Examined(count, True, worst)
+
+
+def reached(
+    rounds: Rounds, initial: Any, target: Continuation, tolerance: float, most: int
+) -> Examined:
+    """Look at every state that a generation can reach, nearest first, until a round is lossy.
+
+    Args:
+        rounds: of the hierarchy, and ``initial`` the state before the first one.
+        tolerance: a total variation above it makes a round lossy.
+        most: states to look at.
+    """
+    limits = (UNLIMITED, *range(1, rounds.ample + 1))
+    start: dict[Any, tuple[int, ...]] = {((), initial, limit): () for limit in limits}
+    seen, states, worst = set(start), 0, 0.0
+    # A round that is not limited shows most, so that one goes first.
+    layer = {((), initial, UNLIMITED): ()}
+    deeper = {key: text for key, text in start.items() if key not in layer}
+    while layer:
+        lossy: LossyRound | None = None
+        for (context, state, limit), text in layer.items():
+            if states == most:
+                return Examined(states, False, worst, lossy)
+            states += 1
+            distributions = rounds.round(context, limit, state)
+            tv = target.distance(lengths(distributions), context, limit)
+            worst = max(worst, tv)
+            if tv > max(tolerance, lossy.tv if lossy else 0.0):
+                shown = len(text) + min(limit, max(m for m, _ in distributions))
+                lossy = LossyRound(text, limit, state, tv, shown)
+            for key, emitted in _after(distributions, context, limit, rounds, limits):
+                if key not in seen:
+                    seen.add(key)
+                    deeper[key] = text + emitted
+        if lossy:
+            return Examined(states, False, worst, lossy)
+        layer, deeper = deeper, {}
+    return Examined(states, True, worst)
 
 
 def _every(
@@ -92,3 +154,18 @@ def _is_known(window: Any) -> bool:
     """Whether all that a window remembers is a running mean, or counts that it does not read."""
     inner = window.inner if isinstance(window, Counting) else window
     return type(inner) in (FixedWindow, EntropyWindow, ConfidenceWindow)
+
+
+def _after(
+    distributions: Any, context: Any, limit: int, rounds: Rounds, limits: tuple[int, ...]
+) -> Any:
+    """(state, tokens emitted) for every state that a round may leave to a further one."""
+    for (m, after), law in distributions.items():
+        # A round that was not limited leaves any number of tokens wanted.
+        left = limits if limit == UNLIMITED else (limit - m,)
+        for number in np.flatnonzero(law > _ROUNDING).tolist():
+            tokens = digits(number, m, rounds.vocab_size)
+            come_to = ending(context + tokens, rounds.reach)
+            for wanted in left:
+                if wanted > 0:
+                    yield (come_to, after, wanted), tokens

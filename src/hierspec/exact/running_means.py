@@ -8,7 +8,7 @@ along the lines that rounds meet, until every state lies in a region that was tr
 line act as those just above it: only a value *above* the mean stops a draft.)
 
 The regions hold states that no text leads to, such as fractional counts. A proof over all of them
-is a proof; a round that is lossy in one of them is yet to be reached (:mod:`exact.reached`).
+is a proof; a round that is lossy in one of them is yet to be reached (:func:`.proof.reached`).
 """
 
 from __future__ import annotations

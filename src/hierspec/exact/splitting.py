@@ -1,4 +1,4 @@
-"""Dice that split: a program run once for every way its uniforms may fall.
+"""An rng that splits: a program run once for every way its uniforms may fall.
 
 A uniform is a number in an interval. Where a program compares it with something inside that
 interval, the run goes on with the side that the number lies on, and the other side is left for
@@ -10,7 +10,7 @@ They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``
 :class:`_Watch` sees those of torch, operation by operation; inside a CUDA graph it sees nothing,
 so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects: there a
 uniform is known by its value. One that should go unseen would leave its box whole, and so give a
-wrong law: such a fault is told, not hidden.
+wrong law: such a fault is seen, not hidden.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Origin(NamedTuple):
     shift: float = 0.0
 
 
-class SplittingDice:
+class SplittingRng:
     """One run's uniforms, each known to lie in an interval.
 
     Args:
@@ -69,7 +69,7 @@ class SplittingDice:
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
             low, high = self._intervals[number]
-            # Anywhere inside; by its value it must be told from other uniforms, and from the
+            # Anywhere inside; by its value it must differ from other uniforms, and from the
             # round numbers that tables are made of.
             value = low + (high - low) * (0.25 + 0.5 * ((number + 1) * _GOLDEN % 1.0))
             out.append(Uniform.of(self, value, _Origin(number)))
@@ -105,7 +105,7 @@ class SplittingDice:
 
 
 class Uniforms(list["Uniform"]):
-    """What dice hand out, as far as the engine asks more of an array than of a list."""
+    """What an rng hands out, as far as the engine asks more of an array than of a list."""
 
     def tolist(self) -> list[Uniform]:
         return list(self)
@@ -116,14 +116,14 @@ class Uniforms(list["Uniform"]):
 
 
 class Uniform(float):
-    """A number made from a uniform, which tells its dice what it is compared with."""
+    """A number made from a uniform, which tells its rng what it is compared with."""
 
     __slots__ = ("origin", "rng")
-    rng: SplittingDice
+    rng: SplittingRng
     origin: _Origin
 
     @classmethod
-    def of(cls, rng: SplittingDice, value: float, origin: _Origin) -> Uniform:
+    def of(cls, rng: SplittingRng, value: float, origin: _Origin) -> Uniform:
         out = cls(value)
         out.rng, out.origin = rng, origin
         rng.made(value, origin)
@@ -154,9 +154,9 @@ class Uniform(float):
 
 
 class _Watch(TorchDispatchMode):
-    """Within it, comparisons of uniforms in tensors are told to their dice."""
+    """Within it, comparisons of uniforms in tensors reach their rng."""
 
-    def __init__(self, rng: SplittingDice) -> None:
+    def __init__(self, rng: SplittingRng) -> None:
         super().__init__()
         self._rng = rng
 
@@ -215,15 +215,15 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 
 
 def outcomes(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
-    """The law of what a program returns, given the dice that it throws.
+    """The law of what a program returns, given the uniforms that it draws.
 
     Args:
-        program: called with dice as often as there are ways; each call must begin anew.
+        program: called with an rng as often as there are ways; each call must begin anew.
     """
     law: dict[Outcome, float] = {}
     boxes: list[list[Interval]] = [[]]
     while boxes:
-        rng = SplittingDice(boxes.pop())
+        rng = SplittingRng(boxes.pop())
         with _Watch(rng):
             outcome = program(rng)
         law[outcome] = law.get(outcome, 0.0) + rng.probability

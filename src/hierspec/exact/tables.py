@@ -1,8 +1,6 @@
-"""Interned laws: what proposals of the exact interpreter are made of.
+"""Rows of tabular models, interned: proposals hold ids into one store.
 
-A proposal's laws are ids into one store, so outcomes are merged by comparing integers.
-
-The models of a hierarchy as the exact interpreter asks them: rows by id, tokens with rows.
+So outcomes are merged by comparing integers, and every model is asked once for a context.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from hierspec.core.proposals import Proposal
 
 
 class Rows:
-    """Interned laws: equal rows have one id, so that outcomes compare by integers."""
+    """A store in which equal rows have one id."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -30,7 +28,7 @@ class Rows:
         self._matrix = np.zeros((0, vocab_size))
 
     def intern(self, row: np.ndarray) -> int:
-        """The id of a law [V] float64."""
+        """The id of a row [V] float64."""
         key = row.tobytes()
         if key not in self._ids:
             self._ids[key] = len(self.rows)
@@ -48,7 +46,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class TableDistributions:
-    """Rows of a proposal, by id."""
+    """A proposal's rows, by id."""
 
     store: Rows
     ids: tuple[int, ...]
@@ -85,8 +83,8 @@ def normalised(rows: np.ndarray) -> np.ndarray:
     return rows / rows.sum(-1, keepdims=True)
 
 
-class Models:
-    """Asks every model once for what may follow a context.
+class ModelRows:
+    """What may follow a context, by every model of a hierarchy.
 
     Attributes:
         rows: the store that ids are of.
@@ -108,7 +106,7 @@ class Models:
     def tokens(
         self, node: Node, tokens: tuple[int, ...], ids: tuple[int, ...], own: tuple[int, ...]
     ) -> Proposal:
-        """Tokens of ``node`` with laws ``ids``; ``own`` are its model's rows, for its window.
+        """Tokens of ``node`` drawn from rows ``ids``; ``own`` are its model's, for its window.
 
         Who wrote a token first does not bear on any law, so origins are left equal to owners.
         """

@@ -26,8 +26,7 @@ from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
 from hierspec.config.tree import rule, tree
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
-from hierspec.simulation.acceptances import Prices
-from hierspec.simulation.interpreter import LevelCount, Simulation, simulate
+from hierspec.simulation import CallPrices, LevelCount, Simulation, simulate
 
 from .estimates import Chain, Estimates
 
@@ -214,7 +213,7 @@ COSTS = ("real", "artificial")
 
 
 def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
-    """``chain`` as nodes for :func:`hierspec.simulation.interpreter.simulate`: models are numbers.
+    """``chain`` as nodes for :func:`hierspec.simulation.simulate`: models are numbers.
 
     Args:
         names: of all models, by number.
@@ -257,7 +256,7 @@ def simulated(
     estimates: Estimates,
     chain: Chain,
     acceptances: str | Records = "curves",
-    costs: str | Prices | Sequence[float] = "real",
+    costs: str | CallPrices | Sequence[float] = "real",
     rounds: int = 2000,
     seed: int = 0,
 ) -> Simulation:

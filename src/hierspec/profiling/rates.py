@@ -19,7 +19,7 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
-from hierspec.verifiers.block import prefix_weights
+from hierspec.verifiers.formulas import prefix_weights
 
 from .candidates import CandidatePool
 from .rounds import (

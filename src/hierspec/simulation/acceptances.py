@@ -1,12 +1,10 @@
-"""What a simulated check keeps: coin flips with given rates, or recorded outcomes.
-
-What simulated calls cost, in ms.
-"""
+"""What a simulated check keeps: coin flips with given rates, or recorded outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Protocol
 
 import numpy as np
 
@@ -14,13 +12,26 @@ from hierspec.errors import HierspecError
 
 
 class Acceptances(Protocol):
-    """How many draft tokens ``model`` keeps; ``owners`` are the models whose laws they are from."""
+    """Decides how many draft tokens ``model`` keeps; ``owners`` drafted them, one a token."""
 
     def kept(self, model: int, owners: Sequence[int]) -> int: ...
 
 
-class CoinFlips:
-    """Independent acceptances: token i is kept with probability ``rates[owner][model]``.
+class _TokenByToken:
+    """Tests one token after another, up to the first that fails."""
+
+    def passes(self, owner: int, model: int) -> bool:
+        raise NotImplementedError
+
+    def kept(self, model: int, owners: Sequence[int]) -> int:
+        for i, owner in enumerate(owners):
+            if not self.passes(owner, model):
+                return i
+        return len(owners)
+
+
+class CoinFlips(_TokenByToken):
+    """Independent acceptances: a token is kept with probability ``rates[owner][model]``.
 
     Args:
         rates: [K, K] acceptance rates α of the row's tokens by the column's model.
@@ -31,61 +42,19 @@ class CoinFlips:
         self._random = np.random.Generator(np.random.Philox(seed))
         self._block: list[float] = []
 
-    def kept(self, model: int, owners: Sequence[int]) -> int:
-        for i, owner in enumerate(owners):
-            if not self._block:
-                self._block = self._random.random(4096).tolist()
-            if not self._block.pop() < self.rates[owner][model]:
-                return i
-        return len(owners)
+    def passes(self, owner: int, model: int) -> bool:
+        if not self._block:
+            self._block = self._random.random(4096).tolist()
+        return self._block.pop() < self.rates[owner][model]
 
 
-class Recorded:
+class Recorded(_TokenByToken):
     """Outcomes of single tests, replayed in order and over again, per (owner, model)."""
 
     def __init__(self, outcomes: Mapping[tuple[int, int], Sequence[bool]]) -> None:
-        self._outcomes = {pair: list(seen) for pair, seen in outcomes.items()}
-        self._at = dict.fromkeys(self._outcomes, 0)
+        self._outcomes = {pair: cycle(seen) for pair, seen in outcomes.items() if seen}
 
-    def kept(self, model: int, owners: Sequence[int]) -> int:
-        for i, owner in enumerate(owners):
-            pair = (owner, model)
-            if not self._outcomes.get(pair):
-                raise HierspecError(f"no recorded acceptances of model {owner}'s tokens by {model}")
-            at = self._at[pair]
-            self._at[pair] = (at + 1) % len(self._outcomes[pair])
-            if not self._outcomes[pair][at]:
-                return i
-        return len(owners)
-
-
-Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
-
-
-@runtime_checkable
-class Prices(Protocol):
-    """What calls cost where that depends on more than the model; in ms."""
-
-    def draft(self, model: int, n: int) -> float:
-        """``n`` tokens drafted one by one, all together."""
-        ...
-
-    def check(self, drafter: int | None, model: int, n: int) -> float:
-        """One call on ``n`` tokens that ``drafter`` handed up; ``None``: on none, plain decoding.
-
-        Of tokens of several models the drafter is the largest, as the planner prices it.
-        """
-        ...
-
-
-class ByCall:
-    """A price per call of each model, or per call and tokens scored in it."""
-
-    def __init__(self, costs: Sequence[float] | Cost) -> None:
-        self.cost = costs if callable(costs) else lambda model, _: costs[model]
-
-    def draft(self, model: int, n: int) -> float:
-        return n * self.cost(model, 1)
-
-    def check(self, drafter: int | None, model: int, n: int) -> float:
-        return self.cost(model, n + 1)
+    def passes(self, owner: int, model: int) -> bool:
+        if (owner, model) not in self._outcomes:
+            raise HierspecError(f"no recorded acceptances of model {owner}'s tokens by {model}")
+        return next(self._outcomes[owner, model])

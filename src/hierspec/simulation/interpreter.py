@@ -2,7 +2,7 @@
 
 It drives the same coroutines as the runtime. A check keeps draft tokens as long as its acceptance
 source says so (:mod:`hierspec.simulation.acceptances`), and every call costs what its price is
-(:mod:`hierspec.simulation.acceptances`). This is how P1's latency formula and the planner's exact
+(:mod:`hierspec.simulation.costs`). This is how P1's latency formula and the planner's exact
 model are checked against the algorithm itself [P1 Table 5; MATH §4].
 
 ``model`` of a node is a number here: its row in the rates and costs.
@@ -26,19 +26,8 @@ from hierspec.engine.control import Controller, Steering, initial_window_states
 from hierspec.engine.trace import Tracer, event_of
 from hierspec.errors import HierspecError
 
-from .acceptances import Acceptances, ByCall, CoinFlips, Cost, Prices, Recorded
-
-__all__ = [
-    "Acceptances",
-    "CoinFlips",
-    "Cost",
-    "Lengths",
-    "LevelCount",
-    "Prices",
-    "Recorded",
-    "Simulation",
-    "simulate",
-]
+from .acceptances import Acceptances
+from .costs import ByCall, CallPrices, Cost
 
 Lengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
 _UNLIMITED = 1 << 30
@@ -82,7 +71,7 @@ class Simulation:
 def simulate(
     root: Verify,
     acceptances: Acceptances,
-    costs: Sequence[float] | Cost | Prices,
+    costs: Sequence[float] | Cost | CallPrices,
     rounds: int | None = None,
     tracer: Tracer | None = None,
     *,
@@ -96,7 +85,7 @@ def simulate(
     Args:
         root: nodes whose ``model`` is a number (:mod:`hierspec.config.numbered` builds them).
         costs: ms per call of each model; or a function of (model, tokens scored): 1 for a draft
-            step, n + 1 for a check of n tokens; or :class:`Prices` by drafter and length.
+            step, n + 1 for a check of n tokens; or :class:`CallPrices` by drafter and length.
         tokens: stop there; the last rounds are limited to what is still wanted.
         controller: chooses each round's plan; made from ``root``.
         catch_up: ms of each model for every token that it has to read because it was emitted in
@@ -109,19 +98,9 @@ def simulate(
     """
     if (rounds is None) == (tokens is None):
         raise HierspecError("give the rounds to run or the tokens to emit, one of the two")
-    for node in (
-        node for plan in (controller.plans if controller else [root]) for node in walk(plan)
-    ):
-        if not isinstance(node, Concatenate) and node.window.signal is not None:
-            raise HierspecError(
-                f"level {node.name!r}: a simulation has no laws for a window to read"
-            )
-        if isinstance(node, Verify) and node.rule.fixed_length:
-            raise HierspecError(
-                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
-                "which a simulation has none of"
-            )
-    prices = costs if isinstance(costs, Prices) else ByCall(costs)
+    for plan in controller.plans if controller else [root]:
+        _refuse_laws(plan)
+    prices = costs if isinstance(costs, CallPrices) else ByCall(costs)
     run = _Run(root, acceptances, prices, tracer, controller, catch_up, lengths)
     steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
     per_round: list[tuple[float, int]] = []
@@ -147,12 +126,26 @@ def simulate(
     )
 
 
+def _refuse_laws(plan: Verify) -> None:
+    """Refuse windows and rules that read distributions."""
+    for node in walk(plan):
+        if not isinstance(node, Concatenate) and node.window.signal is not None:
+            raise HierspecError(
+                f"level {node.name!r}: a simulation has no laws for a window to read"
+            )
+        if isinstance(node, Verify) and node.rule.fixed_length:
+            raise HierspecError(
+                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
+                "which a simulation has none of"
+            )
+
+
 class _Run:
     def __init__(
         self,
         root: Verify,
         acceptances: Acceptances,
-        prices: Prices,
+        prices: CallPrices,
         tracer: Tracer | None,
         controller: Controller | None,
         catch_up: Sequence[float] | None,

@@ -2,9 +2,13 @@
 
 from hierspec.core.rules import Acceptance, Batch, Verifier, law_of_tau, scan
 
-from . import block, leading, multi_draft, naive, tokenwise, uncapped  # noqa: F401  (they register themselves)
+from .block import Block, Uncapped
+from .leading import Leading
+from .multi_draft import RRS, BlockRRS, DistinctRRS
+from .naive import Naive
 from .registry import get, names, register
 from .soundness import check
+from .tokenwise import Tokenwise
 from .verify import verify, verify_batch
 
 __all__ = [
@@ -20,3 +24,7 @@ __all__ = [
     "verify",
     "verify_batch",
 ]
+
+register(Block(), "branch")  # P4's capped branch resampling is block: docs/branch-is-block.md
+for _rule in (Tokenwise(), Naive(), Leading(), RRS(), DistinctRRS(), BlockRRS(), Uncapped()):
+    register(_rule)

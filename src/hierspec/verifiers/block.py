@@ -4,19 +4,23 @@ Sun et al. (2024). The *capped branch resampling* of P4 (§5.2, Algorithm 2 with
 Definition 5 applied at the draft's end too) is the same law under another derivation, hence the
 alias ``branch``: P4's min(1, r*_k) is w_k, and its D*(p, q)/D*(q, p) is h_k. See
 ``docs/branch-is-block.md``. No lossless one-draft rule accepts more in expectation. [MATH §1]
+
+:class:`Uncapped` is a LOSSY specimen: P4's released code and printed listing end with
+h_n = min(1, R_n), the plain product of the ratios, where the capped w_n belongs. It keeps more
+draft tokens than any lossless rule may, and its output is not the target's (TV .02–.24 on random
+small models). ``certify`` shows it; the runtime refuses it unless ``allow_lossy`` is set.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .ratios import at_ends, capped, excess, log_products
-from .registry import register
+from . import formulas
+from .formulas import Excess, at_ends, block_test, capped, log_products, prefix_weights
 
 
 class Block(Verifier):
@@ -34,7 +38,7 @@ class Block(Verifier):
         n = w_k.shape[1]
         d = torch.zeros_like(w_k)
         if n > 1:  # the last column is an end or padding: it needs no vocabulary sum
-            d[:, :-1] = excess(batch.p[:, 1:n], batch.q[:, 1:n], w[:, 1:n])
+            d[:, :-1] = formulas.excess(batch.p[:, 1:n], batch.q[:, 1:n], w[:, 1:n])
         h = torch.where(w_k < 1.0, d / (d + (1.0 - w_k)), 1.0)
         # D ≤ w_k, so h ≤ w_k; stated, because `decide` spares itself the sum where u ≥ w_k.
         h = torch.minimum(h, w_k)
@@ -45,34 +49,25 @@ class Block(Verifier):
         p_x: Sequence[float],
         q_x: Sequence[float],
         uniforms: Sequence[float],
-        excess: Callable[[int, float], float],
+        excess: Excess,
     ) -> tuple[int, float]:
         w = prefix_weights(p_x, q_x)
-        n = len(p_x)
-        for k in range(n, 0, -1):
-            u, w_k = uniforms[k - 1], w[k]
-            if u >= w_k:  # h_k ≤ w_k: no row of the vocabulary need be read
-                continue
-            if k == n or w_k >= 1.0:
-                return k, w_k
-            d = excess(k, w_k)
-            if u * (d + (1.0 - w_k)) < d:
-                return k, w_k
+        for k in range(len(p_x), 0, -1):
+            u = uniforms[k - 1]
+            if u < w[k] and u < block_test(k, w, excess):  # h_k ≤ w_k: most need no sum
+                return k, w[k]
         return 0, 1.0
 
 
-def prefix_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
-    """w_0..w_n of one draft, as :func:`ratios.capped` gives them, without tensors."""
-    w, log_w = [1.0], 0.0
-    for p, q in zip(p_x, q_x, strict=True):
-        if not p > 0.0:  # NaN too: min(0.0, nan) is 0.0
-            log_w = -math.inf
-        elif q > 0.0:
-            log_w = min(0.0, log_w + math.log(p) - math.log(q))
-        elif log_w > -math.inf:
-            log_w = 0.0
-        w.append(math.exp(log_w))
-    return w
+class Uncapped(Block):
+    """:class:`Block` with h_n = min(1, R_n): wrong on purpose."""
 
+    name = "uncapped"
+    exact = False
+    exact_when = "never (P4's released code; use `block`, its lossless form)"
+    sound_below = False
 
-BLOCK = register(Block(), "branch")
+    def acceptance(self, batch: Batch) -> Acceptance:
+        accepted = super().acceptance(batch)
+        ends = log_products(batch)[:, 1:].clamp(max=0.0).exp()
+        return Acceptance(at_ends(accepted.h, ends, batch.lengths), accepted.w)

@@ -1,9 +1,9 @@
-"""Keep a drafted token while it is among the verifier's m leading tokens.
+"""Leading tokens: keep a drafted token while it is among the verifier's m best.
 
 P3 §3.2 (HiSpec's intermediate verifier); MATH §1. As a final rule under sampling it is lossy. As
-an intermediate rule it is sound, because the law of what it hands up can be written down: a slot
-drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and
-e the law of the replacement. That mixture is what :meth:`Leading.reported` declares.
+an intermediate rule it is sound, because the distribution of what it hands up is known: a slot
+drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and e
+the distribution of the replacement. That mixture is what :meth:`Leading.reported` declares.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 from hierspec.errors import HierspecError
 
-from .registry import register
+from .formulas import in_draft
 
 
 @dataclass(frozen=True)
 class Leading(Verifier):
-    """Keep while among the verifier's leading tokens; at the first miss draw from its own law.
+    """Keep while among the verifier's leading tokens; at the first miss draw a token of its own.
 
     Attributes:
         top_m: how many leading tokens count, at least 1. Ties go to the lower id; a token that the
@@ -47,12 +47,10 @@ class Leading(Verifier):
         return greedy and self.top_m == 1
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        n = batch.tokens.shape[1]
         ids, real = self._leaders(batch)
         kept = ((ids == batch.tokens.unsqueeze(-1)) & real).any(-1)
-        inside = torch.arange(n, device=kept.device) < batch.lengths.unsqueeze(-1)
-        h = (kept & inside).double()
-        return Acceptance(h, h.new_ones(h.shape[0], n + 1))
+        h = (kept & in_draft(batch)).double()
+        return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
         return batch.p[torch.arange(len(tau), device=batch.p.device), tau]
@@ -64,32 +62,30 @@ class Leading(Verifier):
         kept = batch.q.gather(-1, ids).to(own.dtype) * real
         mixture = own * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
         mixture.scatter_add_(-1, ids, kept)
-        inside = torch.arange(n, device=own.device) < batch.lengths.unsqueeze(-1)
-        mixture = torch.where(inside.unsqueeze(-1), mixture, own)
+        mixture = torch.where(in_draft(batch).unsqueeze(-1), mixture, own)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
     def _leaders(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """A of every drafted slot: [B, n, m] token ids, and which of them the verifier can say."""
         n = batch.tokens.shape[1]
         if batch.scores is None:
-            scores, least = batch.p[:, :n], 0.0
-        else:
-            scores, least = batch.scores[:, :n], -torch.inf
+            return self._sayable(batch.p[:, :n], least=0.0)
+        return self._sayable(batch.scores[:, :n], least=-torch.inf)
+
+    def _sayable(self, scores: torch.Tensor, least: float) -> tuple[torch.Tensor, torch.Tensor]:
         ids = leaders(scores, self.top_m)
         return ids, scores.gather(-1, ids) > least
 
-    def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
+    def greedy(
+        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
+    ) -> int:
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
         assert scores is not None, "more than one leading token: the scores must be there"
-        rows = scores[: len(draft)]
-        width = rows.shape[-1]
-        tokens = torch.tensor(draft, device=rows.device).unsqueeze(-1)
-        mine = rows.gather(-1, tokens.clamp(max=width - 1))
-        ids = torch.arange(width, device=rows.device)
-        ahead = (rows > mine) | ((rows == mine) & (ids < tokens))
-        leads = (ahead.sum(-1, keepdim=True) < self.top_m) & (mine > -torch.inf) & (tokens < width)
-        return next((i for i, kept in enumerate(leads.flatten().tolist()) if not kept), len(draft))
+        ids, real = self._sayable(scores[: len(draft)], least=-torch.inf)
+        tokens = torch.tensor(draft, device=scores.device).unsqueeze(-1)
+        kept = ((ids == tokens) & real).any(-1)
+        return int(kept.long().cumprod(0).sum())
 
 
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
@@ -102,6 +98,3 @@ def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
             return best.indices
     # `topk` settles ties as it likes; a stable sort does not, and asks the host nothing.
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]
-
-
-LEADING = register(Leading())

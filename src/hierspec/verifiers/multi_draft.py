@@ -1,11 +1,11 @@
-"""Several drafts of one place: recursive rejection sampling, and block verification of each.
+"""Multi-draft rules: recursive rejection sampling, and block verification of each draft.
 
 RRS [Miao et al., 2024; Yang et al., 2024] tries candidates one after another: y_j is kept with
 min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f − q_j, 0)). Over
 whole drafts it goes down their shared beginnings: at each place the candidates are the next tokens
 of those drafts that begin with all that was kept. *Without replacement* is a matter of drafting:
 the drafts' first tokens are drawn from q without those drawn already, and every draft reports the
-law its token was really drawn from. The rule reads that law, so one rule serves both.
+distribution its tokens were really drawn from. The rule reads that, so one rule serves both.
 
 block-RRS is the sound form of P4's Algorithm 3 (appendix F). The first draft is verified by
 block; where it stops, the next draft that begins with all that was kept is verified by block from
@@ -13,37 +13,35 @@ there on, with target rows (residual, p, p, …) and w restarted at 1; the token
 from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
 
 A rule is a generator that yields acceptance probabilities and is sent what became of them. So the
-runtime spends dice on it, and the exact interpreter follows both answers. [MATH §3]
+runtime draws a uniform for each, and the exact interpreter follows both answers. [MATH §3]
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from hierspec.core.distributions import Distributions, draw
+from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
 
-from .block import Block, prefix_weights
-from .reading import row_at
-from .registry import register
+from .block import Block
+from .formulas import block_test, prefix_weights, ratio
+from .roads.case import DraftCase
+from .rows import residual_row, row_at
 from .tokenwise import Tokenwise
-from .verify import emission, verify_batch
-
-if TYPE_CHECKING:
-    from hierspec.core.nodes import Verify
+from .verify import verify_batch
 
 
 class RRS(Tokenwise):
     """Token by token down the shared beginnings. With one draft: ``tokenwise``."""
 
     name = "rrs"
-    several = True
+    multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
         active, depth = list(range(len(drafts))), 0
@@ -77,7 +75,7 @@ class BlockRRS(Block):
     """Block verification of one draft after another. With one draft: ``block``."""
 
     name = "block-rrs"
-    several = True
+    multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
         last, tau = 0, 0
@@ -88,7 +86,9 @@ class BlockRRS(Block):
             q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x[0] = probability(f, draft.tokens[tau])
-            k, w = yield from _block(draft.distributions, p[j], tau, prefix_weights(p_x, q_x))
+            k, w = yield from scan_from_end(
+                draft.distributions, p[j], tau, prefix_weights(p_x, q_x)
+            )
             if k:
                 last, tau = j, tau + k
                 f = target_row(p[j], tau)
@@ -98,17 +98,16 @@ class BlockRRS(Block):
         return Stop(last, tau, f)
 
 
-def _block(
-    q: Distributions, p: Distributions, start: int, w: list[float]
+def scan_from_end(
+    q: Distributions, p: Distributions, start: int, w: Sequence[float]
 ) -> Generator[float, bool, tuple[int, float]]:
-    """Scan one draft's places from ``start`` on, from its end: (tokens kept, w there)."""
-    n = len(w) - 1
-    for k in range(n, 0, -1):
-        h = w[k]
-        if k < n and 0.0 < h < 1.0:
-            d = float(excess(target_row(p, start + k), q, start + k, h).sum())
-            h = min(d / (d + (1.0 - h)), h)
-        if (yield h):
+    """Test one draft's places from its end down to ``start`` → (tokens kept, w there)."""
+
+    def excess(k: int, w_k: float) -> float:
+        return float(residual_row(target_row(p, start + k), q, start + k, w_k).sum())
+
+    for k in range(len(w) - 1, 0, -1):
+        if (yield block_test(k, w, excess)):
             return k, w[k]
     return 0, 1.0
 
@@ -121,28 +120,16 @@ def target_row(p: Distributions, i: int) -> torch.Tensor:
     return row_at(p, i).double()
 
 
-def excess(f: torch.Tensor, q: Distributions, i: int, w: float) -> torch.Tensor:
-    """max(w·f − q, 0) with row i of q, [V]; what q says beyond f's vocabulary cannot matter."""
-    row = row_at(q, i).to(f)
-    row = torch.nn.functional.pad(row, (0, f.shape[0] - row.shape[0]))  # by a negative number: cuts
-    return (w * f - row).clamp_(min=0.0)
-
-
 def residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """norm(max(w·f − q, 0)) with row i of q; f itself where that vanishes by rounding (f = q)."""
-    left = excess(f, q, i, w)
+    left = residual_row(f, q, i, w)
     total = left.sum()
     return left / total if total > 0.0 else f
 
 
 def probability(f: torch.Tensor, token: int) -> float:
+    """Of a token in a row; 0 past its vocabulary."""
     return float(f[token]) if token < f.shape[0] else 0.0
-
-
-def ratio(p_x: float, q_x: float) -> float:
-    """min(1, p/q); a token that its drafter calls impossible is kept if the verifier can say it."""
-    # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
-    return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)
 
 
 # --- verdicts
@@ -156,31 +143,30 @@ class Chosen:
     draft: int
 
 
-def verify_several(
+def verify_drafts(
     node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
 ) -> Chosen:
     """Verify k drafts of one place by the node's rule.
 
     Args:
-        node: who verifies; its rule (:attr:`Verifier.several`), index and bonus setting are read.
+        node: who verifies; its rule (:attr:`Verifier.multi_draft`), index and bonus setting count.
         drafts: k proposals of n_j tokens, in the order they were drawn.
-        p: k laws of n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
+        p: k times n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
         rng: one uniform a test and one for the token that follows. A single draft takes the road
-            of one-draft rules, with their dice.
+            of one-draft rules, and spends as they do.
     """
     if len(drafts) == 1:
         return Chosen(verify_batch(node, drafts, p, [rng])[0], 0)
     stop = decide(node.rule.choose(drafts, p), rng)
-    draft = drafts[stop.draft]
+    case = DraftCase(node, drafts[stop.draft], p[stop.draft], rng)
     token: int | None = None
-    if node.bonus or not 0 < len(draft) == stop.num_accepted:
-        token = draw(stop.law.unsqueeze(0), rng.take(1))[0]
-    verdict = emission(node.index, draft, stop.num_accepted, token, p[stop.draft])
-    return Chosen(verdict, stop.draft)
+    if not case.drops_bonus(stop.num_accepted):
+        token = draw(stop.distribution.unsqueeze(0), rng.take(1))[0]
+    return Chosen(case.verdict(stop.num_accepted, token, case.p), stop.draft)
 
 
 def decide(choice: Choice, rng: Rng) -> Stop:
-    """Spend dice on the tests of a rule. The test is strict: h = 0 never passes."""
+    """Draw a uniform for each test of a rule. The test is strict: h = 0 never passes."""
     try:
         h = next(choice)
         while True:
@@ -212,8 +198,3 @@ def outcomes(
         except StopIteration as stop:
             found.append((chance, stop.value))
     return found
-
-
-RRS_RULE = register(RRS())
-DISTINCT_RRS = register(DistinctRRS())
-BLOCK_RRS = register(BlockRRS())

@@ -2,34 +2,31 @@
 
 P4 §5.1, Algorithm 1; MATH §1. The scan uses the *uncapped* products R_k, so it keeps as many
 tokens as any rule could (Σ_i Σ_{x^i} min(p(x^i), q(x^i)) a round); but then all positions up to
-the draft's end must come from norm(max(p − q, 0)) of the *joint* laws from the round's start. For
-those the target and the drafter are called again, once a token, and per target call it yields
-fewer tokens than tokenwise verification.
+the draft's end must come from norm(max(p − q, 0)) of the *joint* distributions from the round's
+start. For those the target and the drafter are called again, once a token, and per target call it
+yields fewer tokens than tokenwise verification.
 
-It needs a draft whose length was fixed beforehand, and a drafter whose law depends on the context
-alone, because that law is asked for at contexts it never drafted.
+It needs a draft whose length was fixed beforehand, and a drafter whose distribution depends on the
+context alone, because it is asked for at contexts it never drafted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
-from hierspec.core.rules import Acceptance, Batch, Verifier
+from hierspec.core.nodes import Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.requests import Draw, Request, Row
+from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 
-from .ratios import at_ends, log_products
-from .registry import register
+from .formulas import at_ends, log_products, log_ratio
 
-if TYPE_CHECKING:
-    from hierspec.core.nodes import Verify
-    from hierspec.core.proposals import Proposal, Verdict
-    from hierspec.core.requests import Request
-
-_MAX_LOG = 600.0  # exp(600) is finite, and no law can tell such a product from infinity
+_MAX_LOG = 600.0  # exp(600) is finite, and no distribution tells such a product from infinity
 
 
 class Naive(Verifier):
@@ -57,12 +54,9 @@ class Naive(Verifier):
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
     ) -> Generator[Request, Any, Verdict]:
         """Draw the rest of the round, up to the draft's length, from the joint residual."""
-        from hierspec.core.proposals import Proposal, Verdict
-        from hierspec.core.requests import Draw, Row
-
         out = verdict.emitted
         if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
-            return verdict  # one-hot laws: whatever follows is the target's choice either way
+            return verdict  # one-hot: whatever follows is the target's choice either way
         assert node.below is not None
         log_r = 0.0
         for i, token in enumerate(out.tokens):
@@ -77,21 +71,11 @@ class Naive(Verifier):
         return Verdict(verdict.num_accepted, out, verdict.logprobs)
 
 
-def log_ratio(p_x: float, q_x: float) -> float:
-    """log(p/q) of a token; +inf where q cannot say it."""
-    if p_x <= 0.0:
-        return -math.inf
-    return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
-
-
 def joint_residual(p: Distributions, q: Distributions, log_r: float) -> DenseDistributions:
     """norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
     width = max(p.width, q.width)
     p_row, q_row = p.dense(width).double(), q.dense(width).to(p.dense(width).device).double()
     r = math.exp(log_r)
-    residual = (p_row * min(r, 1.0) - q_row / max(r, 1.0)).clamp_(min=0.0)
-    total = residual.sum()
-    return DenseDistributions(p_row if total <= 0.0 else residual / total)
-
-
-NAIVE = register(Naive())
+    rest = residual(p_row, q_row / max(r, 1.0), min(r, 1.0))
+    total = rest.sum()
+    return DenseDistributions(p_row if total <= 0.0 else rest / total)

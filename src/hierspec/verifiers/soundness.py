@@ -7,12 +7,9 @@ refused in all, with the reason and the way out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.errors import HierspecError
-
-if TYPE_CHECKING:
-    from hierspec.core.nodes import Draft, Node, Verify
 
 
 def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
@@ -20,7 +17,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
 
     Args:
         root: the target's node.
-        greedy: the request is decoded greedily; then every law is one-hot, drafts are functions
+        greedy: the request is decoded greedily; then all is one-hot, drafts are functions
             of the context, and only the final rule can do harm.
         allow_lossy: accept rules that are known to change the output's law. It does not lift what
             makes a *lossless* rule fail, since that would be a mistake, not a choice.
@@ -28,8 +25,6 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
     Raises:
         ValueError: with the reason and the fix.
     """
-    from hierspec.core.nodes import Verify, walk
-
     if not isinstance(root, Verify):
         raise HierspecError("the last level is the target: it verifies; it cannot only draft")
     for node in walk(root):
@@ -37,7 +32,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
             _check_rule(node, node is root, greedy, allow_lossy)
             if node.rule.fixed_length and not greedy:
                 _check_fixed(node)
-            _check_several(node)
+            _check_multi_draft(node)
 
 
 def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
@@ -52,15 +47,15 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
     )
 
 
-def _check_several(node: Verify) -> None:
-    """Several drafts: of a leaf right under a rule that takes them, each as long as the others."""
+def _check_multi_draft(node: Verify) -> None:
+    """Multi-draft: of a leaf right under a rule that takes them, each as long as the others."""
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
             continue
         why = f"level {leaf.name!r} makes {leaf.num_drafts} drafts at once; "
         if leaf is not node.below:
             raise HierspecError(why + "a part of a concatenation makes one: set num_drafts to 1")
-        if not node.rule.several:
+        if not node.rule.multi_draft:
             raise HierspecError(
                 why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
                 "'rrs', 'rrs-without-replacement' or 'block-rrs' there, or set num_drafts to 1"
@@ -71,8 +66,6 @@ def _check_several(node: Verify) -> None:
 
 def _leaves(node: Node | None) -> Iterator[Draft]:
     """The leaves whose drafts reach the level above ``node`` as they are."""
-    from hierspec.core.nodes import Concatenate, Draft
-
     if isinstance(node, Draft):
         yield node
     elif isinstance(node, Concatenate):
@@ -82,8 +75,6 @@ def _leaves(node: Node | None) -> Iterator[Draft]:
 
 def _check_fixed(node: Verify) -> None:
     """A rule that resamples to the draft's end: fixed length, law of the context alone."""
-    from hierspec.core.nodes import Concatenate, Verify
-
     rule, below = node.rule.name, node.below
     why = f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
     fix = f"; use 'block' at level {node.name!r}, or change the level below"

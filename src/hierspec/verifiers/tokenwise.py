@@ -5,14 +5,13 @@ Leviathan et al. (2023), Chen et al. (2023); MATH §1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .ratios import at_ends, chosen
-from .registry import register
+from .formulas import Excess, at_ends, chosen, ratio
 
 
 class Tokenwise(Verifier):
@@ -32,14 +31,11 @@ class Tokenwise(Verifier):
         p_x: Sequence[float],
         q_x: Sequence[float],
         uniforms: Sequence[float],
-        excess: Callable[[int, float], float],
+        excess: Excess,
     ) -> tuple[int, float]:
         tau = 0
         for p, q, u in zip(p_x, q_x, uniforms, strict=False):
-            if not u * q < p:
+            if not u < ratio(p, q):
                 break
             tau += 1
         return tau, 1.0
-
-
-TOKENWISE = register(Tokenwise())

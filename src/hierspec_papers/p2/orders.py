@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from hierspec.planner.estimates import Chain
 from hierspec.planner.simulated import root_of
-from hierspec.simulation.acceptances import CoinFlips
-from hierspec.simulation.interpreter import Simulation, simulate
+from hierspec.simulation import CoinFlips, Simulation, simulate
 from hierspec_papers.tables import Reproduction, Row, Table
 
 from .formula import Ordering, compare, horizontal_speedup, interleaved_speedup

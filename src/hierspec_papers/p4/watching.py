@@ -35,7 +35,7 @@ from hierspec.core.rules import Batch, Verifier, law_of_tau
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
-from hierspec.verifiers.ratios import capped, log_products
+from hierspec.verifiers.formulas import capped, log_products
 
 CURVES = ("tokenwise", "block", "naive")
 HELD = 1 << 28  # bytes of laws that a run keeps while it is timed

@@ -1,10 +1,10 @@
 """The engine's own output law: the runtime itself, run for every way its uniforms may fall.
 
-:mod:`hierspec.exact.interpreter` puts probabilities where the runtime throws dice; what the runtime
-does with its dice (shortcuts, padding, recorded calls, drafts made in chunks, draws), and how it
-reads scores, it cannot see. Here the runtime runs as it does for a user, on dice that split
-(:mod:`hierspec.exact.splitting`), so that whatever stands between a score and a token is in the
-law. It costs a run for each way, so models are tiny and texts short; beyond those, the interpreter
+:mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
+runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
+scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
+(:mod:`hierspec.exact.splitting`), so that whatever lies between a score and a token is in the law.
+It costs a run for each way, so models are tiny and texts short; beyond those, the interpreter
 proves what rules, windows and trees do.
 """
 

@@ -1,0 +1,45 @@
+"""A draft to verify, and the verdict that a road makes of it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from hierspec.core.distributions import Distributions
+from hierspec.core.nodes import Verify
+from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.rng import Rng
+
+
+class DraftCase(NamedTuple):
+    """One draft at a node.
+
+    Attributes:
+        node: who verifies; its rule, index and bonus setting are read.
+        draft: n tokens and the distributions they were drawn from.
+        p: n + 1 rows of the verifier.
+        rng: of the draft's sequence.
+        scores: [n+1, V] untempered, for rules that read them.
+    """
+
+    node: Verify
+    draft: Proposal
+    p: Distributions
+    rng: Rng
+    scores: torch.Tensor | None = None
+
+    def drops_bonus(self, tau: int) -> bool:
+        """Whether no token follows. By count alone: the whole draft was kept, and there was one."""
+        return not self.node.bonus and tau == len(self.draft) > 0
+
+    def verdict(self, tau: int, token: int | None, distributions: Distributions) -> Verdict:
+        """τ kept tokens, then ``token``; ``distributions`` has at least as many rows."""
+        index = self.node.index
+        tokens, origins = self.draft.tokens[:tau], self.draft.origins[:tau]
+        if token is not None:
+            tokens, origins = (*tokens, token), (*origins, index)
+        n = len(tokens)
+        rows = distributions if n == len(distributions) else distributions.rows(0, n)
+        return Verdict(tau, Proposal(tokens, rows, (index,) * n, origins, (math.nan,) * n))

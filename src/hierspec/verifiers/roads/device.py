@@ -1,0 +1,227 @@
+"""The general road: a padded batch through acceptance, scan and residual; recorded where it can be.
+
+Every rule can go it, and on an accelerator every rule does: one call, and one wait for its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    checked,
+    locate,
+)
+from hierspec.core.proposals import Verdict
+from hierspec.core.rules import Batch, Verifier, scan
+from hierspec.utils.graphs import Graphs, upload
+from hierspec.verifiers.rows import pieces
+
+from .case import DraftCase
+
+_LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept from call to call
+
+
+class _Decided(NamedTuple):
+    """Tensors of a decision.
+
+    Attributes:
+        found: [B, 3] float64: τ, the token that follows, the mass of the row it was drawn from;
+            one tensor, so that an accelerator is waited for once.
+        reported: [B, n + 1, V] where the rule reports distributions other than the verifier's.
+    """
+
+    found: torch.Tensor
+    reported: torch.Tensor | None
+
+
+def verdicts(cases: Sequence[DraftCase], graphs: Graphs | None = None) -> list[Verdict]:
+    """Decide all drafts, of one rule, as one batch.
+
+    Args:
+        graphs: of the device the rows are on: decisions of a shape are recorded there.
+    """
+    rule, shape = cases[0].node.rule, BatchShape.of(cases)
+    rng = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
+    if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
+        decided = _recorded(graphs, rule, shape.bucket(), cases, rng)
+    else:
+        uniforms = torch.tensor(_in_rows(rng, shape), dtype=torch.float64, device=shape.device)
+        decided = _decide(rule, side_by_side(cases, shape), uniforms)
+    out: list[Verdict] = []
+    found = decided.found.cpu().numpy()[: len(cases)]  # a recorded batch has spare rows
+    for b, (case, (tau, token, mass)) in enumerate(zip(cases, found, strict=True)):
+        following = checked(token, mass)
+        own = decided.reported
+        distributions = case.p if own is None else DenseDistributions(own[b])
+        kept = int(tau)
+        out.append(case.verdict(kept, None if case.drops_bonus(kept) else following, distributions))
+    return out
+
+
+def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
+    """uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
+    accepted = rule.acceptance(batch)
+    tau = scan(rule.order, accepted.h, uniforms[:, :-1])
+    ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
+    # Where scores are not looked at before (on accelerators), a NaN must not pass for a number.
+    read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
+    sound = ((batch.p[..., 0] >= 0.0) | ~read).all(1, keepdim=True)
+    mass = torch.where(sound, mass, torch.nan)
+    found = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
+    own = type(rule).reported is Verifier.reported
+    return _Decided(found, None if own else rule.reported(batch))
+
+
+def _recorded(
+    graphs: Graphs,
+    rule: Verifier,
+    shape: BatchShape,
+    cases: Sequence[DraftCase],
+    rng: Sequence[list[float]],
+) -> _Decided:
+    """The same on static tensors of that shape, as a graph where there are such."""
+
+    def new() -> tuple[tuple[Batch, torch.Tensor, _Decided], Callable[[], None]]:
+        batch = shape.empty()
+        size = (shape.rows, shape.tokens + 1)
+        uniforms = torch.zeros(size, dtype=torch.float64, device=shape.device)
+        out = _decide(rule, batch, uniforms)
+
+        def body() -> None:
+            fresh = _decide(rule, batch, uniforms)
+            out.found.copy_(fresh.found)
+            if out.reported is not None and fresh.reported is not None:
+                out.reported.copy_(fresh.reported)
+
+        return (batch, uniforms, out), body
+
+    with torch.inference_mode():  # whoever calls first: static tensors outlive the call
+        call = graphs.get((rule, shape), new)
+        batch, uniforms, out = call.tensors
+        fill(batch, cases)
+        upload(uniforms, _in_rows(rng, shape))
+        call.run()
+    # A copy, because the next decision of this shape writes there.
+    return _Decided(out.found, None if out.reported is None else out.reported.clone())
+
+
+def _in_rows(rng: Sequence[list[float]], shape: BatchShape) -> list[list[float]]:
+    """[B, n + 1]: each draft's scan, filled up, then the number its last token is drawn with."""
+    rows = [own[:-1] + [0.0] * (shape.tokens + 1 - len(own)) + own[-1:] for own in rng]
+    return rows + [[0.0] * (shape.tokens + 1)] * (shape.rows - len(rows))
+
+
+# --- drafts side by side, padded to one shape; no padding reaches a result
+
+
+class BatchShape(NamedTuple):
+    """The shape of a batch: B rows of n tokens over V ids; hashable."""
+
+    rows: int
+    tokens: int
+    width: int
+    scores: bool
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, cases: Sequence[DraftCase]) -> BatchShape:
+        width = max(max(case.p.width, case.draft.distributions.width) for case in cases)
+        scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
+        if scores:  # one-hot rows are as wide as their ids, which the draft's tokens may decide
+            width = max(
+                width, *(case.scores.shape[-1] for case in cases if case.scores is not None)
+            )
+        tokens = max(len(case.draft) for case in cases)
+        return cls(len(cases), tokens, width, scores, *_kept_as(cases[0].p))
+
+    def bucket(self) -> BatchShape:
+        """The shape of static tensors that hold this one: counts rounded up to powers of two."""
+        rows, tokens = (1 << (n - 1).bit_length() for n in (self.rows, max(1, self.tokens)))
+        return self._replace(rows=rows, tokens=tokens)
+
+    @property
+    def small(self) -> bool:
+        """Whether tensors of this shape may be kept."""
+        rows = self.rows * ((3 if self.scores else 2) * self.tokens + 2)
+        return rows * self.width * self.dtype.itemsize <= _LARGEST
+
+    def empty(self) -> Batch:
+        """Rows that say token 0; every row is a draft of no tokens."""
+        rows, n, width, scores, dtype, device = self
+        p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
+        p[..., 0] = 1.0
+        tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
+        lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        return Batch(p, p[:, :n].clone(), tokens, lengths, p.clone() if scores else None)
+
+
+def side_by_side(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
+    """The cases as one batch."""
+    if len(cases) > 1:
+        batch = shape.empty()
+        fill(batch, cases)
+        return batch
+    (case,) = cases  # nothing to pad, so nothing to copy
+    p = case.p.dense(shape.width)
+    return Batch(
+        p.unsqueeze(0),
+        case.draft.distributions.dense(shape.width).to(p).unsqueeze(0),
+        torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
+        torch.tensor([shape.tokens], device=shape.device),
+        # One-hot rows are written out on the CPU, wherever their scores are.
+        widened(case.scores, shape.width).to(p.device).unsqueeze(0)
+        if shape.scores and case.scores is not None
+        else None,
+    )
+
+
+def fill(batch: Batch, cases: Sequence[DraftCase]) -> None:
+    """Write the cases into the first rows of a batch that is large enough."""
+    (rows, n), width = batch.tokens.shape, batch.p.shape[-1]
+    drafts = [case.draft for case in cases]
+    spare = rows - len(cases)
+    upload(batch.lengths, [len(draft) for draft in drafts] + [0] * spare)
+    upload(batch.tokens, [[*d.tokens] + [0] * (n - len(d)) for d in drafts] + [[0] * n] * spare)
+    for b, (case, draft) in enumerate(zip(cases, drafts, strict=True)):
+        _write(batch.p[b, : len(draft) + 1], case.p)
+        _write(batch.q[b, : len(draft)], draft.distributions)
+        if batch.scores is not None:
+            assert case.scores is not None, "scores for all drafts of a batch, or for none"
+            batch.scores[b, : len(draft) + 1] = widened(case.scores, width)
+
+
+def _write(out: torch.Tensor, distributions: Distributions) -> None:
+    """Copy into as many rows ``out`` [n, V], without waiting for the device they are on."""
+    row = 0
+    for part in pieces(distributions):
+        rows = out[row : row + len(part)]
+        row += len(part)
+        if not len(part):
+            continue
+        if isinstance(part, OneHotDistributions):  # as dense rows they would be made on the CPU
+            ids = torch.empty(len(part), 1, dtype=torch.long, device=out.device)
+            upload(ids, [[i] for i in part.ids])
+            rows.zero_().scatter_(1, ids, 1.0)
+        else:
+            rows.copy_(part.dense(out.shape[1]), non_blocking=True)
+
+
+def widened(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """Scores of a wider vocabulary: what the model cannot say scores −inf."""
+    missing = width - scores.shape[-1]
+    return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
+
+
+def _kept_as(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
+    """What rows written out will be."""
+    for part in pieces(distributions):
+        if isinstance(part, DenseDistributions):
+            return part.probs.dtype, part.probs.device
+    return torch.float64, torch.device("cpu")

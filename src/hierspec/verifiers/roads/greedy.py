@@ -1,0 +1,25 @@
+"""Greedy decoding: the verifier's distributions are one-hot, so integers are compared."""
+
+from __future__ import annotations
+
+from hierspec.core.distributions import OneHotDistributions
+from hierspec.core.proposals import Verdict
+
+from .case import DraftCase
+
+
+def applies(case: DraftCase) -> bool:
+    """Whether integers decide: q matters only to distributions that a mixture reports."""
+    return isinstance(case.p, OneHotDistributions) and (
+        not case.node.rule.reads_scores or isinstance(case.draft.distributions, OneHotDistributions)
+    )
+
+
+def verdict(case: DraftCase) -> Verdict:
+    """The drafted tokens that the verifier would choose itself, then its next choice."""
+    assert isinstance(case.p, OneHotDistributions)
+    choices = case.p.ids
+    tau = case.node.rule.greedy(case.draft.tokens, choices, case.scores)
+    token = None if case.drops_bonus(tau) else choices[tau]
+    emitted = case.draft.tokens[:tau] + (() if token is None else (token,))
+    return case.verdict(tau, token, OneHotDistributions(emitted))

@@ -1,0 +1,82 @@
+"""The host's shortcut: decide from the drafted tokens' probabilities, read only rows that matter.
+
+For rules with :meth:`Verifier.decide`, where distributions lie in the host's memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from hierspec.core.distributions import DenseDistributions, draw
+from hierspec.core.proposals import Verdict
+from hierspec.core.rules import Verifier
+from hierspec.verifiers.rows import pieces, probabilities, residual_row, row_at, stacked
+
+from .case import DraftCase
+
+
+def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
+    """Whether the rule has a shortcut, and no row lies on an accelerator, which it would wait for
+    again and again.
+    """
+    return has_shortcut(type(rule)) and not any(
+        isinstance(part, DenseDistributions) and part.probs.device.type != "cpu"
+        for case in cases
+        for distributions in (case.p, case.draft.distributions)
+        for part in pieces(distributions)
+    )
+
+
+@functools.cache
+def has_shortcut(rule: type[Verifier]) -> bool:
+    """Whether ``decide`` speaks for the rule: not where a subclass changed what it stands for."""
+    for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
+        if "decide" in vars(cls):
+            return True
+        if vars(cls).keys() & {"acceptance", "correction", "reported", "order"}:
+            return False
+    return False
+
+
+def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
+    """Decide each draft by itself, then draw all tokens that follow together."""
+    decided = [_decide(case) for case in cases]
+    drawn = [i for i, (_, row, _) in enumerate(decided) if row is not None]
+    following: dict[int, int] = {}
+    if drawn:
+        found = draw(
+            stacked([row for _, row, _ in decided if row is not None]),
+            [decided[i][2] for i in drawn],
+            lambda j: row_at(cases[drawn[j]].p, decided[drawn[j]][0]),
+        )
+        following = dict(zip(drawn, found, strict=True))
+    return [
+        case.verdict(tau, following.get(i), case.p)
+        for i, (case, (tau, _, _)) in enumerate(zip(cases, decided, strict=True))
+    ]
+
+
+def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
+    """τ of one draft; the row that the next token is drawn from, unnormalised; its uniform."""
+    tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
+    n = len(tokens)
+    uniforms = case.rng.take(n + 1).tolist()
+
+    # A test that passes has summed the very row that the next token is drawn from.
+    @functools.lru_cache(maxsize=1)
+    def residual(k: int, w: float) -> torch.Tensor:
+        return residual_row(row_at(p, k), q, k, w)
+
+    def excess(k: int, w: float) -> float:
+        return float(residual(k, w).sum(dtype=torch.float64))
+
+    p_x, q_x = probabilities(tokens, p), probabilities(tokens, q)
+    decision = case.node.rule.decide(p_x, q_x, uniforms, excess)
+    assert decision is not None, "a rule with `decide` decides"
+    tau, w = decision
+    if case.drops_bonus(tau):
+        return tau, None, 0.0
+    return tau, row_at(p, n) if tau == n else residual(tau, w), uniforms[n]

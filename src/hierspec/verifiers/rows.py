@@ -1,0 +1,74 @@
+"""Rows and numbers read off distributions, without padding, copying or rows that do not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    MixedDistributions,
+    OneHotDistributions,
+)
+from hierspec.core.rules import residual
+
+
+def pieces(
+    distributions: Distributions,
+) -> tuple[DenseDistributions | OneHotDistributions, ...]:
+    """The dense and one-hot parts, in order."""
+    if isinstance(distributions, MixedDistributions):
+        return distributions.parts
+    return (distributions,)
+
+
+def probabilities(tokens: Sequence[int], distributions: Distributions) -> list[float]:
+    """p_i(x_i) of every token, from rows that lie in the host's memory."""
+    out: list[float] = []
+    for part in pieces(distributions):
+        mine = tokens[len(out) : len(out) + len(part)]
+        if isinstance(part, DenseDistributions):
+            # A few numbers: NumPy reads them in a tenth of what a gather costs.
+            rows, width = part.probs.numpy(), part.width
+            out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(mine)]
+        else:
+            out += [part.prob(i, token) for i, token in enumerate(mine)]
+    return out
+
+
+def row_at(distributions: Distributions, i: int) -> torch.Tensor:
+    """Row i, [width]."""
+    if isinstance(distributions, MixedDistributions):
+        distributions, i = distributions.at(i)
+    if isinstance(distributions, DenseDistributions):
+        return distributions.probs[i]
+    one = distributions.rows(i, i + 1)
+    return one.dense(one.width)[0]
+
+
+def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
+    """max(w·p − q_i, 0) of a row p [V] and row i of q; what q says beyond V cannot matter."""
+    if isinstance(q, MixedDistributions):
+        q, i = q.at(i)
+    if isinstance(q, OneHotDistributions):  # one entry differs from w·p
+        out, token = p * w, q.ids[i]
+        if token < out.shape[0]:
+            out[token] = (out[token] - 1.0).clamp(min=0.0)
+        return out
+    return residual(p, fitted(row_at(q, i), p.shape[0]).to(p), w)
+
+
+def fitted(row: torch.Tensor, width: int) -> torch.Tensor:
+    """A row with zeros added, or its last entries cut off."""
+    missing = width - row.shape[0]
+    return torch.nn.functional.pad(row, (0, missing)) if missing else row
+
+
+def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[n, V] of rows that may differ in width."""
+    if len(rows) == 1:
+        return rows[0].unsqueeze(0)
+    width = max(row.shape[0] for row in rows)
+    return torch.stack([fitted(row, width).to(rows[0]) for row in rows])
