@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.profiling import settings as texts
+from hierspec.profiling import texts
 from hierspec.utils.files import write_whole
 from hierspec.utils.prompts import read_prompt_file
 

@@ -164,9 +164,9 @@ class Runtime:
                     queries.append(Query.of(jobs[-1], task.sequence.slot(node.model, number)))
             places.append([mine[draft.tokens] for draft in request.draft.drafts])
         scores, p = self._score(node, jobs, queries)
-        parts = scores.split([job.num_rows for job in jobs])
+        parts = torch.split(scores, [job.num_rows for job in jobs])
         began = time.perf_counter()
-        if len(jobs) == len(tasks) and not any(draft.alternatives for draft in drafts):
+        if not any(draft.alternatives for draft in drafts):
             # Ids past the target's vocabulary get no mass, so they must not lead either.
             read = (
                 [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
@@ -174,14 +174,15 @@ class Runtime:
             rngs = [task.sequence.rng for task in tasks]
             verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
         else:
-            verdicts, at = [], []
+            verdicts: list[Verdict] = []
+            at: list[int] = []
             for i, (task, own) in enumerate(zip(tasks, places, strict=True)):
                 several = drafts[i].drafts
                 found = verify_several(node, several, [p[j] for j in own], task.sequence.rng)
                 verdicts.append(found.verdict)
                 drafts[i] = several[found.draft]
                 at.append(own[found.draft])
-            p, parts = [p[i] for i in at], [parts[i] for i in at]
+            p, parts = [p[i] for i in at], tuple(parts[i] for i in at)
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         for observer in self._observers:
             observer.verified(checks)
@@ -216,7 +217,7 @@ class Runtime:
             queries.append(Query.of(jobs[-1], task.sequence.slot(node.model)))
         scores, rows = self._score(node, jobs, queries)
         if node.index == self.root.index:
-            for task, job, own in zip(tasks, jobs, scores.split(1), strict=True):
+            for task, job, own in zip(tasks, jobs, torch.split(scores, 1), strict=True):
                 task.sequence.target_calls += 1
                 if task.sequence.want_logprobs:
                     task.raw[job.context.pending] = own
