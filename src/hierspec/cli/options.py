@@ -24,9 +24,6 @@ Temperatures = Annotated[
     list[float] | None,
     typer.Option(help="To measure at, 0 is greedy; repeatable. Default: 0 and 1."),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what is there instead of going on with it.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ShowList = Annotated[bool, typer.Option("--list", help="List what there is, and do nothing else.")]
 

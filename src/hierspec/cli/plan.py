@@ -291,7 +291,6 @@ def _exits(profile: Profile | None) -> dict[int, int]:
     """Return layer → number of the profile's early exits."""
     if profile is None:
         return {}
-    levels = [model["level"] for model in profile.models[:-1]]
     return {
         level["exit_layer"]: i
         for i, level in enumerate(levels)
