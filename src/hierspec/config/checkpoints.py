@@ -40,7 +40,7 @@ class Loaded:
         key = key_of(model)
         if key not in self.backends:
             source: str | WeightSource = model.model
-            if model.model.startswith("zoo:"):
+            if registry.resolves(model.model):
                 source = registry.resolve(model.model)
             self.backends[key] = load(
                 source,

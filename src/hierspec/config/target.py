@@ -13,10 +13,10 @@ def target_config(model: str) -> Any:
     Raises:
         HierspecError: there is none, or transformers cannot use it.
     """
-    if model.startswith("zoo:"):
-        from hierspec.zoo.registry import resolve
+    from hierspec.zoo import registry
 
-        return resolve(model).config
+    if registry.resolves(model):
+        return registry.resolve(model).config
     from transformers import AutoConfig
 
     try:

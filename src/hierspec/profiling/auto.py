@@ -18,7 +18,7 @@ from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
 from hierspec.utils import machine
 from hierspec.utils.files import file_key, probe
-from hierspec.zoo import fingerprint
+from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
 from .candidates import Candidate, load, parse
@@ -135,7 +135,7 @@ def default_candidates(target: str) -> list[Candidate]:
     """What may draft for a target when the user names nothing."""
     if target == "zoo:trunk":
         names = ["ngram", "zoo:small", "zoo:mid", "exit:1", "exit:2", "exit:4", "prompt-lookup"]
-    elif target.startswith("zoo:"):
+    elif registry.is_shipped(target):
         names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
     else:
         names = ["prompt-lookup"]
@@ -168,7 +168,7 @@ def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _is_here(name: str) -> bool:
-    return name.startswith("zoo:") or Path(name).exists()
+    return registry.resolves(name) or Path(name).exists()
 
 
 def cache_folder() -> Path:

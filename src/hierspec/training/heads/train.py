@@ -86,7 +86,7 @@ def train(
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
     _check_exits(settings, backend)
-    if not texts and not model.startswith(registry.PREFIX):  # what the model writes is kept
+    if not texts and not registry.is_shipped(model):  # what the model writes is kept
         restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
     chosen = choose(
         model,
@@ -183,7 +183,7 @@ def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
     known = {str(one).removeprefix("torch."): one for one in DTYPES}
     if dtype != "auto" and dtype not in known:
         raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
-    source = registry.resolve(model) if model.startswith(registry.PREFIX) else model
+    source = registry.resolve(model) if registry.resolves(model) else model
     where = machine.device(device)
     return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
 
