@@ -293,8 +293,8 @@ def _exits(profile: Profile | None) -> dict[int, int]:
         return {}
     return {
         level["exit_layer"]: i
-        for i, level in enumerate(levels)
-        if level and level["method"] == "early_exit"
+        for i, model in enumerate(profile.models[:-1])
+        if (level := model["level"]) and level["method"] == "early_exit"
     }
 
 
