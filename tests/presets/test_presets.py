@@ -186,7 +186,7 @@ def test_the_page_and_the_help_list_them_all():
     rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", PAGE.read_text(), re.M)
     cited = {name: source.strip() for name, source in rows}
     assert cited == {name: one.source or "–" for name, one in PRESETS.items()} | {AUTO: "–"}
-    from hierspec.cli.app import generate
+    from hierspec.cli.generate import generate
 
     option = get_type_hints(generate, include_extras=True)["hierarchy"].__metadata__[0]
     assert {*PRESETS, AUTO} <= set(re.findall(r"[\w-]+", option.help))

@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
 def _status(argv: list[str]) -> int:
     import typer
 
-    from .app import app
+    from .root import app
 
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]

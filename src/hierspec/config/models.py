@@ -15,7 +15,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import SkippingBackend, evenly
-from hierspec.lm.trunk.fixed import trunk_for
+from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.zoo import registry
 

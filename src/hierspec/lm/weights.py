@@ -90,7 +90,7 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     """A Hugging Face model directory with safetensors; nothing is read but names yet.
 
     Raises:
-        ValueError: a file is missing or damaged; the message says which and what to do.
+        HierspecError: a file is missing or damaged; the message says which and what to do.
     """
     from transformers import AutoConfig
 
@@ -110,7 +110,7 @@ def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
     """The transformers model with these weights, in evaluation mode, on the CPU.
 
     Raises:
-        ValueError: the weights do not fit the configuration.
+        HierspecError: the weights do not fit the configuration.
     """
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
@@ -162,5 +162,5 @@ def _open(file: Path) -> Any:
         raise _broken(file, error) from None
 
 
-def _broken(file: Path, why: object) -> ValueError:
+def _broken(file: Path, why: object) -> HierspecError:
     return HierspecError(f"{file} is damaged ({why}): fetch or write it again")
