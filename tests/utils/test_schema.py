@@ -44,10 +44,13 @@ class Circle:
 class Square:
     kind: Literal["square"] = "square"
     side: PositiveInteger = 1
+    border: Natural = 0
 
     def __post_init__(self) -> None:
         if self.side == 13:
             raise misplaced(["side"], "13 is no side")
+        if self.border > self.side:
+            raise misplaced(["side"], "it must not be below border")
         if self.side == 14:
             raise HierspecError("a square of 14 is too large")
 
@@ -79,7 +82,7 @@ def test_files_and_python_make_the_same_objects():
 def test_declared_classes_are_frozen_dataclasses():
     square = Square(side=3)
     assert dataclasses.replace(square, side=4) == Square(side=4)
-    assert [field.name for field in dataclasses.fields(Square)] == ["kind", "side"]
+    assert [field.name for field in dataclasses.fields(Square)] == ["kind", "side", "border"]
     assert pickle.loads(pickle.dumps(square)) == copy.deepcopy(square) == square
     assert not hasattr(square, "__dict__")
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -106,7 +109,7 @@ def test_declared_classes_are_frozen_dataclasses():
         ),
         (
             {"name": "a", "shapes": [{"kind": "square", "sdie": 2}]},
-            "drawing.shapes[0]: unknown key 'sdie'; did you mean 'side'? keys: kind, side",
+            "drawing.shapes[0]: unknown key 'sdie'; did you mean 'side'? keys: kind, side, border",
         ),
         ({"name": "a", "shapes": [{"kind": "circle"}]}, "drawing.shapes[0]: 'radius' is missing"),
         (
@@ -114,6 +117,10 @@ def test_declared_classes_are_frozen_dataclasses():
             "drawing.shapes[0].side must be an integer of at least 1, not True",
         ),
         ({"name": "a", "shapes": [{"kind": "square", "side": 13}]}, "drawing.shapes[0].side: 13"),
+        (
+            {"name": "a", "shapes": [{"kind": "square", "border": 2}]},
+            "drawing.shapes[0].side: it must not be below border",
+        ),
         ({"name": "a", "shapes": [{"kind": "square", "side": 14}]}, "drawing.shapes[0]: a square"),
         (
             {"name": "a", "by_name": {"0,1": {"radius": -1}}},

@@ -215,7 +215,10 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
     first = next((one for one in errors if one["type"] in _UNKNOWN_KEY), errors[0])
     kind, loc, context = first["type"], first["loc"], first.get("ctx", {})
     inside = _place(loc[:-1], data, where)
-    place = _place((*loc, *context.get("at", ())), data, where)
+    at = context.get("at", ())
+    place = _place((*loc, *at), data, where)
+    if at and isinstance(at[-1], str) and not place.endswith(at[-1]):  # a default is at fault
+        place = _step(place, at[-1])
     if kind in _UNKNOWN_KEY:
         return _join(inside, unknown(str(loc[-1]), _keys(_at(shape, loc[:-1]))))
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
