@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.turns import Method, Request, Run, Unavailable, interleaved
+from hierspec.bench.methods.base import Method, Request, Run, Unavailable
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.turns import interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
@@ -53,7 +54,7 @@ class Lab:
         source: of the prompts, for the record: file name and sha256.
     """
 
-    models: Models
+    models: BenchModels
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
@@ -89,7 +90,7 @@ class Lab:
         else:
             file = read_prompt_file(prompts)
             texts, source = file.prompts, {"file": file.name, "sha256": file.sha256}
-        models = Models(target, shipped_drafts(target.model) if drafts is None else drafts)
+        models = BenchModels(target, shipped_drafts(target.model) if drafts is None else drafts)
         report(f"loading {target.model}", 0.0)
         context = int(models.plain.root.model.max_length)
         for draft in models.drafts:
@@ -170,7 +171,7 @@ class Lab:
         }
 
 
-def _token_ids(models: Models, texts: Sequence[str]) -> list[list[int]]:
+def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
     """Return the texts as token ids, empty ones left out."""
     if models.tokenizer is None:
         raise HierspecError(

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.turns import Run, Unavailable
 from hierspec.errors import HierspecError
 
 from .lab import Lab
@@ -85,11 +86,11 @@ class Measured:
     why: str = ""
 
     @property
-    def speedup(self) -> dict[str, float]:
-        """Of wall milliseconds a token, paired per prompt: ``median``, ``low95``, ``high95``."""
+    def speedup(self) -> PairedRatio:
+        """Of wall milliseconds a token, paired per prompt."""
         return self.over(self.plain)
 
-    def over(self, others: Sequence[Run]) -> dict[str, float]:
+    def over(self, others: Sequence[Run]) -> PairedRatio:
         """Return how much faster this is than other runs on the same prompts."""
         return ratio([run.ms_per_token for run in others], [run.ms_per_token for run in self.runs])
 
@@ -97,13 +98,13 @@ class Measured:
     def interval(self) -> tuple[float, float, float]:
         """The speed-up for a table: :data:`INTERVAL`."""
         found = self.speedup
-        return found["median"], found["low95"], found["high95"]
+        return found.median, found.low95, found.high95
 
     @property
     def half_width(self) -> float:
         """Of the 95 % interval of the speed-up."""
         found = self.speedup
-        return (found["high95"] - found["low95"]) / 2
+        return (found.high95 - found.low95) / 2
 
     @property
     def decode_ms(self) -> float:
@@ -193,7 +194,7 @@ def speedups(
     label: str, x: Iterable[float], found: Sequence[Measured], kind: str = "line"
 ) -> Curve:
     """Return the speed-ups over ``x``, spread over half their 95 % intervals."""
-    medians = tuple(one.speedup["median"] for one in found)
+    medians = tuple(one.speedup.median for one in found)
     return Curve(label, tuple(map(float, x)), medians, kind, tuple(o.half_width for o in found))
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 from tabular_cases import V, chain, models
 
-from hierspec.bench.methods.ours import HierarchyMethod, Models
-from hierspec.bench.turns import Request, Run
+from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow, FixedWindow
@@ -41,7 +41,7 @@ MODULES = {
 @pytest.fixture(scope="module")
 def tiny(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float64")
-    return Models(target, (tiny_family["small"], tiny_family["draft"]))
+    return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
 
 
 def lab_of(models, **changes):
@@ -160,7 +160,7 @@ def test_temperature_of_the_paper():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_what_is_missing_is_said_in_a_line(tiny, tiny_family, name):
-    one = Models(tiny.target, (tiny_family["draft"],), tiny.loaded)
+    one = BenchModels(tiny.target, (tiny_family["draft"],), tiny.loaded)
     with pytest.raises(ValueError, match=f"^{name} needs two draft models: give --draft twice"):
         reproduce(name, lab_of(one))
     with pytest.raises(ValueError, match="needs prompts"):
@@ -192,10 +192,12 @@ def test_the_record_is_plain_json(found, lab, name):
 
 
 def test_a_synthetic_target_is_called_so():
-    lab = Lab(Models(TargetConfig(model="zoo:large?eps=0.2"), ("zoo:small", "zoo:trunk")), PROMPTS)
+    lab = Lab(
+        BenchModels(TargetConfig(model="zoo:large?eps=0.2"), ("zoo:small", "zoo:trunk")), PROMPTS
+    )
     (note,) = model_notes(lab)
     assert "synthetic" in note
-    plain = Lab(Models(TargetConfig(model="zoo:trunk"), ("zoo:small", "zoo:mid")), PROMPTS)
+    plain = Lab(BenchModels(TargetConfig(model="zoo:trunk"), ("zoo:small", "zoo:mid")), PROMPTS)
     assert model_notes(plain) == ()
 
 

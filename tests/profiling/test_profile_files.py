@@ -57,7 +57,7 @@ def test_a_profile_survives_its_file(whole, file):
         ({"temperatures": None}, "damaged: temperatures must be an object, not None"),
         (
             {"temperatures": {"-1": {}}},
-            "damaged: temperatures.-1: a temperature must be 0 (greedy)",
+            "damaged: temperatures['-1']: a temperature must be 0 (greedy)",
         ),
         ({"models": [{"name": "x"}]}, "damaged: models[0]: 'level' is missing"),
         ({"models": []}, "damaged: models must be a list of at least 1, not []"),
@@ -92,7 +92,7 @@ def test_a_measurement_without_its_parts_is_damaged(whole):
     for part in ("pairs", "costs", "context", "token_ms"):
         measured = {k: v for k, v in whole["temperatures"]["0.0"].items() if k != part}
         with pytest.raises(
-            ValueError, match=rf"damaged: temperatures\.0\.0: '{part}' is missing; "
+            ValueError, match=rf"damaged: temperatures\['0\.0'\]: '{part}' is missing; "
         ):
             from_dict({**whole, "temperatures": {"0.0": measured}})
     alone = [row for row in whole["temperatures"]["0.0"]["costs"] if row["drafter"] is not None]

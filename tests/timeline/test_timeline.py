@@ -12,13 +12,14 @@ from tabular_cases import chain as tabular_chain
 from tabular_cases import drive, models
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli, preset
+from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
-from hierspec.engine import runtime
+from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
-from hierspec.simulation.interpreter import CoinFlips, chain, simulate
+from hierspec.simulation.interpreter import CoinFlips, simulate
 from hierspec.timeline import chrome, html, read, stories, svg
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]
@@ -177,7 +178,7 @@ def test_without_a_tracer_no_event_is_made(tiny_family, monkeypatch):
     def refuse(*_):
         raise AssertionError("an event was made")
 
-    monkeypatch.setattr(runtime, "event_of", refuse)
+    monkeypatch.setattr(tracing, "event_of", refuse)
     generated(tiny_family, "speculative", None, max_new_tokens=4)
     with pytest.raises(AssertionError, match="an event"):
         generated(tiny_family, "speculative", ListTracer(), max_new_tokens=4)

@@ -31,11 +31,11 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.bench.methods.entry import Entry
-    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.methods.entry import MethodEntry
+    from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.prompts import Prompts as ChosenPrompts
-    from hierspec.bench.prompts import Question
-    from hierspec.bench.run import Settings
+    from hierspec.bench.records import BenchResults, BenchSettings
+    from hierspec.bench.spec_bench import SpecBenchQuestion
 
 SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
 _USED = ("--from", "--report", "--plots", "--spec-bench", "--json")  # where nothing is measured
@@ -159,14 +159,14 @@ def bench(
             raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
 
         from hierspec.bench.prompts import choose
-        from hierspec.bench.run import Settings
+        from hierspec.bench.records import BenchSettings
         from hierspec.utils.threads import use as use_threads
         from hierspec.zoo.registry import shipped_drafts
 
         use_threads(threads)
         chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size)
         entries = select(methods or ["all"], known)
-        settings = Settings(
+        settings = BenchSettings(
             target=target,
             dtype=dtype or "auto",
             device=device or "auto",
@@ -266,7 +266,7 @@ class _Files:
         return f"the results are in {path}; {shlex.join(words)} shows them"
 
 
-def _list(known: Mapping[str, Entry], as_json: bool) -> int:
+def _list(known: Mapping[str, MethodEntry], as_json: bool) -> int:
     from rich.console import Console
     from rich.text import Text
 
@@ -303,12 +303,12 @@ def _show_file(path: Path, files: _Files, options: Sequence[str], console: Conso
     files.next_step = files.to_show_again
     tokenizer, asked = None, ()
     if files.spec_bench is not None:
-        asked = _asked(files.prompts, data["settings"])
-        tokenizer = load_tokenizer(data["settings"]["target"])
+        asked = _asked(files.prompts, data.settings)
+        tokenizer = load_tokenizer(data.settings.target)
     return _show(data, files, tokenizer, asked, console)
 
 
-def _asked(path: Path | None, settings: Mapping[str, Any]) -> tuple[Question, ...]:
+def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestion, ...]:
     """Return the questions behind the prompts of a results file; none without ``--prompts``.
 
     Raises:
@@ -318,34 +318,33 @@ def _asked(path: Path | None, settings: Mapping[str, Any]) -> tuple[Question, ..
 
     if path is None:
         return ()
-    target, counts = settings["target"], (settings["num_prompts"], settings["tune_prompts"])
-    prompts = choose(target, path, *counts)
-    if prompts.identity["sha256"] != settings["prompts"]["sha256"]:
+    prompts = choose(settings.target, path, settings.num_prompts, settings.tune_prompts)
+    if prompts.identity["sha256"] != settings.prompts["sha256"]:
         raise HierspecError(
-            f"{path} is not what was measured on ({settings['prompts']['file']}): "
+            f"{path} is not what was measured on ({settings.prompts['file']}): "
             "give that file, or leave --prompts out"
         )
     return prompts.asked
 
 
 def _show(
-    data: dict[str, Any],
+    data: BenchResults,
     files: _Files,
     tokenizer: Any,
-    asked: Sequence[Question],
+    asked: Sequence[SpecBenchQuestion],
     console: Console,
 ) -> int:
     """Show the table or the object, and write whatever files were asked for."""
-    from hierspec.bench import prompts as questions
+    from hierspec.bench import spec_bench
     from hierspec.bench.report import page, pictures, table
 
     from .rendering import output, say
 
     if files.as_json:
-        print(json.dumps(data))
+        print(json.dumps(data.to_dict()))
     else:
         shown = output(_WIDTH)
-        for part in table.pictures(data):
+        for part in table.rendered(data):
             shown.print(part)
     if files.plots is not None:
         for path in pictures.draw(data, files.plots):
@@ -354,35 +353,35 @@ def _show(
         page.write(data, files.report)
         say(console, f"written: {files.report}")
     if files.spec_bench is not None:
-        written = questions.write(data, files.spec_bench, tokenizer, asked)
+        written = spec_bench.write(data, files.spec_bench, tokenizer, asked)
         example = f", such as {written[0]}" if written else ""
         say(console, f"written: {len(written)} answer files{example}")
     return 0
 
 
 def _measure(
-    settings: Settings,
-    entries: Sequence[Entry],
+    settings: BenchSettings,
+    entries: Sequence[MethodEntry],
     prompts: ChosenPrompts,
     files: _Files,
     load_drafts: bool,
     console: Console,
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[BenchResults, Any]:
     """Measure, or go on measuring; return the results and the target's tokenizer.
 
     The results file is begun when all models are loaded.
     """
     from hierspec.bench import results
     from hierspec.bench.methods import planned
-    from hierspec.bench.methods.ours import Models
-    from hierspec.bench.run import Bench, locked
+    from hierspec.bench.methods.ours import BenchModels
+    from hierspec.bench.run import Bench
     from hierspec.utils.machine import environment
 
     from .rendering import progress
 
     notes = [*_target_notes(settings.target), *prompts.notes]
-    fresh = results.make(settings.to_dict(), environment(), notes)
-    with locked(files.results):
+    fresh = results.make(settings, environment(), notes)
+    with results.locked(files.results):
         data = results.resume(files.results, fresh, files.overwrite)
         if data is not fresh:
             files.next_step = files.to_go_on
@@ -393,7 +392,7 @@ def _measure(
 
             report("loading the target", 0.0)
             target = target_config(settings.target, settings.dtype, settings.device)
-            models = Models(target, settings.drafts)
+            models = BenchModels(target, settings.drafts)
             if load_drafts:
                 report("loading the drafts", 0.0)
                 models.load_drafts()
@@ -419,7 +418,7 @@ def _measure(
     return data, models.tokenizer
 
 
-def _begin(files: _Files, data: dict[str, Any]) -> None:
+def _begin(files: _Files, data: BenchResults) -> None:
     """Write the file before minutes of work; remove a profile that is to be measured anew."""
     from hierspec.bench import results
 
@@ -430,7 +429,7 @@ def _begin(files: _Files, data: dict[str, Any]) -> None:
         files.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
 
 
-def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+def _token_ids(models: BenchModels, prompts: Sequence[str], tokens: int) -> list[list[int]]:
     """Return prompts as ``generate`` reads them; each leaves room for what is to be written."""
     if models.tokenizer is None:
         raise HierspecError(

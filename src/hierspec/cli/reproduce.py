@@ -208,7 +208,7 @@ def _left_out(
     what: str, lab: Lab | None, path: Path, figures: Path | None, console: Console
 ) -> str | None:  # fmt: skip
     """Write one; return ``None``, or the line that says why it is left out."""
-    from hierspec.bench.turns import reason
+    from hierspec.bench.methods.base import reason
     from hierspec_papers import reproduce
 
     from .rendering import say

@@ -18,16 +18,16 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import numpy as np
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify
+from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
+from hierspec.config.tree import rule, tree
+from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
 from hierspec.simulation.acceptances import Prices
 from hierspec.simulation.interpreter import LevelCount, Simulation, simulate
-from hierspec.verifiers import registry as verifiers
 
 from .estimates import Chain, Estimates
 
@@ -219,34 +219,38 @@ def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
     Args:
         names: of all models, by number.
     """
-    index, rule = count(), verifiers.get("tokenwise")
-
-    def named(model: int, more: str = "") -> str:
-        return (names[model] if names else f"model {model}") + more
-
-    def draft(model: int, budget: int, more: str = "") -> Draft:
-        return Draft(next(index), named(model, more), model, budget)
-
-    def verify(model: int, budget: int, below: Node | None) -> Verify:
-        bonus = model == target or model not in chain.dropped_bonus
-        return Verify(next(index), named(model), model, budget, rule, below, bonus=bonus)
-
     *drafters, target = chain.levels
-    below: Node | None = None
+
+    def level(model: int, budget: int, bonus: bool = True) -> NumberedConfig:
+        return NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus)
+
+    levels: list[Any] = []
     if chain.order == "chain":
         for at, (model, budget) in enumerate(zip(drafters, chain.budgets, strict=True)):
-            below = verify(model, budget, below) if at else draft(model, budget)
+            levels.append(level(model, budget, not at or model not in chain.dropped_bonus))
             if at and chain.tail:
-                parts = below, draft(drafters[0], chain.tail, " (tail)")
-                below = Concatenate(next(index), f"{named(model)} and tail", parts)
+                parts = tuple(levels), (level(drafters[0], chain.tail),)
+                levels = [NumberedConcatenation(parts=parts)]
     else:
         (small, mid), (n, m) = drafters, chain.budgets
         if chain.order == "interleaved":
-            parts, repeat = (draft(small, n), draft(mid, 1)), m
+            parts, repeat = ((level(small, n),), (level(mid, 1),)), m
         else:
-            parts, repeat = (draft(mid, m), draft(small, n)), 1
-        below = Concatenate(next(index), chain.order, parts, repeat)
-    return verify(target, 1, below)
+            parts, repeat = ((level(mid, m),), (level(small, n),)), 1
+        levels = [NumberedConcatenation(parts=parts, repeat=repeat)]
+
+    def named(model: int) -> str:
+        return names[model] if names else f"model {model}"
+
+    def model_of(level: Any, where: str) -> tuple[int | None, str]:
+        if isinstance(level, NumberedConcatenation):
+            tailed = level.parts[0][-1]
+            return None, f"{named(tailed.model)} and tail" if chain.tail else chain.order
+        model = target if level is None else level.model
+        is_tail = chain.tail and where.endswith(".parts[1][0]")
+        return model, named(model) + (" (tail)" if is_tail else "")
+
+    return tree(levels, model_of, rule("tokenwise"))
 
 
 def simulated(

@@ -16,7 +16,8 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.utils.files import probe
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint
 from hierspec.zoo.registry import DEFAULT_TARGET
 
@@ -154,9 +155,9 @@ def cache_path(
         [repr(c) for c in candidates],
         [fingerprint.weights(name) for name in _names(target, candidates)],
         dataclasses.asdict(settings or ProfileSettings()),
-        fingerprint.hardware(fingerprint.device(target.device)),
+        machine.hardware(machine.device(target.device)),
     ]
-    return cache_folder() / f"{fingerprint.key(what)}.json"
+    return cache_folder() / f"{file_key(what)}.json"
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.config import build
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.models import LevelModels
 from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
@@ -121,7 +121,7 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     try:
         parsed = HierarchyConfig.from_dict(whole).levels[0]
     except HierspecError as error:
-        reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
+        reason = str(error).removeprefix("hierarchy.levels[0]").lstrip(".: ")
         raise HierspecError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
     if parsed.num_drafts > 1:
@@ -205,17 +205,17 @@ def load(
     if twice := [name for name in names if names.count(name) > 1]:
         raise HierspecError(f"candidate {twice[0]!r} is given twice; leave one out")
     loaded = loaded or Loaded()
-    levels = tuple(candidate.level for candidate in candidates)
-    top, views = build.models(target, levels, loaded)
+    models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
+    top = models.top()
     entrants = [
         Entrant(
             candidate.name,
-            model,
+            models.model(candidate.level)[0],
             _owner(target, candidate.level),
             candidate,
             _source(target, candidate.level),
         )
-        for candidate, (model, _) in zip(candidates, views, strict=True)
+        for candidate in candidates
     ]
     entrants.append(Entrant(target.model, top, target.model))
     return CandidatePool(target, tuple(entrants), loaded.tokenizers.get(target.model))

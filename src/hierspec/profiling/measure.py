@@ -12,7 +12,8 @@ from typing import Any
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.utils.files import probe
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint
 
 from . import costs
@@ -63,13 +64,13 @@ def measure(
         "weights": [fingerprint.weights(entrant.files) for entrant in pool.entrants],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
-        "hardware": fingerprint.hardware(pool.entrants[-1].model.device),
+        "hardware": machine.hardware(pool.entrants[-1].model.device),
     }
-    data = _resumed(path, fingerprint.key(request)) or {
+    data = _resumed(path, file_key(request)) or {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "unfinished": True,
-        "request": fingerprint.key(request),
+        "request": file_key(request),
         "hardware": request["hardware"],
         "target": HierarchyConfig(target=target).to_dict()["target"],
         "prompts": {"count": len(run.prompts), **(source or {})},

@@ -14,8 +14,9 @@ from typing import Any, cast, get_args
 
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
-from hierspec.utils import schema
+from hierspec.utils import machine, schema
 from hierspec.utils.files import write_whole
+from hierspec.zoo import fingerprint
 
 from .estimates import estimates
 from .schema import KIND, SCHEMA_VERSION, Measured, MeasuredModel, ProfileData, Rule
@@ -174,18 +175,20 @@ def stale(profile: Profile) -> list[str]:
 
     The number of threads is a choice, like the data type, and no reason.
     """
-    from hierspec.zoo import fingerprint
-
     measured = profile.data["hardware"]
     name = "cpu"
     if measured.get("device") != "cpu":
         name = str(profile.data["target"].get("device", "cuda")).replace("auto", "cuda")
     try:
-        device = fingerprint.device(name)
+        device = machine.device(name)
     except HierspecError:
         return [f"device was {measured.get('device')!r}, here there is none"]
-    here = {k: v for k, v in fingerprint.hardware(device).items() if k != "threads"}
-    why = fingerprint.differences(measured, here)
+    here = {k: v for k, v in machine.hardware(device).items() if k != "threads"}
+    why = [
+        f"{key} was {measured.get(key)!r}, here it is {value!r}"
+        for key, value in here.items()
+        if measured.get(key) != value
+    ]
     for model in profile.models:
         # Where its files are: its owner's name may say a data type as well.
         source = (model["level"] or {}).get("model", model["owner"])

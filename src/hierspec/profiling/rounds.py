@@ -16,7 +16,7 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry as verifiers
 
 from .candidates import CandidatePool
@@ -118,7 +118,7 @@ def distributions_after(
         start = len(context) - n
         queries.append(Query(sequence.slot(entrant.model), context, start))
         jobs.append(
-            Job(
+            ScoreRows(
                 params=sequence.params,
                 temperature=None if sequence.params.greedy else entrant.temperature,
                 context=context,

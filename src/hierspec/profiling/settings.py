@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import is_number, positive
+from hierspec.utils.checks import is_number
+from hierspec.utils.schema import PositiveInteger, read
 
 Report = Callable[[str, float], None]  # stage, share of all work done
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
@@ -46,7 +47,7 @@ class ProfileSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name not in ("min_ratio", "seed"):
-                positive(getattr(self, field.name), field.name)
+                read(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MAX_BUDGET:
             raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")
         if not is_number(self.min_ratio) or self.min_ratio < 0:

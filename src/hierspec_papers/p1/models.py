@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.roofline import level_parameters
-from hierspec.bench.summary import levels, standardized_walltime_improvement
+from hierspec.bench.records import LevelCounters
+from hierspec.bench.summary import (
+    by_level,
+    level_summaries,
+    standardized_walltime_improvement,
+)
 from hierspec.errors import HierspecError
 from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, Estimates
@@ -30,7 +35,15 @@ from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, own_table, side_by_side
+from hierspec_papers.measured import (
+    INTERVAL,
+    Measured,
+    method_of,
+    notes,
+    own_table,
+    side_by_side,
+    written,
+)
 from hierspec_papers.tables import Reproduction, Table
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
@@ -86,12 +99,14 @@ class Trial:
         if self.found is None or not self.found.runs:
             return None
         runs = [
-            {"levels": run.levels, "target": run.target, "num_tokens": run.num_tokens}
+            ([LevelCounters(**part) for part in run.levels], LevelCounters(**run.target))
             for run in self.found.runs
         ]
-        tokens = sum(run["num_tokens"] - 1 for run in runs)
+        tokens = written(self.found.runs)
         prices = level_parameters(self.method)
-        return standardized_walltime_improvement(tokens, levels(runs), prices)
+        return standardized_walltime_improvement(
+            tokens, level_summaries(tokens, by_level(runs)), prices
+        )
 
 
 def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
@@ -315,8 +330,8 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
         return ()
     gap = deep.found.over(single.found.runs)
     return (
-        f"Best of three models or more over the best single draft: {gap['median']:.2f} "
-        f"[{gap['low95']:.2f}, {gap['high95']:.2f}], per prompt; P1 reports up to 1.2.",
+        f"Best of three models or more over the best single draft: {gap.median:.2f} "
+        f"[{gap.low95:.2f}, {gap.high95:.2f}], per prompt; P1 reports up to 1.2.",
     )
 
 
@@ -358,7 +373,7 @@ def _improvements(
             name,
             (
                 _plainly(trial),
-                trial.found.speedup["median"] if trial.found and trial.found.runs else "",
+                trial.found.speedup.median if trial.found and trial.found.runs else "",
                 *(printed.get(name) or ("", "")),
             ),
         )

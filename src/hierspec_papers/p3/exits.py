@@ -177,4 +177,4 @@ def _named(pair: Pair, default: Pair) -> str:
 
 
 def _speed(one: Measured) -> float:
-    return one.speedup["median"]
+    return one.speedup.median

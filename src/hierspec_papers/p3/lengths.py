@@ -50,7 +50,7 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _table(lab: Lab, temperature: float, found: dict[Lengths, Measured]) -> Table:
-    best = max(found, key=lambda lengths: found[lengths].speedup["median"])
+    best = max(found, key=lambda lengths: found[lengths].speedup.median)
     return own_table(
         f"Figure 7, temperature {temperature:g}",
         "throughput over plain decoding at the default exits",

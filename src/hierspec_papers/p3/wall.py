@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Run
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import at_shares
 from hierspec_papers.lab import Lab, draft_level

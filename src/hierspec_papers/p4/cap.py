@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import KINDS
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
@@ -143,7 +143,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         {
             "length": length,
             "temperature": temperature,
-            "speed_uncapped_over_block": speed,
+            "speed_uncapped_over_block": speed.to_dict(),
             "gain_same_drafts": {"mean": more.value, "standard_error": more.error},
         },
         compared=False,
@@ -153,8 +153,8 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
             "target's law; 0 within its error for a lossless rule.",
             f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
-            f"{more.error:.4f} more tokens a draft; decoding speed is {speed['median']:.3f} "
-            f"[{speed['low95']:.3f}, {speed['high95']:.3f}] times block's, paired per prompt.",
+            f"{more.error:.4f} more tokens a draft; decoding speed is {speed.median:.3f} "
+            f"[{speed.low95:.3f}, {speed.high95:.3f}] times block's, paired per prompt.",
         ),
     )
 
@@ -231,7 +231,7 @@ def _part(
     first = len(prompt) + start
     scores = model.score([Query(slot, context, first)])
     params = SamplingParams(temperature=temperature)
-    job = Job(params, context, first, len(scores), len(prompt), model.vocab_size)
+    job = ScoreRows(params, context, first, len(scores), len(prompt), model.vocab_size)
     (rows,) = distributions([job], scores)
     assert isinstance(rows, DenseDistributions)
     return Shift.of(rows.probs, tokens)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Request, Run
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
@@ -95,7 +95,7 @@ def _table(found: Found, counts: Sequence[int], length: int, temperature: float)
     for k in counts:
         runs = [found[rule, k] for rule in RULES]
         speed = faster(found["block-rrs", k], found["rrs", k])
-        ratios = (speed["median"], speed["low95"], speed["high95"])
+        ratios = (speed.median, speed.low95, speed.high95)
         figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
         rows.append((str(k), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hierspec.bench.methods.base import Method, Run, Unavailable
+from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.turns import Method, Run, Unavailable
 from hierspec.errors import HierspecError
 from hierspec_papers.lab import Lab
 
@@ -47,7 +48,7 @@ def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str)
     return out
 
 
-def faster(runs: Sequence[Run], than: Sequence[Run]) -> dict[str, float]:
+def faster(runs: Sequence[Run], than: Sequence[Run]) -> PairedRatio:
     """Return decoding speed over that of other runs, paired per prompt, with a 95 % interval."""
     mine, theirs = ([run.decode_ms_per_token or 0.0 for run in some] for some in (runs, than))
     return ratio(theirs, mine)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
@@ -164,8 +164,10 @@ def _speeds(found: Found, lengths: Sequence[int], temperature: float) -> Table:
         figures = (
             *(tokens_per_call(runs[rule]) for rule in RULES),
             *(tokens_per_second(runs[rule]) for rule in RULES),
-            *(block[name] for name in ("median", "low95", "high95")),
-            faster(runs["naive"], runs["tokenwise"])["median"],
+            block.median,
+            block.low95,
+            block.high95,
+            faster(runs["naive"], runs["tokenwise"]).median,
         )
         rows.append((str(n), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import signals
@@ -111,7 +111,7 @@ def measure(lab: Lab) -> Reproduction:
     """Vanilla drafting by M2 and M1 for the target, and by M1 for M2, at each temperature."""
     small, large = drafts(lab, "p5-entropy")
     up = dataclasses.replace(lab.models.target, model=large)
-    middle = Models(up, (small,), lab.models.loaded)
+    middle = BenchModels(up, (small,), lab.models.loaded)
     plans = (
         ("M2 for the target", lab.models, large),
         ("M1 for the target", lab.models, small),

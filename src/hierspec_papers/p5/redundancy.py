@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
     INTERVAL,

@@ -26,8 +26,9 @@ from hierspec.errors import HierspecError
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows, Stream
+from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import registry
 
 from .settings import HeadsSettings
 
@@ -81,7 +82,7 @@ def choose(
         name = f"standard library of Python {corpus.python_version}"
         return split(train_rows, held, windows, seed, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
-    path = folder / f"own-{fingerprint.key([model, seed, str(backend.dtype)])}.jsonl"
+    path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
     train_rows, held = own_rows(write, limit, path, report, _HELD_OUT, width + 1)
     return split(train_rows, held, windows, seed, {"name": "written by the model itself"})
 

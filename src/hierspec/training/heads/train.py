@@ -33,7 +33,8 @@ from hierspec.training.fit import (
     TrainingStep,
     fit,
 )
-from hierspec.utils.files import probe, write_whole
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
 from .data import Report, Texts, choose, from_files
@@ -100,7 +101,7 @@ def train(
     asked |= {"texts": chosen.source["sha256"], "weights": mark}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
-    label = "heads-" + fingerprint.key(
+    label = "heads-" + file_key(
         [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype)]
     )
     exits = tuple(sorted(set(settings.exits)))
@@ -183,7 +184,7 @@ def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
     if dtype != "auto" and dtype not in known:
         raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
     source = registry.resolve(model) if model.startswith(registry.PREFIX) else model
-    where = fingerprint.device(device)
+    where = machine.device(device)
     return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
 
 
@@ -237,5 +238,5 @@ def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> 
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     curve = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some
     whole = {"schema_version": files.SCHEMA, **info, "curve": curve}
-    whole["environment"] = fingerprint.hardware(backend.device)
+    whole["environment"] = machine.hardware(backend.device)
     write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
