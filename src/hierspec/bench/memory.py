@@ -63,10 +63,8 @@ def weight_bytes(method: Any) -> int | None:
 
 def backend(model: Any) -> Any:
     """The transformer behind a level, all of its layers; ``None`` for tables and the like."""
-    trunk = getattr(model, "cache_owner", None)
-    if trunk is None:
-        return None
-    return getattr(trunk.backend, "backend", trunk.backend)  # of one that skips layers
+    found = getattr(getattr(model, "cache_owner", None), "backend", None)
+    return getattr(found, "backend", found)  # of one that skips layers
 
 
 def _count(models: BenchModels, backend: Any) -> int:
