@@ -17,7 +17,7 @@ from hierspec.core.distributions import DenseDistributions
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 
 Tokens = tuple[int, ...]
 
@@ -40,7 +40,7 @@ def joint_law(
             # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
             slot.agreed = 0
             scores = model.score([Query(slot, context, len(context))])
-            job = Job(params, context, len(context), 1, len(prompt), model.vocab_size)
+            job = ScoreRows(params, context, len(context), 1, len(prompt), model.vocab_size)
             (row,) = distributions([job], scores)
             if isinstance(row, DenseDistributions):
                 for token in row.probs[0].nonzero().flatten().tolist():

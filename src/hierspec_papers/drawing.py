@@ -46,8 +46,8 @@ def draw(figure: Figure, path: str | Path) -> None:
         path: ends in ``.svg`` or ``.png``.
 
     Raises:
-        ValueError: another ending, nothing to draw, curves whose lengths differ, or matplotlib is
-            not installed.
+        HierspecError: another ending, nothing to draw, curves whose lengths differ, or matplotlib
+            is not installed.
     """
     path = picture_path(path)
     if not drawable(figure):

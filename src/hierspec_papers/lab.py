@@ -17,7 +17,7 @@ from hierspec.bench.turns import interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import builtin
+from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
 

@@ -27,7 +27,7 @@ from hierspec.bench.report.table import equality, rendered
 from hierspec.bench.run import Bench
 from hierspec.bench.turns import run_group
 from hierspec.presets.registry import PRESETS
-from hierspec.profiling.profile import from_dict
+from hierspec.profiling.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("small_buffer")
 
@@ -675,7 +675,7 @@ def test_a_chain_that_the_profile_knows():
             for n, level in zip(names, [*levels, None], strict=True)
         ],
     }  # fmt: skip
-    profile = from_dict(data)
+    profile = Profile(data)
 
     def asked(*budgets, verify="block", top="block", **more):
         given = [

@@ -15,6 +15,7 @@ from tabular_cases import V, chain, models
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
+from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, Counts, EntropyWindow
 from hierspec.engine.control import Jumping, label, levels_below, plan_of
@@ -25,7 +26,6 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.belief import Belief, Evidence, predicted, shifted
 from hierspec.planner.online.controller import OnlineController
 from hierspec.simulation.interpreter import CoinFlips, simulate
-from hierspec.simulation.interpreter import chain as numbered
 
 TIGHT = 1e-12
 # ms of one call; a verification costs 4 % more for every token it is given.

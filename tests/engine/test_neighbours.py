@@ -12,7 +12,7 @@ from test_gpu import PROMPTS, built, model, stacks
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import model as drafting
-from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.sampling import sampler as readings
 
 
@@ -67,7 +67,7 @@ CASES = [
 def road(request, monkeypatch):
     if request.param != "ordinary":
         monkeypatch.setattr(
-            "hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args)
+            "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
         )
     if request.param == "recorded":
         tape.install(monkeypatch)
@@ -116,7 +116,9 @@ def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, road, na
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
 def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, budget):
     """After every draft of a window's, whether the model drafted by itself or not."""
-    monkeypatch.setattr("hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args))
+    monkeypatch.setattr(
+        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+    )
     window = {"kind": "entropy", "threshold": 2.5}
     config = {"levels": [model(tiny_family["draft"], budget, window=window)]}
     hierarchy = built(tiny_family, config, "cpu", "float64")

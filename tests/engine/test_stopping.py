@@ -283,7 +283,7 @@ def test_without_a_tokenizer_there_is_no_text():
     ("options", "message"),
     [
         ({"stop": "abc"}, r"write stop=\('abc',\)"),
-        ({"stop": ("",)}, "at least one character"),
+        ({"stop": ("",)}, "non-empty strings"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"max_length": 1.5}, "max_length"),
     ],

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 
+from hierspec.config.numbered import chain as nodes
 from hierspec.planner.corollary import corollary, formula, rounds, rounds_from_survival, tokens
 from hierspec.planner.dynamic import graph, shortest
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.simulation.interpreter import CoinFlips, simulate
-from hierspec.simulation.interpreter import chain as nodes
 from hierspec_papers.p1.linear_program import solve
 from hierspec_papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_papers.p2.formula import (

@@ -14,7 +14,7 @@ from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.config.schema import ConcatenateConfig, LevelConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PAPERS, PRESETS
-from hierspec.presets.systems import Models, at_shares, one_each
+from hierspec.presets.systems import PresetModels, at_shares, one_each
 from hierspec.verifiers import get
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
@@ -22,7 +22,7 @@ PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], list(range(3, 40))]
 
 
 def made(name, num_layers=16, drafts=("small", "mid")):
-    models = Models(TargetConfig(model="target"), tuple(drafts), lambda: num_layers)
+    models = PresetModels(TargetConfig(model="target"), tuple(drafts), lambda: num_layers)
     return PRESETS[name].make(models)
 
 

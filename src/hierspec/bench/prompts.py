@@ -11,7 +11,7 @@ from hierspec.bench import spec_bench
 from hierspec.bench.spec_bench import SpecBenchQuestion
 from hierspec.bench.turns import whole_batches
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import builtin
+from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 
 NUM_PROMPTS, TUNE_PROMPTS = 16, 4  # where nobody says how many

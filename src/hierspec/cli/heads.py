@@ -81,12 +81,12 @@ def train(
       hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
     """
     from hierspec.training.heads import train as training
-    from hierspec.training.heads.settings import Settings
+    from hierspec.training.heads.settings import HeadsSettings
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import interruptible, notes, progress, say
 
-    settings = Settings(
+    settings = HeadsSettings(
         exits=_layers(exits),
         kind=kind,
         learning_rate=lr,
@@ -111,7 +111,7 @@ def train(
             report=report,
         )
     _print(file, as_json)
-    before, after = file.info["before"], file.info["after"]
+    before, after = file.info.get("before", {}), file.info.get("after", {})
     if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
         say(
             console,

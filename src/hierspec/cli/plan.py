@@ -293,7 +293,9 @@ def _exits(profile: Profile | None) -> dict[int, int]:
         return {}
     levels = [model["level"] for model in profile.models[:-1]]
     return {
-        level["exit_layer"]: i for i, level in enumerate(levels) if level["method"] == "early_exit"
+        level["exit_layer"]: i
+        for i, level in enumerate(levels)
+        if level and level["method"] == "early_exit"
     }
 
 

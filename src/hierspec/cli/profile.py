@@ -68,16 +68,17 @@ def profile(
     """
     from rich.console import Console
 
-    from hierspec.profiling import settings as profiling
     from hierspec.profiling.auto import default_candidates
     from hierspec.profiling.candidates import parse
     from hierspec.profiling.measure import measure
+    from hierspec.profiling.settings import ProfileSettings
+    from hierspec.profiling.texts import builtin
     from hierspec.utils.prompts import read_prompt_file
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import interruptible, notes, progress, say
 
-    settings = profiling.Settings(
+    settings = ProfileSettings(
         max_speculative_tokens=max_speculative_tokens,
         tokens=tokens,
         places=places,
@@ -88,7 +89,7 @@ def profile(
     use_threads(threads)
     words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
     chosen = [parse(word) for word in words] or default_candidates(target)
-    texts, source = profiling.builtin(target), {"name": "built in"}
+    texts, source = builtin(target), {"name": "built in"}
     if prompts is not None:
         file = read_prompt_file(prompts)
         texts, source = file.prompts, {"name": file.name, "sha256": file.sha256}

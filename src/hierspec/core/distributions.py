@@ -105,7 +105,8 @@ class MixedDistributions:
         raise IndexError(row)
 
     def rows(self, start: int, stop: int) -> Distributions:
-        kept, base = [], 0
+        kept: list[Distributions] = []
+        base = 0
         for part in self.parts:
             lo, hi = max(start - base, 0), min(stop - base, len(part))
             if lo < hi:
@@ -206,7 +207,7 @@ def checked(token: float, mass: float) -> int:
     return int(token)
 
 
-def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[int, float]]:
+def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, float]]:
     """Per row the first token whose cumulated mass exceeds u·total, and the total."""
     on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
     if on_cpu and num <= _FEW and width < _LARGE:
@@ -214,7 +215,8 @@ def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[int, float]]:
         each = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
         return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
-    return torch.cat(locate(probs, u), 1).tolist()
+    found: list[tuple[float, float]] = torch.cat(locate(probs, u), 1).tolist()  # pyright: ignore
+    return found
 
 
 def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -257,9 +259,10 @@ def _search_blocks(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, 
     """The same in two steps: which block of tokens, then which token of it."""
     size = probs.shape[1]
     whole = size // _BLOCK * _BLOCK
-    masses = [probs[:, :whole].unflatten(1, (-1, _BLOCK)).sum(-1, dtype=torch.float64)]
+    blocks = probs[:, :whole].view(probs.shape[0], -1, _BLOCK)
+    masses = [torch.sum(blocks, -1, dtype=torch.float64)]
     if whole < size:
-        masses.append(probs[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
+        masses.append(torch.sum(probs[:, whole:], -1, keepdim=True, dtype=torch.float64))
     cdf = torch.nn.functional.pad(torch.cat(masses, 1).cumsum(-1), (1, 0))  # mass before a block
     total = cdf[:, -1:].contiguous()
     goal = _goal(u, total)

@@ -73,7 +73,7 @@ def levels_below(root: Verify) -> list[Draft | Verify]:
     Raises:
         HierspecError: it is not a plain chain.
     """
-    levels = []
+    levels: list[Draft | Verify] = []
     for node in walk(root.below):
         if isinstance(node, Concatenate):
             raise HierspecError(

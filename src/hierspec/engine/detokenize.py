@@ -48,7 +48,7 @@ class Detokenizer:
     ) -> None:
         self._decode = _decoder(tokenizer, skip_special_tokens)
         special: Iterable[int] = getattr(tokenizer, "all_special_ids", ()) or ()
-        self._skipped = frozenset(special) if skip_special_tokens else frozenset()
+        self._skipped = frozenset(special if skip_special_tokens else ())
         self._window = [i for i in _tail(prompt_ids) if i not in self._skipped]
         self._mark = 0  # a place in the window where a character ended: it may be cut there
         text = self._decode(self._window)
@@ -115,7 +115,7 @@ class ByteDetokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._table, special = _table(tokenizer)
-        self._skipped = special if skip_special_tokens else frozenset()
+        self._skipped: frozenset[int] = special if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in _tail(prompt_ids):  # its last character may end in the output
             self.add(token_id)
@@ -174,8 +174,9 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         return tokenizer is backend
-    ours = (type(tokenizer).decode, type(tokenizer)._decode)  # a subclass may decode otherwise
-    return all(method.__module__.startswith("transformers.tokenization_utils") for method in ours)
+    methods: list[Any] = [getattr(type(tokenizer), name) for name in ("decode", "_decode")]
+    # A subclass may decode otherwise.
+    return all(one.__module__.startswith("transformers.tokenization_utils") for one in methods)
 
 
 def _token_bytes(tokenizer: Any, token_id: int) -> bytes:

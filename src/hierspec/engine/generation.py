@@ -35,8 +35,8 @@ class _Stream:
     text: TextStream
     limit: int
     steering: Steering | None = None
-    emitted: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
     finish_reason: str | None = None
     first_at: float = 0.0
     last_at: float = 0.0
@@ -83,7 +83,7 @@ class Generation:
         if tracer is not None:
             self.runtime.observe(Tracing(tracer))
         self.names = {node.index: node.name for node in walk(root)}
-        self.streams = []
+        self.streams: list[_Stream] = []
         for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
             limit = stop.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"

@@ -24,7 +24,7 @@ from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query
-from hierspec.sampling.scores import Job, distributions, logprobs, signals
+from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
 from hierspec.verifiers.multi_draft import verify_several
 from hierspec.verifiers.verify import verify_batch
 
@@ -148,7 +148,7 @@ class Runtime:
         Drafts of one place that are equal share a query; each other one has a slot of its own.
         """
         drafts: list[Proposal] = []
-        jobs: list[Job] = []
+        jobs: list[ScoreRows] = []
         queries: list[Query] = []
         places: list[list[int]] = []  # per task and draft, its query
         for task in tasks:
@@ -164,9 +164,9 @@ class Runtime:
                     queries.append(Query.of(jobs[-1], task.sequence.slot(node.model, number)))
             places.append([mine[draft.tokens] for draft in request.draft.drafts])
         scores, p = self._score(node, jobs, queries)
-        parts = scores.split([job.num_rows for job in jobs])
+        parts = torch.split(scores, [job.num_rows for job in jobs])
         began = time.perf_counter()
-        if len(jobs) == len(tasks) and not any(draft.alternatives for draft in drafts):
+        if not any(draft.alternatives for draft in drafts):
             # Ids past the target's vocabulary get no mass, so they must not lead either.
             read = (
                 [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
@@ -174,14 +174,15 @@ class Runtime:
             rngs = [task.sequence.rng for task in tasks]
             verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
         else:
-            verdicts, at = [], []
+            verdicts: list[Verdict] = []
+            at: list[int] = []
             for i, (task, own) in enumerate(zip(tasks, places, strict=True)):
                 several = drafts[i].drafts
                 found = verify_several(node, several, [p[j] for j in own], task.sequence.rng)
                 verdicts.append(found.verdict)
                 drafts[i] = several[found.draft]
                 at.append(own[found.draft])
-            p, parts = [p[i] for i in at], [parts[i] for i in at]
+            p, parts = [p[i] for i in at], tuple(parts[i] for i in at)
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         for observer in self._observers:
             observer.verified(checks)
@@ -208,7 +209,7 @@ class Runtime:
 
     def _rows(self, node: Node, tasks: list[Task]) -> list[Distributions]:
         assert not isinstance(node, Concatenate)
-        jobs: list[Job] = []
+        jobs: list[ScoreRows] = []
         queries: list[Query] = []
         for task in tasks:
             assert isinstance(task.request, Row)
@@ -216,17 +217,17 @@ class Runtime:
             queries.append(Query.of(jobs[-1], task.sequence.slot(node.model)))
         scores, rows = self._score(node, jobs, queries)
         if node.index == self.root.index:
-            for task, job, own in zip(tasks, jobs, scores.split(1), strict=True):
+            for task, job, own in zip(tasks, jobs, torch.split(scores, 1), strict=True):
                 task.sequence.target_calls += 1
                 if task.sequence.want_logprobs:
                     task.raw[job.context.pending] = own
         return rows
 
-    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> Job:
+    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> ScoreRows:
         """How to read the last ``num_rows`` rows of a context."""
         sequence = task.sequence
         params = sequence.params
-        return Job(
+        return ScoreRows(
             params=params,
             temperature=None if params.greedy else node.temperature,
             context=context,
@@ -239,7 +240,7 @@ class Runtime:
         )
 
     def _score(
-        self, node: Draft | Verify, jobs: list[Job], queries: list[Query]
+        self, node: Draft | Verify, jobs: list[ScoreRows], queries: list[Query]
     ) -> tuple[torch.Tensor, list[Distributions]]:
         """Scores [Σ num_rows, V] and what they say, a value a job."""
         model: LanguageModel = node.model

@@ -43,7 +43,9 @@ class LiveSequence:
     states: States = ()
     history: History | None = None
     target_calls: int = 0
-    slots: dict[tuple[int, int], tuple[CacheOwner, Any]] = field(default_factory=dict)
+    slots: dict[tuple[int, int], tuple[CacheOwner, Any]] = field(
+        default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]]
+    )
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from hierspec.errors import HierspecError
 
@@ -42,15 +42,13 @@ class StopConditions:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             raise HierspecError(f"stop must be a tuple of strings; write stop=({self.stop!r},)")
-        for text in self.stop:
+        for text in cast("tuple[Any, ...]", self.stop):
             if not isinstance(text, str) or not text:
-                raise HierspecError(
-                    f"a stop string must be a text of at least one character: {text!r}"
-                )
+                raise HierspecError(f"stop must hold non-empty strings, got {text!r}")
         for name in ("max_new_tokens", "max_length"):
             limit = getattr(self, name)
             if limit is not None and (not isinstance(limit, int) or limit < 1):
-                raise HierspecError(f"{name} must be a whole number ≥ 1 or None, got {limit!r}")
+                raise HierspecError(f"{name} must be an integer ≥ 1 or None, got {limit!r}")
 
     def budget(self, prompt_length: int) -> int | None:
         """Output tokens allowed after a prompt of this length; ``None``: no limit.

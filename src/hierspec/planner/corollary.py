@@ -139,8 +139,8 @@ def corollary(estimates: Estimates, chain: Chain) -> Latency:
     Drafters' own windows are unknown to it: it takes them to draft their whole budget.
 
     Raises:
-        ValueError: a level cannot draft for the one above, or the chain has an order, a tail or a
-            dropped bonus, which the formula does not cover.
+        HierspecError: a level cannot draft for the one above, or the chain has an order, a tail
+            or a dropped bonus, which the formula does not cover.
     """
     if chain.order != "chain" or chain.tail or chain.dropped_bonus:
         raise HierspecError(

@@ -62,7 +62,7 @@ def graph(estimates: Estimates) -> Graph:
     """Price every edge of P1's graph.
 
     Raises:
-        ValueError: survival or costs are known for shorter drafts than the largest budget.
+        HierspecError: survival or costs are known for shorter drafts than the largest budget.
     """
     target, top = estimates.target, estimates.max_budget
     count = target + 1
@@ -112,7 +112,7 @@ def shortest(graph: Graph, max_models: int | None = None, memory: int | None = N
         (ms a token by P1's formula, chain), ascending; ties go to fewer models.
 
     Raises:
-        ValueError: not even the target may be used.
+        HierspecError: not even the target may be used.
     """
     estimates = graph.estimates
     target = estimates.target

@@ -1,6 +1,4 @@
-"""Many plans over a grid, for the maps: which exits to take, whether a further model pays.
-
-Heat maps: two choices along the edges, what comes of them in the cells.
+"""Maps of plans over two choices: which exits to take, whether a further model pays.
 
 :func:`exits_map` asks P3's question (Figures 5 and 8): after which layers should the draft and the
 intermediate verifier leave the trunk? :func:`cost_acceptance_map` asks P1's (Table 9): what must a
@@ -58,7 +56,7 @@ def pairs_of_exits(
             to ``largest`` for each pair.
 
     Raises:
-        ValueError: no exits, or one whose number is not that of a model below the target.
+        HierspecError: no exits, or one whose number is not that of a model below the target.
     """
     for layer, number in exits.items():
         if not 0 <= number < estimates.target:
@@ -75,7 +73,7 @@ def pairs_of_exits(
     for r, c in product(range(count), range(count)):
         draft, middle = exits[layers[c]], exits[layers[r]]
         levels = (draft, estimates.target) if r == c else (draft, middle, estimates.target)
-        if r < c or not all(estimates.can_draft(*pair) for pair in pairwise(levels)):
+        if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
             continue
         choices = [budgets[: len(levels) - 1]] if budgets else None
         chain, ms = cheapest(estimates, levels, choices, largest)

@@ -42,7 +42,7 @@ def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
         unit: of the costs.
 
     Raises:
-        ValueError: another ending, or matplotlib is not installed.
+        HierspecError: another ending, or matplotlib is not installed.
     """
     path = picture_path(path)
     bars = _bars(plan)

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, Strict
-from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import CLOSED, NonEmptyString, read, read_json
+from hierspec.utils.schema import NonEmptyString, declared, read, read_json
 
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
@@ -33,7 +32,7 @@ LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
 _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 
 
-@pydantic.dataclass(config=CLOSED, frozen=True, kw_only=True)
+@declared
 class ProblemFile:
     """The file as it stands; ``description`` is for people."""
 
@@ -95,7 +94,7 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
 
 def check_tokens(value: Any, where: str) -> None:
     """Refuse what is no largest budget."""
-    read(cast(type[int], LargestBudget), value, where)
+    read(LargestBudget, value, where)
 
 
 def _names(file: ProblemFile) -> list[str]:
@@ -134,7 +133,7 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
         for j in range(i + 1, count):
             if row[j] is not None:
                 where = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
-                rates[i, j] = read(cast(type[float], Rate), row[j], where)
+                rates[i, j] = read(Rate, row[j], where)
     return rates
 
 

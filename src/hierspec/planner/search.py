@@ -70,7 +70,7 @@ def plan(
         shapes: what else may be chosen from; P1's formula knows no more than plain chains.
 
     Raises:
-        ValueError: an option makes no sense, or the target alone exceeds the memory.
+        HierspecError: an option makes no sense, or the target alone exceeds the memory.
     """
     began = time.perf_counter()
     _check(estimates, latency_model, memory, top, shapes)

@@ -201,4 +201,4 @@ def chained(names: Sequence[str], budgets: Sequence[int], longest: int) -> str:
         most -= 1
 
 
-plotting = matplotlib
+plotting = matplotlib  # the former name, until its last users are renamed

@@ -31,9 +31,9 @@ from hierspec.planner.plan import Choice
 from hierspec.planner.search import plan
 from hierspec.presets.systems import at_shares
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import Settings
 from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
+from hierspec.profiling.settings import ProfileSettings
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
     INTERVAL,
@@ -48,7 +48,7 @@ from hierspec_papers.tables import Reproduction, Table
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
 LARGEST_BUDGET = 12
-SETTINGS = Settings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
+SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
 TAILS = (1, 2, 3)  # tokens of the smallest model after every level
 WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
 

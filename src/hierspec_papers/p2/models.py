@@ -13,6 +13,7 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.profiling import costs, rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import load, parse
+from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import (
     INTERVAL,
@@ -82,7 +83,7 @@ def inputs(lab: Lab, temperature: float) -> Inputs:
     """α and β along the target's own texts; costs of a single call of each model."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
-    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]

@@ -12,7 +12,8 @@ from statistics import fmean, stdev
 
 from hierspec.profiling import rates
 from hierspec.profiling.agreement import agreements
-from hierspec.profiling.candidates import Pool, load, parse
+from hierspec.profiling.candidates import CandidatePool, load, parse
+from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
@@ -41,9 +42,9 @@ def measure(lab: Lab) -> Reproduction:
     )
 
 
-def accepted(lab: Lab, pool: Pool, temperature: float) -> list[list[float]]:
+def accepted(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
     """[exits, prompts]: the share of the positions after each prompt where the target accepts."""
-    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)

@@ -25,7 +25,7 @@ from hierspec.core.distributions import DenseDistributions
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import KINDS
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
@@ -231,7 +231,7 @@ def _part(
     first = len(prompt) + start
     scores = model.score([Query(slot, context, first)])
     params = SamplingParams(temperature=temperature)
-    job = Job(params, context, first, len(scores), len(prompt), model.vocab_size)
+    job = ScoreRows(params, context, first, len(scores), len(prompt), model.vocab_size)
     (rows,) = distributions([job], scores)
     assert isinstance(rows, DenseDistributions)
     return Shift.of(rows.probs, tokens)

@@ -27,7 +27,7 @@ from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry
 from hierspec.verifiers.verify import verify_batch
 from hierspec_papers.lab import Lab, draft_level
@@ -143,8 +143,8 @@ def _drafted(steps: Any, rng: list[PhiloxRng], vocab: int) -> list[Proposal]:
     ]
 
 
-def _job(vocab: int, num_rows: int) -> Job:
-    return Job(SamplingParams(temperature=1.0), Context([0]), 1, num_rows, 1, vocab)
+def _job(vocab: int, num_rows: int) -> ScoreRows:
+    return ScoreRows(SamplingParams(temperature=1.0), Context([0]), 1, num_rows, 1, vocab)
 
 
 def shares(

@@ -15,8 +15,7 @@ from typing import Any
 from hierspec.bench.methods.base import Method, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
-from hierspec.presets.registry import Models as PresetModels
-from hierspec.presets.registry import Preset
+from hierspec.presets.systems import Preset, PresetModels
 
 TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft

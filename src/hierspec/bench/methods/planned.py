@@ -19,11 +19,11 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.profiling import settings as texts
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
-from hierspec.profiling.settings import Report, Settings
+from hierspec.profiling.settings import ProfileSettings, Report
+from hierspec.profiling.texts import builtin
 
 _PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
 _CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
@@ -42,7 +42,7 @@ class Planning:
 
     models: BenchModels
     prompts: Sequence[str]
-    settings: Settings | None = None
+    settings: ProfileSettings | None = None
     path: Path | None = None
     report: Report = lambda stage, share: None
     profiles: dict[float, Profile] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Planning:
                 [parse(name) for name in candidates(self.models)],
                 self.prompts,
                 [temperature],
-                self.settings or Settings(),
+                self.settings or ProfileSettings(),
                 path=self.path,
                 loaded=self.models.loaded,
                 report=self.report,
@@ -72,14 +72,14 @@ class Planning:
         return self.plans[temperature]
 
 
-def settings(prompts: int, tokens: int) -> Settings:
+def settings(prompts: int, tokens: int) -> ProfileSettings:
     """As many places to draft as the profiler tries by itself, on fewer prompts.
 
     Args:
         tokens: that the target adds to each prompt.
     """
     places = min(max(6, math.ceil(_PLACES / prompts)), max(1, tokens // 4))
-    return Settings(prompts=prompts, tokens=tokens, places=places)
+    return ProfileSettings(prompts=prompts, tokens=tokens, places=places)
 
 
 def candidates(models: BenchModels) -> list[str]:
@@ -91,7 +91,7 @@ def candidates(models: BenchModels) -> list[str]:
 def planning(models: BenchModels) -> Planning:
     """The bench's own, or one on built-in texts, as ``auto`` has."""
     if models.planning is None:
-        models.planning = Planning(models, texts.builtin(models.target.model))
+        models.planning = Planning(models, builtin(models.target.model))
     return models.planning
 
 

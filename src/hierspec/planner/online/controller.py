@@ -80,7 +80,7 @@ class OnlineController:
             ``longest_wait``.
 
     Raises:
-        ValueError: the hierarchy is not a chain, or not that of ``chain``.
+        HierspecError: the hierarchy is not a chain, or not that of ``chain``.
     """
 
     def __init__(

@@ -1,9 +1,12 @@
-"""Distilling the small models from the trunk: they learn its law, not the text.
+"""What the shipped family learns: the trunk the text, the small models the trunk's distributions.
+
+The trunk has next-token loss at the last exit and at one random early exit per step.
 
 What a draft is worth is its acceptance, 1 − TV(trunk, draft) on the text met while decoding. That
-text is the trunk's own, at the temperatures users choose; so a part of the batches is text the
-trunk wrote. The loss starts as a KL divergence, which is easy to follow, and becomes the total
-variation itself. All students share each forward pass of the trunk, the dearest part of a step.
+text is the trunk's own, at the temperatures users choose; so a part of the students' batches is
+text the trunk wrote. Their loss starts as a KL divergence, which is easy to follow, and becomes the
+total variation itself. All students share each forward pass of the trunk, the dearest part of a
+step.
 """
 
 from __future__ import annotations
@@ -14,20 +17,32 @@ from pathlib import Path
 import torch
 from rich.progress import track
 from torch import nn
+from torch.nn import functional as F
 
-from hierspec.training.fit import Objective, Phase, Progressing, Schedule
+from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compiled
+from hierspec.training.losses import distances, soft_cross_entropy
+from hierspec.training.windows import Stream
 from hierspec.utils.files import write_whole
 
-from .corpus import Stream
-from .model import SHAPES, Llama, Shape, continue_rows
-from .trunk import maybe_compile
+from .model import EXITS, SHAPES, Llama, Shape, continue_rows
+
+EXIT_WEIGHT = 0.3
+# Early exits first learn from the text, then from the last exit: what counts for a draft is that
+# its distribution is near the last exit's.
+EXIT_DISTILL_FROM = 0.4
 
 STUDENTS = ("mid", "small")
 TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
 TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 OWN_SHARE = 0.3  # of the batches: text the trunk wrote
 
-SCHEDULE = Schedule(
+TRUNK_SCHEDULE = Schedule(
+    steps=800,
+    phases=(Phase(0.75, 24, 256), Phase(0.95, 12, 512), Phase(1.0, 3, 2048)),
+    matrix_rate=3e-3,
+    decay_share=0.8,
+)
+STUDENTS_SCHEDULE = Schedule(
     steps=800,
     phases=(Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
     matrix_rate=4e-3,
@@ -36,8 +51,44 @@ SCHEDULE = Schedule(
 )
 
 
+def build_trunk(seed: int, shape: Shape = SHAPES["trunk"]) -> Llama:
+    """An untrained trunk, decided by the seed."""
+    model = Llama(shape)
+    model.initialise(torch.Generator().manual_seed(seed))
+    return model
+
+
+def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objective:
+    """The loss of a step, as :func:`hierspec.training.fit.fit` wants it."""
+    exits = tuple(number for number in EXITS if number < model.shape.layers)
+
+    def both_losses(
+        inputs: torch.Tensor, targets: torch.Tensor, choice: torch.Tensor, distill: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # The choice is a tensor, so that one compiled graph serves all exits.
+        *early, last = model(inputs, exits)
+        early_scores = model.logits(torch.stack(early).index_select(0, choice)[0]).flatten(0, 1)
+        scores = model.logits(last).flatten(0, 1)
+        loss = F.cross_entropy(scores.float(), targets.flatten())
+        if distill:
+            return loss, soft_cross_entropy(scores.detach(), early_scores)
+        return loss, F.cross_entropy(early_scores.float(), targets.flatten())
+
+    losses = compiled(both_losses, compile)
+
+    def objective(now: TrainingStep) -> Losses:
+        inputs, targets = stream.batch(now.number, now.phase.rows, now.phase.width)
+        choice = torch.randint(len(exits), (1,), generator=now.generator)
+        distill = now.done >= EXIT_DISTILL_FROM
+        loss, exit_loss = losses(inputs, targets, choice, distill)
+        parts = {"loss": loss.detach(), f"exit{exits[int(choice)]}": exit_loss.detach()}
+        return loss + EXIT_WEIGHT * exit_loss, parts
+
+    return objective
+
+
 @dataclass(frozen=True, slots=True)
-class OwnText:
+class OwnTextPlan:
     """How much text the trunk writes for its students, and how."""
 
     rows: int = 96
@@ -45,9 +96,6 @@ class OwnText:
     length: int = 512
     rounds: int = 3
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.6, 0.8, 1.0, 1.0)
-
-
-OWN_TEXT = OwnText()
 
 
 def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDict:
@@ -59,7 +107,9 @@ def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDic
     return students
 
 
-def own_text(trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int) -> torch.Tensor:
+def own_text(
+    trunk: Llama, stream: Stream, plan: OwnTextPlan, path: Path, seed: int
+) -> torch.Tensor:
     """Rows [N, length] that the trunk continued from training text; kept in ``path``."""
     if path.exists():
         return torch.load(path, weights_only=True).long()
@@ -76,20 +126,10 @@ def own_text(trunk: Llama, stream: Stream, plan: OwnText, path: Path, seed: int)
     return text
 
 
-def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """KL(teacher ‖ student) and TV(teacher, student), means over rows of scores [N, V]."""
-    log_p = teacher.float().log_softmax(-1)
-    log_q = student.float().log_softmax(-1)
-    p = log_p.exp()
-    kl = (p * (log_p - log_q)).sum(-1).mean()
-    tv = 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
-    return kl, tv
-
-
 def distill_objective(
     trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor, compile: bool = True
 ) -> Objective:
-    """The summed loss of all students on the same tokens and the same laws of the trunk."""
+    """The summed loss of all students, on the same tokens and the same scores of the trunk."""
 
     def teach(inputs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -100,9 +140,9 @@ def distill_objective(
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return distances(scores, student.logits(student(inputs)[-1]).flatten(0, 1))
 
-    teaching, learning = maybe_compile(teach, compile), maybe_compile(learn, compile)
+    teaching, learning = compiled(teach, compile), compiled(learn, compile)
 
-    def objective(now: Progressing) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def objective(now: TrainingStep) -> Losses:
         rows, width = now.phase.rows, now.phase.width
         written = torch.rand((), generator=now.generator) < OWN_SHARE and width <= own.shape[1]
         if written:
@@ -110,7 +150,7 @@ def distill_objective(
             start = int(torch.randint(own.shape[1] - width + 1, (), generator=now.generator))
             inputs = own[chosen, start : start + width]
         else:
-            inputs, _ = stream.batch(now.step, rows, width)
+            inputs, _ = stream.batch(now.number, rows, width)
         scores = teaching(inputs)
         share = min(1.0, max(0.0, (now.done - TV_FROM) / (TV_FULL - TV_FROM)))
         total, parts = torch.zeros(()), {}

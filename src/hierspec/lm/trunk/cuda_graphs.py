@@ -1,12 +1,6 @@
-"""The caches and hidden states of all sequences of a trunk, as rows of a few large tensors.
+"""A trunk for accelerators: calls of a few fixed shapes, recorded as graphs; drafts without waits.
 
-Recorded calls need fixed addresses: so a sequence gets a row, and gives it back when its state is
-no longer referred to. Rows and columns double when they run out; then everything moves, and
-``moved`` is called, for what was recorded is void.
-
-A trunk for accelerators: calls of a few fixed shapes, recorded as graphs; drafts without waits.
-
-Every sequence's cache is a row of one arena (:mod:`hierspec.lm.trunk.fixed`). A call is rounded up
+Every sequence's cache is a row of one arena (:mod:`hierspec.lm.trunk.arena`). A call is rounded up
 to a *bucket*: sequences, tokens and attended columns to powers of two; what fills it up goes to the
 scratch column. Whatever its segments, a call is one replay, and a draft of n tokens is one replay
 too: each token is picked on the device and fed to the next step there, so that the host waits
@@ -17,8 +11,7 @@ Recording takes some milliseconds, once a shape: a generation has few.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,88 +26,12 @@ from hierspec.core.distributions import (
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Drafted, Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.fixed import FixedForward
-from hierspec.sampling.sampler import NoLawError, Sampler
+from hierspec.lm.lean.fixed_shape import FixedShapeForward
+from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
-from .trunk import ExitModel, Head, State, Trunk, Work
-
-_FIRST_COLUMNS = 256
-
-
-class Arena:
-    """Rows for sequences, the lowest free one first: calls run up to the highest row in use.
-
-    Attributes:
-        capacity: tokens a row holds. Position ``capacity`` itself is scratch.
-        cache: [layers, rows, 2 H_kv, capacity + 1, D].
-        edges: per segment, [rows, capacity + 1, d].
-    """
-
-    def __init__(self, forward: FixedForward, segments: int, moved: Callable[[], None]) -> None:
-        self.forward, self.moved = forward, moved
-        self.capacity = 0
-        self.cache = torch.empty(0)
-        self.edges: list[torch.Tensor] = []
-        self._segments = segments
-        self._rows = 0
-        self._free: list[int] = []
-        self._states: weakref.WeakSet[State] = weakref.WeakSet()
-
-    def new_state(self, end: int) -> State:
-        """An empty row with room for ``end`` tokens."""
-        if not self._free:
-            self._move(max(1, 2 * self._rows), max(end, self.capacity))
-        elif end > self.capacity:
-            self.grow(end)
-        row = min(self._free)
-        # Stale numbers weigh nothing, but a NaN would: 0 · NaN is NaN.
-        with torch.inference_mode():
-            self.cache[:, row].zero_()
-            for edge in self.edges:
-                edge[row].zero_()
-        self._free.remove(row)
-        state = State(None, 0, [0] * self._segments, [], row)
-        self._show(state)
-        self._states.add(state)
-        weakref.finalize(state, self._free.append, row).atexit = False
-        return state
-
-    def grow(self, end: int) -> None:
-        """Room for ``end`` tokens in every row."""
-        self._move(self._rows, end)
-
-    def _move(self, rows: int, end: int) -> None:
-        backend = self.forward.backend
-        capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
-        capacity = min(capacity, max(backend.max_length, end, self.capacity))
-        self.moved()
-        with torch.inference_mode():
-            cache = self.forward.new_arena(rows, capacity + 1)
-            shape = (rows, capacity + 1, backend.hidden_size)
-            edges = [
-                torch.zeros(shape, dtype=backend.dtype, device=backend.device)
-                for _ in range(self._segments)
-            ]
-            if self._rows:
-                held = slice(self.capacity)
-                cache[:, : self._rows, :, held] = self.cache[:, :, :, held]
-                for new, old in zip(edges, self.edges, strict=True):
-                    new[: self._rows, held] = old[:, held]
-        # All or nothing: where memory ran out above, everybody goes on with what there was.
-        self.cache, self.edges = cache, edges
-        self._free.extend(range(self._rows, rows))
-        self._rows, self.capacity = rows, capacity
-        for state in self._states:
-            self._show(state)
-
-    def _show(self, state: State) -> None:
-        """Let the ordinary road see the state's row, without the scratch column."""
-        row, held = state.row, slice(self.capacity)
-        state.cache = self.cache[:, row : row + 1, :, held]
-        state.edges = [edge[row, held] for edge in self.edges]
-        state.capacity = self.capacity
-
+from .arena import Arena
+from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
 
 _MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more of them are a prompt
 _FEWEST_COLUMNS = 256
@@ -155,9 +72,8 @@ class _Loop(NamedTuple):
     probs: Tensor | None  # [n, B, V]
 
 
-class FixedTrunk(Trunk):
-    """A :class:`~hierspec.lm.trunk.trunk.Trunk` of a lean backend, for a device that launches
-    kernels.
+class CudaGraphTrunk(Trunk):
+    """A :class:`~hierspec.lm.trunk.trunk.Trunk` of a lean backend that runs recorded calls.
 
     It runs on CPUs as well, without recording anything; ordinary trunks are faster there.
     """
@@ -169,14 +85,14 @@ class FixedTrunk(Trunk):
         self, backend: LeanBackend, exits: Sequence[int] = (), *, chunk: int = 512
     ) -> None:
         super().__init__(backend, exits, chunk=chunk)
-        self.forward = FixedForward(backend)
+        self.forward = FixedShapeForward(backend)
         self.graphs = Graphs(backend.device)
         self.arena = Arena(self.forward, len(self.exits), self.graphs.clear)
 
-    def exit_model(self, index: int, head: Head | None) -> ExitModel:
-        return FixedExitModel(self, index, head)
+    def exit_model(self, index: int, head: ScoreHead | None) -> ExitModel:
+        return CudaGraphExitModel(self, index, head)
 
-    def make_room(self, slot: Slot, end: int) -> State:
+    def make_room(self, slot: Slot, end: int) -> SlotState:
         if slot.state is None:
             slot.held, slot.agreed = [], 0
             slot.state = self.arena.new_state(end)
@@ -184,7 +100,7 @@ class FixedTrunk(Trunk):
             self.arena.grow(end)
         return slot.state
 
-    def score(self, queries: Sequence[Query], index: int, head: Head | None = None) -> Tensor:
+    def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
         with torch.inference_mode():
             work = [self._prepare(query) for query in queries]
             shape = self._shape(work, index)
@@ -210,7 +126,7 @@ class FixedTrunk(Trunk):
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
         index: int,
-        head: Head | None = None,
+        head: ScoreHead | None = None,
     ) -> Drafted:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``steps`` tokens each, then cut."""
         longest = max(len(query.context) for query in queries) + steps - 1
@@ -232,7 +148,7 @@ class FixedTrunk(Trunk):
             tokens, ok, signals = loop.found.tolist()  # the one wait
         rows = [w.state.row for w in work]
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
-            raise NoLawError
+            raise NoDistributionError
         self._note(work, index, shape)
         self.counters.head_rows += shape.rows * steps
         drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
@@ -303,7 +219,7 @@ class FixedTrunk(Trunk):
 
     # --- what is recorded: nothing here may wait for the device
 
-    def _new_call(self, shape: _Shape, index: int, head: Head | None) -> tuple[_Call, Body]:
+    def _new_call(self, shape: _Shape, index: int, head: ScoreHead | None) -> tuple[_Call, Body]:
         device, ids = self.backend.device, shape.fed[0]
         width = ids + sum(shape.fed) + shape.asked
         sent = torch.zeros(shape.rows, width, dtype=torch.long, device=device)
@@ -322,7 +238,7 @@ class FixedTrunk(Trunk):
         return call, body
 
     def _new_loop(
-        self, shape: _Shape, index: int, head: Head | None, steps: int, sampler: Sampler
+        self, shape: _Shape, index: int, head: ScoreHead | None, steps: int, sampler: Sampler
     ) -> tuple[_Loop, Body]:
         call, first = self._new_call(shape, index, head)
         device, size = self.backend.device, (shape.rows, steps)
@@ -338,7 +254,7 @@ class FixedTrunk(Trunk):
             first()
             scores, last = call.scores[:, 0], call.asked
             for step in range(steps):
-                picked = sampler.pick_there(scores, uniforms[:, step])
+                picked = sampler.pick_on_device(scores, uniforms[:, step])
                 found[0, :, step], found[1, :, step] = picked.tokens, picked.ok
                 if picked.signals is not None:
                     found[2, :, step] = picked.signals
@@ -364,7 +280,7 @@ class FixedTrunk(Trunk):
         h = self.forward.layers(h, *bounds, self.arena.cache, at, shape.seen)
         self.arena.edges[segment].index_put_((rows, at), h.unflatten(0, at.shape))
 
-    def _scores(self, at: Tensor, index: int, head: Head | None) -> Tensor:
+    def _scores(self, at: Tensor, index: int, head: ScoreHead | None) -> Tensor:
         """Scores [B, n, V] at positions ``at`` [B, n] of an exit."""
         rows = torch.arange(at.shape[0], device=at.device).unsqueeze(1)
         h = self.arena.edges[index][rows, at].flatten(0, 1)
@@ -376,10 +292,10 @@ def _bucket(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class FixedExitModel(ExitModel):
-    """An exit of a :class:`FixedTrunk`: a model that drafts on its device."""
+class CudaGraphExitModel(ExitModel):
+    """An exit of a :class:`CudaGraphTrunk`: a model that drafts on its device."""
 
-    trunk: FixedTrunk
+    trunk: CudaGraphTrunk
 
     def draft(
         self,
@@ -396,5 +312,5 @@ class FixedExitModel(ExitModel):
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
     """The trunk that suits a backend: fixed shapes on CUDA, for the models lean can run."""
     if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":
-        return FixedTrunk(backend, exits)
+        return CudaGraphTrunk(backend, exits)
     return Trunk(backend, exits)

@@ -2,8 +2,8 @@
 
 What varies between two calls of a shape are numbers in tensors, so a call can be recorded as a
 CUDA graph (:mod:`hierspec.utils.graphs`) and nothing in it waits for the host. Attention is one
-call
-for all sequences, over the first C' columns of their caches, with a mask made from the positions.
+call for all sequences, over the first C' columns of their caches, with a mask made from the
+positions.
 
 The caches of all sequences are rows of one *arena*. Its last column is scratch: tokens that only
 fill a shape up have that position, write there, and are read by nobody. Columns beyond a
@@ -20,11 +20,12 @@ from .decoder import LeanBackend
 from .layers import Layer
 
 
-class FixedForward:
+class FixedShapeForward:
     """The pieces of a call, over rows 0 … B − 1 of an arena. ``at`` [B, n] are positions."""
 
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
+        self.stack = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
         # The backend makes a longer table when it needs one; recordings go on reading this one.
         self.rotations = backend.rotations_to(1)
@@ -54,7 +55,7 @@ class FixedForward:
         rotation = self.rotations[at.flatten()]
         h = h.clone()
         for i in range(lo, hi):
-            layer: Layer = backend.stack.layers[i]  # pyright: ignore[reportAssignmentType]
+            layer = self.stack[i]
             mask = masks[layer.kind]
             x = layer.rotated(layer.qkv(layer.norm(h)), rotation)
             h = layer.mixed(h, self._attend(x, arena[i], at, mask, seen))
@@ -73,6 +74,3 @@ class FixedForward:
         # Not a view: some kernels hand out other strides than they were given.
         out = out.reshape(batch, self.heads, n, size).transpose(1, 2)
         return out.reshape(batch * n, -1).to(self.backend.weight_dtype)
-
-    def head(self, h: Tensor) -> Tensor:
-        return self.backend.head(h)

@@ -19,12 +19,13 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.trunk.fixed import FixedTrunk, trunk_for
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling import sampler as readings
-from hierspec.sampling.sampler import NoLawError, Sampler
-from hierspec.sampling.scores import SamplingParams, signals
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.sampling.scores import signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import get
@@ -56,7 +57,7 @@ def fixed(request, backend, monkeypatch):
     """A maker of fixed trunks; recorded ones believe that they are on a GPU."""
 
     def make(exits=()):
-        trunk = FixedTrunk(backend, exits)
+        trunk = CudaGraphTrunk(backend, exits)
         if request.param == "recorded":
             tape.install(monkeypatch)
             # At the second use, so that many shapes are; and nuclei as a GPU finds them.
@@ -74,7 +75,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-9)
 
 
-def poison(trunk: FixedTrunk, row: int) -> None:
+def poison(trunk: CudaGraphTrunk, row: int) -> None:
     with torch.inference_mode():
         trunk.arena.cache[:, row] = float("nan")
         trunk.arena.edges[0][row] = float("nan")
@@ -195,7 +196,7 @@ def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
         assert close(both[:1], expected)
         assert both[1].isnan().all()
         for sampler in READINGS[:2]:
-            with pytest.raises(NoLawError):
+            with pytest.raises(NoDistributionError):
                 trunk.draft([ask(good), ask(bad)], [2, 2], 2, sampler, [[0.5] * 2] * 2, 0)
             alone = trunk.draft([ask(good)], [2], 2, sampler, [[0.5] * 2], 0)
             assert len(alone.tokens[0]) == 2
@@ -211,7 +212,7 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hierspec.utils.graphs.Call.run", stop)
+        patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
         for call in (
             lambda: trunk.draft([Query(slot, Context(text), 4)], [3], 3, READINGS[0], [()], 0),
             lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),
@@ -269,12 +270,14 @@ def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
 
     χ² over two tokens; a sound hierarchy fails one seed in ten thousand, and the seed is fixed.
     """
-    monkeypatch.setattr("hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args))
+    monkeypatch.setattr(
+        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+    )
     params = SamplingParams(temperature=1.0, top_k=4)
     plain = built(tiny_family, {"levels": []}, "cpu")
     law = joint_law(plain, PROMPTS[0], params, 2)
     hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu")
-    assert isinstance(hierarchy.root.model.trunk, FixedTrunk)
+    assert isinstance(hierarchy.root.model.trunk, CudaGraphTrunk)
     result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
     assert result.degrees > 5
     assert 10**result.log10_p > 1e-4, result
@@ -285,7 +288,7 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
     text = [4, 8, 15]
     for kind in ("entropy", "confidence"):
         sampler = Sampler(96, 0.7, signal=kind)
-        trunk = FixedTrunk(backend)
+        trunk = CudaGraphTrunk(backend)
         query = Query(trunk.open(), Context(text), 3)
         found = trunk.draft([query], [3], 4, sampler, [[0.2, 0.7, 0.4]], 0)
         (tokens,), (values,) = found.tokens, found.signals
