@@ -142,6 +142,7 @@ def _placed(result, far):
 @pytest.fixture
 def pretend(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     tape.install(monkeypatch)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     with Pretend() as mode, warnings.catch_warnings():
