@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/python examples/demo.py
 
+# As many workers as there are processors, each with one torch thread (tests/conftest.py).
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

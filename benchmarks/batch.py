@@ -17,7 +17,7 @@ from typing import Any
 import common
 import torch
 
-from hierspec.bench.methods.ours import Models
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 
 
@@ -39,7 +39,7 @@ GRIDS: dict[str, list[list[dict[str, Any]]]] = {
 
 
 def seconds_per_token(
-    models: Models,
+    models: BenchModels,
     levels: list[dict[str, Any]],
     prompts: list[str],
     size: int,
@@ -75,7 +75,7 @@ def main() -> None:
     size = args.batch_size
     groups = [texts[i * size : (i + 1) * size] for i in range(args.groups + 1)]
     tuning, measured = groups[-1], groups[:-1]
-    models = Models(TargetConfig(model=args.target, dtype="bfloat16"))
+    models = BenchModels(TargetConfig(model=args.target, dtype="bfloat16"))
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
         "target": args.target,

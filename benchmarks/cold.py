@@ -67,13 +67,13 @@ def main() -> None:
 
     import torch
 
-    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
     from hierspec.core.context import Context
     from hierspec.lm.base import Query
 
     torch.set_num_threads(os.cpu_count() or 1)
-    model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+    model = BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
     text, slot = list(range(5, 5 + CONTEXT)), model.open()
 
     def forward(i: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.summary import ratio, spread
+from hierspec.bench import summary
+from hierspec.bench.summary import quartiles as spread
 from hierspec.utils import openmp
 from hierspec.utils.machine import environment
 
@@ -28,6 +30,11 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+
+
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[str, Any]:
+    """Paired ratios, ready for JSON."""
+    return summary.ratio(numerators, denominators).to_dict()
 
 
 def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:

@@ -90,33 +90,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(
             "torch sees no CUDA device here; --device cpu --size tiny tries the benchmark itself"
         )
-    from hierspec.cli.bench import Options, run
+    from hierspec.cli import run
 
     try:
         name = target(options.size, options.eps)
-        if not options.json:
-            print(f"target {name}", file=sys.stderr)
-        return run(
-            Options(
-                target=name,
-                drafts=DRAFTS[:2] if options.size == TINY else DRAFTS,
-                methods=tuple(options.methods),
-                prompts=options.prompts,
-                num_prompts=options.num_prompts,
-                tune_prompts=options.tune_prompts,
-                tune_tokens=min(64, options.tokens),
-                max_new_tokens=options.tokens,
-                temperatures=tuple(options.temperature or (0.0, 1.0)),
-                seed=options.seed,
-                dtype=options.dtype,
-                device=options.device,
-                output=options.output,
-                overwrite=options.overwrite,
-                as_json=options.json,
-            )
-        )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         return _refuse(" ".join(str(error).split()))
+    if not options.json:
+        print(f"target {name}", file=sys.stderr)
+    return run(["bench", "--target", name, *_passed_on(options)])
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    """Return these options as ``hierspec bench`` takes them."""
+    given = {
+        "draft": DRAFTS[:2] if options.size == TINY else DRAFTS,
+        "methods": options.methods,
+        "prompts": [options.prompts] if options.prompts else [],
+        "num-prompts": [options.num_prompts],
+        "tune-prompts": [options.tune_prompts],
+        "tune-tokens": [min(64, options.tokens)],
+        "max-new-tokens": [options.tokens],
+        "temperature": options.temperature or [],
+        "seed": [options.seed],
+        "dtype": [options.dtype],
+        "device": [options.device],
+        "output": [options.output],
+    }
+    argv = [f"--{name}={value}" for name, values in given.items() for value in values]
+    flags = {"--overwrite": options.overwrite, "--json": options.json}
+    return [*argv, *(flag for flag, wanted in flags.items() if wanted)]
 
 
 def _refuse(text: str) -> int:

@@ -24,7 +24,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.base import Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.load import load
-from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.sampler import Sampler
 from hierspec.zoo.registry import resolve
@@ -35,10 +35,10 @@ READINGS = {"greedy": Sampler(4096, 0.0), "sampling": Sampler(4096, 1.0)}
 
 
 def ways(backend: LeanBackend) -> dict[str, Trunk]:
-    found = {"ordinary": Trunk(backend), "fixed": FixedTrunk(backend)}
+    found = {"ordinary": Trunk(backend), "fixed": CudaGraphTrunk(backend)}
     found["fixed"].graphs.device = torch.device("cpu")  # type: ignore[union-attr]  # never records
     if backend.device.type == "cuda":
-        found["recorded"] = FixedTrunk(backend)
+        found["recorded"] = CudaGraphTrunk(backend)
     return found
 
 
@@ -62,7 +62,7 @@ class Way:
     def draft(self, sampler: Sampler) -> None:
         context = Context(self.text, self.new(1))
         query = Query(self.slot, context, len(context))
-        if isinstance(self.trunk, FixedTrunk):
+        if isinstance(self.trunk, CudaGraphTrunk):
             self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
             return
         scores, after = self.trunk.follow([query], [DRAFT], 0)

@@ -27,8 +27,9 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.search import Shapes, plan
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import Settings, measure
+from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
+from hierspec.profiling.settings import ProfileSettings
 from hierspec.zoo import registry
 
 TARGET = "zoo:large?eps=0.2"
@@ -122,7 +123,7 @@ def main() -> None:
         [parse(name) for name in CANDIDATES],
         code[1::2],
         [1.0],
-        Settings(),
+        ProfileSettings(),
         path=args.keep / "harmless.json" if args.keep else None,
         loaded=loaded,
     )

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40_000)
     args = parser.parse_args()
 
-    from hierspec.training.heads.settings import Settings
+    from hierspec.training.heads.settings import HeadsSettings
     from hierspec.training.heads.train import train
 
     prompts, source = common.read_prompts(args.prompts)
@@ -61,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, kind, exits) in enumerate(CASES):
             path = Path(folder) / f"{number}.safetensors"
-            settings = Settings(exits=exits, kind=kind, tokens=args.tokens)
+            settings = HeadsSettings(exits=exits, kind=kind, tokens=args.tokens)
             info = train(name, settings, path).info
             print(name, kind, info["before"], info["after"], f"{info['seconds']} s", flush=True)
             decoded = {}

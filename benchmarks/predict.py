@@ -24,9 +24,10 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import Shapes, plan
 from hierspec.profiling import costs
-from hierspec.profiling.candidates import Pool, load, parse
-from hierspec.profiling.measure import Settings, measure
+from hierspec.profiling.candidates import CandidatePool, load, parse
+from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import Profile, from_dict
+from hierspec.profiling.settings import ProfileSettings
 
 # Names of the candidates, smallest first, each with its budget; the target is left out.
 HIERARCHIES: dict[str, tuple[tuple[str, ...], list[dict[str, int]]]] = {
@@ -71,7 +72,9 @@ class Retimer:
     profiler's own stopwatch.
     """
 
-    def __init__(self, profile: Profile, pool: Pool, temperature: float, text: list[int]) -> None:
+    def __init__(
+        self, profile: Profile, pool: CandidatePool, temperature: float, text: list[int]
+    ) -> None:
         self.measured = profile.measured(temperature)
         self.pool, self.temperature = pool, temperature
         self.text = text[: self.measured["context"]["tokens"]]
@@ -80,7 +83,7 @@ class Retimer:
 
     def sample(self, seed: int) -> None:
         more = costs.time_pairs(
-            self.pool, self.pairs, self.text, budgets=Settings().budgets(), repeats=1,
+            self.pool, self.pairs, self.text, budgets=ProfileSettings().budgets(), repeats=1,
             temperature=self.temperature, seed=seed,
         )  # fmt: skip
         for pair, seen in more.items():
@@ -93,15 +96,7 @@ class Retimer:
 
     def profile(self, profile: Profile) -> Profile:
         """The same rates with the costs timed here."""
-        rows = [
-            {
-                "drafter": i,
-                "verifier": k,
-                "draft": costs.summary(seen.draft),
-                "check": costs.summary(seen.check),
-            }
-            for (i, k), seen in self.times.items()
-        ]
+        rows = [seen.entry(i, k) for (i, k), seen in self.times.items()]
         label = repr(self.temperature)
         temperatures = {**profile.data["temperatures"], label: {**self.measured, "costs": rows}}
         return from_dict({**profile.data, "temperatures": temperatures})
@@ -109,7 +104,7 @@ class Retimer:
 
 def examine(
     profile: Profile, loaded: Loaded, wanted: list[dict[str, int]], temperature: float,
-    prompts: list[str], tokens: int, pool: Pool,
+    prompts: list[str], tokens: int, pool: CandidatePool,
 ) -> dict[str, Any]:  # fmt: skip
     chains: dict[str, Chain] = {}
     for budgets in wanted:
@@ -193,7 +188,7 @@ def main() -> None:
         "tokens": args.tokens,
         "targets": {},
     }
-    settings = Settings(
+    settings = ProfileSettings(
         prompts=args.profile_prompts, places=args.places, tokens=args.tokens, repeats=3
     )
     for target in args.targets:

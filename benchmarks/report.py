@@ -13,6 +13,9 @@ import report_bench
 import report_papers
 import report_planning
 
+from hierspec.bench import results
+from hierspec.bench.records import BenchResults
+
 PAGE = common.ROOT / "docs" / "results.md"
 
 INTRO = """# Results
@@ -175,14 +178,14 @@ def lean(data: dict[str, Any]) -> str:
     )
 
 
-def benches() -> list[dict[str, Any]]:
-    """The results of ``hierspec bench``, the largest eps first."""
+def benches() -> dict[str, BenchResults]:
+    """The results of ``hierspec bench`` by file name, the largest eps first."""
     paths = sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)
-    return [{**json.loads(path.read_text()), "file": path.name} for path in paths]
+    return {path.name: results.read(path) for path in paths}
 
 
-def pictures(found: list[dict[str, Any]]) -> None:
-    """Of the first bench, and one page that stands alone for all."""
+def pictures(found: list[BenchResults]) -> None:
+    """Draw the first bench, and write one page on all."""
     from hierspec.bench.report import page
     from hierspec.bench.report.pictures import draw
 
@@ -195,8 +198,8 @@ def pictures(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parts = [INTRO.strip()]
     found = benches()
-    pictures(found)
-    parts += [report_bench.bench(data, table, where) for data in found]
+    pictures(list(found.values()))
+    parts += [report_bench.bench(name, data, table, where) for name, data in found.items()]
     for name, section in (
         ("batch", report_bench.batch),
         ("verification", report_bench.verification),

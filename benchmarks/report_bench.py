@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.bench.report.details import command
-from hierspec.bench.report.table import equality, ran, short
+from hierspec.bench.records import BenchResults, MethodRecord, TemperatureRecord
+from hierspec.bench.report.page import command
+from hierspec.bench.report.table import equality, short
 from hierspec.bench.summary import ratio
 
 Table = Callable[[list[str], list[list[str]]], str]
@@ -21,35 +22,38 @@ BEST = (
 )
 
 
-def title(data: Mapping[str, Any]) -> str:
-    settings = data["settings"]
-    count, tokens = settings["num_prompts"], settings["max_new_tokens"]
-    cpu = data["environment"]["cpu"]
+def title(data: BenchResults) -> str:
+    settings, cpu = data.settings, data.environment.cpu or ""
     maker = next((name for name in ("Intel", "AMD") if name in cpu), cpu)
-    return f"{settings['target']}, {count} prompts × {tokens} tokens, {maker}"
+    return (
+        f"{settings.target}, {settings.num_prompts} prompts × {settings.max_new_tokens} tokens, "
+        f"{maker}"
+    )
 
 
-def bench(data: dict[str, Any], table: Table, where: Where) -> str:
+def bench(file: str, data: BenchResults, table: Table, where: Where) -> str:
     """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
-    again = command(data).replace("results.json", f"benchmarks/results/{data['file']}")
+    again = command(data).replace("results.json", f"benchmarks/results/{file}")
+    assert data.roofline is not None
+    roofline = f" Roofline of plain decoding: {data.roofline.ms_per_token:.1f} ms a token."
     parts = [
         f"## Methods side by side: {title(data)}",
-        *data["notes"],
+        *data.notes,
         f"`{again}`",
-        where(data) + f" Floor of plain decoding: {data['floor']['ms_per_token']:.1f} ms a token.",
+        where(data.to_dict()) + roofline,
         BEST,
     ]
-    for cell in data["cells"]:
-        parts.append(f"### Temperature {cell['temperature']:g}")
-        records = sorted(ran(cell), key=lambda r: -r["summary"]["speedup"]["median"])
+    for cell in data.cells:
+        parts.append(f"### Temperature {cell.temperature:g}")
+        records = sorted(cell.measured, key=lambda record: -(record.median_speedup or 0.0))
         rows = [_row(cell, record) for record in records]
         parts.append(table(list(_HEAD), rows))
-        left = [f"{r['name']} ({r['skipped']})" for r in cell["methods"] if r["skipped"]]
+        left = [f"{r.name} ({r.skipped})" for r in cell.methods if r.skipped]
         if left:
             parts.append("Not run: " + "; ".join(left) + ".")
         if found := _comparisons(records):
             parts.append("; ".join(found) + ".")
-    if data["file"] == "bench-eps-0.2.json":
+    if file == "bench-eps-0.2.json":
         parts += [
             f"![{name}]({PICTURES}/{stem}.svg)"
             for name, stem in (
@@ -76,26 +80,24 @@ _HEAD = (
 )
 
 
-def _row(cell: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    found = record["summary"]
-    ms, over = found["ms_per_token"], found["speedup"]
-    best, overhead = found["speedup_over_best_transformers"], found["overhead_ms_per_token"]
-    if cell["temperature"] == 0:
-        text = equality(cell, record).plain
-    else:
-        likelihood = found["logprob"]
-        ok = "same law" if likelihood["within_noise"] else "OTHER LAW"
-        text = f"{ok} ({likelihood['difference_from_plain']:+.2f} nats)"
+def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
+    found = record.summed
+    ms, over = found.ms_per_token, found.speedup
+    best, overhead = found.speedup_over_best_transformers, found.overhead_ms_per_token
+    text = equality(cell, record).plain
+    if found.logprob is not None:
+        ok = "same law" if found.logprob.within_noise else "OTHER LAW"
+        text = f"{ok} ({found.logprob.difference_from_plain:+.2f} nats)"
     return [
-        record["name"],
-        short(record["configuration"]),
-        f"{ms['median']:.2f} ± {ms['standard_error']:.2f}",
-        f"{found['tokens_per_second']:.0f}",
-        f"{over['median']:.2f}× [{over['low95']:.2f}, {over['high95']:.2f}]",
-        f"{best['median']:.2f}×" if best else "",
-        _number(found["mean_acceptance_length"]),
-        _number(overhead and overhead["median"]),
-        _number(record["predicted_ms_per_token"]),
+        record.name,
+        short(record.configuration),
+        f"{ms.median:.2f} ± {ms.standard_error:.2f}",
+        f"{found.tokens_per_second:.0f}",
+        f"{over.median:.2f}× [{over.low95:.2f}, {over.high95:.2f}]" if over else "",
+        f"{best.median:.2f}×" if best else "",
+        _number(found.mean_acceptance_length),
+        _number(overhead and overhead.median),
+        _number(record.predicted_ms_per_token),
         text,
     ]
 
@@ -104,26 +106,25 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _comparisons(records: list[Any]) -> list[str]:
+def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
     """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
-    named = {record["name"]: record for record in records}
+    named = {record.name: record for record in records}
     out = []
     singles = [named[name] for name in ("branch", "speculative") if name in named]
     if singles:
-        single = min(singles, key=lambda r: r["summary"]["ms_per_token"]["median"])
+        single = min(singles, key=lambda record: record.summed.ms_per_token.median)
         for name in ("hierarchy", "planned"):
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
                 out.append(
-                    f"{name} over the best single draft ({single['name']}) "
-                    f"{found['median']:.2f}× [{found['low95']:.2f}, {found['high95']:.2f}]"
+                    f"{name} over the best single draft ({single.name}) "
+                    f"{found.median:.2f}× [{found.low95:.2f}, {found.high95:.2f}]"
                 )
     return out
 
 
-def _times(record: Mapping[str, Any]) -> list[float]:
-    runs = sorted(record["runs"], key=lambda run: run["prompt"])
-    return [run["ms_per_token"] for run in runs]
+def _times(record: MethodRecord) -> list[float]:
+    return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 
 def batch(data: dict[str, Any], table: Table, where: Where) -> str:

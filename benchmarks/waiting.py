@@ -30,13 +30,13 @@ def forwards(repeats: int) -> dict[str, float]:
     """Median milliseconds of a forward, by number of rows."""
     import torch
 
-    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
     from hierspec.core.context import Context
     from hierspec.lm.base import Query
 
     torch.set_num_threads(os.cpu_count() or 1)
-    model = Models(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+    model = BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
     text = torch.randint(5, 4000, (CONTEXT,), generator=torch.Generator().manual_seed(0)).tolist()
     out = {}
     for rows in ROWS:

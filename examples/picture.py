@@ -7,7 +7,7 @@ from demo import PROMPT
 from rich.console import Console
 
 from hierspec import Hierarchy
-from hierspec.cli.generate import Painter, summary
+from hierspec.cli.rendering.generation import Painter, summary
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generation.svg"
 
@@ -19,13 +19,13 @@ def main() -> None:
         [PROMPT], max_new_tokens=160, temperature=0.8, seed=1, ignore_eos=True
     )
     names = [generation.names[i] for i in sorted(generation.names)]
-    painter = Painter(console, names[:-1], names[-1])
+    painter = Painter(console, names)
     painter.legend()
     painter.prompt(PROMPT)
     for event in generation:
         painter.token(event)
     painter.end()
-    for line in summary(generation.results()[0], None, None):
+    for line in summary(generation.results()[0]):
         console.print(line, highlight=False)
     console.save_svg(str(OUT), title="hierspec generate --hierarchy hierarchy --temperature 0.8")
     print(f"wrote {OUT.name}")

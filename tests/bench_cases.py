@@ -10,7 +10,9 @@ import random
 import statistics
 from typing import Any
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
+from hierspec.bench.records import BenchResults
+from hierspec.bench.results import parse
 
 PLAIN_MS = 20.0
 PROMPTS = 5
@@ -41,7 +43,12 @@ METHODS: dict[str, tuple[str, str, str, bool, tuple[str, ...], float]] = {
 SKIPPED = ("eagle", "EAGLE head", "peer", "none trained for this target: <b>train</b> & retry")
 
 
-def results(temperatures: tuple[float, ...] = (0.0, 1.0), finished: bool = True) -> dict[str, Any]:
+def results(temperatures: tuple[float, ...] = (0.0, 1.0), finished: bool = True) -> BenchResults:
+    """What is read from the file; a fresh object each time."""
+    return parse(content(temperatures, finished), "made up")
+
+
+def content(temperatures: tuple[float, ...] = (0.0, 1.0), finished: bool = True) -> dict[str, Any]:
     """The file's content; a fresh object each time."""
     return {
         "schema_version": 1,

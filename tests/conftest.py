@@ -9,7 +9,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+    torch.set_num_threads(1)
+else:
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +43,7 @@ def tiny_family(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small_buffer():
-    """Memory is read for the floor; how fast is of no interest here."""
+    """Memory is read for the roofline; how fast is of no interest here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hierspec.bench.roofline._BUFFER", 1 << 16)
         patch.setattr("hierspec.bench.roofline._SECONDS", 0.0)

@@ -22,7 +22,7 @@ from hierspec.lm.base import Drafted, Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.sampler import NoLawError
+from hierspec.sampling.sampler import NoDistributionError
 from hierspec.utils.graphs import Graphs
 from hierspec.verifiers import leading
 
@@ -65,9 +65,9 @@ class Device(TabularModel):
                 Query(query.slot, context, len(context))
                 for query, context in zip(queries, contexts, strict=True)
             ]
-            picked = reading.pick_there(self.score(asked), rng[:, step])
+            picked = reading.pick_on_device(self.score(asked), rng[:, step])
             if not bool(picked.ok.all()):
-                raise NoLawError
+                raise NoDistributionError
             steps_taken.append(picked)
             contexts = [
                 context.plus((token,))

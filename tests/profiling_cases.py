@@ -6,11 +6,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hierspec.profiling.settings import Settings
+from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
 
 V = 256
-SMALL = Settings(
+SMALL = ProfileSettings(
     max_speculative_tokens=3,
     tokens=12,
     places=2,

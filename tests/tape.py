@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hierspec.utils.graphs import Unwatched
+from hierspec.utils.graphs import NoHostReads
 
 
-class Tape(Unwatched):
+class Tape(NoHostReads):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[tuple] = []

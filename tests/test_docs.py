@@ -51,9 +51,9 @@ def test_links_lead_somewhere():
 
 def test_the_public_surface_is_pinned():
     assert set(hierspec.__all__) == {
-        "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig", "Proposal",
-        "SamplingParams", "TargetConfig", "TokenEvent", "Verdict", "Verifier", "certify",
-        "custom_generate", "preset", "register",
+        "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig", "HierspecError",
+        "Proposal", "SamplingParams", "TargetConfig", "TokenEvent", "Verdict", "Verifier",
+        "certify", "custom_generate", "preset", "register",
     }  # fmt: skip
     for name in hierspec.__all__:
         assert getattr(hierspec, name) is not None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hierspec.core.proposals import Proposal, Verdict
     from hierspec.core.rules import Verifier
     from hierspec.engine.results import GenerationResult, TokenEvent
+    from hierspec.errors import HierspecError
     from hierspec.exact.certificate import Certificate, certify
     from hierspec.integrations.transformers import custom_generate
     from hierspec.presets.registry import preset
@@ -28,6 +29,7 @@ _HOME = {
     "GenerationResult": "engine.results",
     "Hierarchy": "api",
     "HierarchyConfig": "config.schema",
+    "HierspecError": "errors",
     "Proposal": "core.proposals",
     "SamplingParams": "sampling.parameters",
     "TargetConfig": "config.schema",
@@ -45,6 +47,7 @@ __all__ = [
     "GenerationResult",
     "Hierarchy",
     "HierarchyConfig",
+    "HierspecError",
     "Proposal",
     "SamplingParams",
     "TargetConfig",

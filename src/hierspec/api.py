@@ -19,8 +19,8 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.checks import strict
 from hierspec.utils.prompts import apply_chat
+from hierspec.utils.schema import closed
 from hierspec.verifiers.soundness import check as check_soundness
 
 Prompt = str | Sequence[int]
@@ -73,8 +73,8 @@ class Hierarchy:
 
         if name == AUTO:
             known = ["target", "drafts", "temperature", "online", "report"]
-            return cls.auto(**strict(models, known, "options"))
-        return cls.from_config(preset(name, **strict(models, ["target", "drafts"], "options")))
+            return cls.auto(**closed(models, known, "options"))
+        return cls.from_config(preset(name, **closed(models, ["target", "drafts"], "options")))
 
     @classmethod
     def auto(

@@ -1,11 +1,12 @@
-"""What goes wrong through no fault of the program: one clear line that names the fix."""
+"""The one kind of error that is the user's to mend."""
 
 from __future__ import annotations
 
 
 class HierspecError(ValueError):
-    """A user's mistake, told in one line with what to do about it.
+    """A user's mistake: one line that says what is wrong, where, and what to do about it.
 
-    The command line prints only these as one line; any other exception is a bug of ours, and
-    keeps its traceback for whoever reports it.
+    The command line prints these alone; a ``ValueError`` of any other kind is a bug of ours, and
+    ``--debug`` shows its traceback. What libraries raise about files and models is re-raised as
+    this where it enters.
     """

@@ -6,6 +6,7 @@ the models at hand (:data:`MEASURED`, with a :class:`~hierspec_papers.lab.Lab`).
 
 from __future__ import annotations
 
+import dataclasses
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -55,7 +56,7 @@ NAMES = (*COMPUTED, *MEASURED)
 
 
 def reproduce(what: str, lab: Any = None) -> Reproduction:
-    """Compute or measure one of :data:`NAMES`.
+    """Compute or measure one of :data:`NAMES`, and say what it was measured on.
 
     Args:
         lab: models and prompts (:class:`~hierspec_papers.lab.Lab`), for :data:`MEASURED`.
@@ -73,4 +74,12 @@ def reproduce(what: str, lab: Any = None) -> Reproduction:
         )
     if lab is None:
         raise HierspecError(f"{what} is measured on models: give a lab (hierspec_papers.lab.Lab)")
-    return import_module(f".{MEASURED[what][0]}", __name__).measure(lab)
+    from hierspec.utils.machine import environment
+
+    before = environment()  # its load averages should not be those of the measurement
+    found: Reproduction = import_module(f".{MEASURED[what][0]}", __name__).measure(lab)
+    if found.measured_on:
+        return found
+    temperatures = list(lab.temperatures)
+    measured_on = {**lab.to_dict(), "temperatures": temperatures, "environment": before}
+    return dataclasses.replace(found, measured_on=measured_on)

@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.planner.maps import heat_map
 from hierspec.plotting.figures import (
     BLUE,
+    BROWN,
     GREEN,
-    GREY,
     INK,
     ORANGE,
     PALE,
     PURPLE,
     SKY,
     VERMILION,
-    checked,
-    new_figure,
-    plotting,
+    matplotlib,
+    picture_path,
     save,
+    sheet,
     style,
 )
+from hierspec.plotting.heat_map import heat_map
 
 from .tables import Curve, Figure, Grid, Reproduction
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, "#8C6D31")
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, BROWN)
 MARKERS = "os^Dv<>P"
-WIDTH, TALL = 7.6, 3.9  # inches: of the picture, of the axes
+WIDTH, TALL = 7.6, 4.6  # inches
 _COSTS = re.compile(r"\b(ms|seconds|latency|latencies|time per token)\b", re.I)
 
 
@@ -46,17 +46,16 @@ def draw(figure: Figure, path: str | Path) -> None:
         path: ends in ``.svg`` or ``.png``.
 
     Raises:
-        ValueError: another ending, nothing to draw, curves whose lengths differ, or matplotlib is
-            not installed.
+        HierspecError: another ending, nothing to draw, curves whose lengths differ, or matplotlib
+            is not installed.
     """
-    path = checked(path)
+    path = picture_path(path)
     if not drawable(figure):
         raise HierspecError(f"{figure.name} holds no numbers: there is nothing to draw")
-    with plotting("").rc_context({"text.parse_math": False}):  # a dollar sign is a dollar sign
-        if figure.grid is not None:
-            _draw_grid(figure, figure.grid, path)
-        else:
-            _draw_curves(figure, path)
+    if figure.grid is not None:
+        _draw_grid(figure, figure.grid, path)
+    else:
+        _draw_curves(figure, path)
 
 
 def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> list[Path]:
@@ -122,23 +121,12 @@ def _draw_grid(figure: Figure, grid: Grid, path: Path) -> None:
 
 
 def _draw_curves(figure: Figure, path: Path) -> None:
-    caption = textwrap.wrap(figure.caption, 100) or [""]
     labels = [curve.label for curve in figure.curves]
-    shown = len(labels) > 1 or any(labels)
     # Few short labels stand inside, where the curves leave room; others to the right.
-    aside = shown and (len(labels) > 4 or max(map(len, labels)) > 22)
-    right = min(3.2, 0.75 + 0.068 * max(map(len, labels))) if aside else 0.25
-    head = 0.45 + 0.19 * len(caption)
-    height, width = TALL + head + 0.65, WIDTH + (right if aside else 0)
+    aside = len(labels) > 4 or max(map(len, labels)) > 22
     with style():
-        canvas = new_figure(width, height)
-        canvas.text(0.2 / width, 1 - 0.25 / height, figure.name, fontsize=12, weight="bold",
-                    va="center")  # fmt: skip
-        for i, line in enumerate(caption):
-            y = 1 - (0.48 + 0.19 * i) / height
-            canvas.text(0.2 / width, y, line, fontsize=9, color=GREY, va="center")
-        box = (0.75 / width, 0.6 / height, 1 - (0.75 + right) / width, TALL / height)
-        axes = canvas.add_axes(box)
+        canvas = sheet(WIDTH, TALL, figure.name, figure.caption)
+        axes = canvas.add_subplot()
         bars = [curve for curve in figure.curves if curve.kind == "bars"]
         for number, curve in enumerate(figure.curves):
             _draw_curve(axes, curve, number, bars)
@@ -149,14 +137,14 @@ def _draw_curves(figure: Figure, path: Path) -> None:
         axes.set_xlabel(figure.x, fontsize=9.5)
         axes.set_ylabel(figure.y, fontsize=9.5)
         if all(x == round(x) for curve in figure.curves for x in curve.x):
-            axes.xaxis.set_major_locator(plotting("ticker").MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(matplotlib("ticker").MaxNLocator(integer=True))
         if bars:
             ticks = sorted({x for curve in bars for x in curve.x})
             if len(ticks) <= 20:
                 axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        if aside:
+        if aside and any(labels):
             axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8.5)
-        elif shown:
+        elif any(labels):
             axes.legend(loc="best", frameon=False, fontsize=8.5)
         save(canvas, path)
 

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.turns import Method, Request, Run, Unavailable, interleaved
+from hierspec.bench.methods.base import Method, Request, Run, Unavailable
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.turns import interleaved
+from hierspec.config.schema import TargetConfig
+from hierspec.config.target import target_config
+from hierspec.errors import HierspecError
+from hierspec.profiling.texts import builtin
+from hierspec.utils.prompts import read_prompt_file
+from hierspec.zoo.registry import shipped_drafts
 
 Report = Callable[[str, float], None]
+
+LONGEST = 512  # tokens of a prompt: its end counts, and reading it should not be what is measured
 
 
 _FILES = {  # part of a file's name → data set
@@ -27,7 +37,7 @@ _FILES = {  # part of a file's name → data set
 
 
 def draft_level(model: str, tokens: int, **more: Any) -> dict[str, Any]:
-    """A draft model's level, as in a hierarchy file."""
+    """Return a draft model's level, as in a hierarchy file."""
     return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
 
 
@@ -44,7 +54,7 @@ class Lab:
         source: of the prompts, for the record: file name and sha256.
     """
 
-    models: Models
+    models: BenchModels
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
@@ -52,10 +62,82 @@ class Lab:
     report: Report = lambda stage, share: None
     source: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def load(
+        cls,
+        target: TargetConfig,
+        drafts: tuple[str, ...] | None = None,
+        prompts: Path | None = None,
+        *,
+        num_prompts: int = 8,
+        max_new_tokens: int = 64,
+        report: Report = lambda stage, share: None,
+        **more: Any,
+    ) -> Lab:
+        """Read the prompts and load the target; drafts are loaded when they are needed.
+
+        Args:
+            drafts: smallest first; ``None``: those that ship with the target.
+            prompts: a file of them; ``None``: some built in.
+            num_prompts: how many to use, the first ones.
+            more: further attributes.
+
+        Raises:
+            HierspecError: an argument cannot be used, with the fix.
+        """
+        if prompts is None:
+            texts, source = builtin(target.model), {"file": "built in"}
+        else:
+            file = read_prompt_file(prompts)
+            texts, source = file.prompts, {"file": file.name, "sha256": file.sha256}
+        models = BenchModels(target, shipped_drafts(target.model) if drafts is None else drafts)
+        report(f"loading {target.model}", 0.0)
+        context = int(models.plain.root.model.max_length)
+        for draft in models.drafts:
+            context = min(
+                context, getattr(target_config(draft), "max_position_embeddings", context)
+            )
+        room = min(LONGEST, context - max_new_tokens)
+        if room < 1:
+            raise HierspecError(
+                f"--max-new-tokens {max_new_tokens} leaves no room for a prompt: a model's "
+                f"context ends at {context} tokens"
+            )
+        ids = _token_ids(models, texts[:num_prompts])
+        record: dict[str, Any] = dict(source)
+        if max(map(len, ids)) > room:
+            record["truncated_to"] = room
+        kept = [prompt[-room:] for prompt in ids]
+        return cls(models, kept, max_new_tokens, report=report, source=record, **more)
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self.models.target.model
+
+    def require(self, what: str, drafts: int = 0, tokens: int = 0) -> None:
+        """Refuse to measure with no prompt, with too few draft models or too few new tokens.
+
+        Args:
+            what: the reproduction that needs them, for the error.
+        """
+        if len(self.models.drafts) < drafts:
+            few = {1: "a draft model: name one with --draft"}.get(
+                drafts, "two draft models: give --draft twice, smallest first"
+            )
+            raise HierspecError(f"{what} needs {few}")
+        if not self.prompts:
+            raise HierspecError(f"{what} needs prompts: give --prompts a file with one or more")
+        if self.max_new_tokens < tokens:
+            raise HierspecError(
+                f"{what} needs at least {tokens} new tokens, not {self.max_new_tokens}: raise "
+                "--max-new-tokens"
+            )
+
     def measure(
         self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
     ) -> list[list[Run] | Unavailable]:
-        """Each method's runs, one per prompt, methods taking turns; or why it cannot run."""
+        """Return each method's runs, one per prompt, methods taking turns; or why it cannot run."""
         request = Request(self.max_new_tokens, temperature, self.seed)
         out: list[list[Run] | Unavailable] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
@@ -68,7 +150,7 @@ class Lab:
         return out
 
     def dataset(self, among: Collection[str], otherwise: str) -> str:
-        """Which of a paper's data sets the prompts are of, by their file's name.
+        """Return which of a paper's data sets the prompts are of, by their file's name.
 
         Args:
             otherwise: where the name tells of none that is ``among`` them.
@@ -78,12 +160,25 @@ class Lab:
         return next(told, otherwise)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a result says about how it was measured."""
+        """Return what a result says about how it was measured."""
         return {
-            "target": self.models.target.model,
+            "target": self.target,
             "dtype": self.models.target.dtype,
             "drafts": list(self.models.drafts),
             "prompts": {**self.source, "count": len(self.prompts)},
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
         }
+
+
+def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
+    """Return the texts as token ids, empty ones left out."""
+    if models.tokenizer is None:
+        raise HierspecError(
+            f"{models.target.model} has no tokenizer beside it, and prompts are texts: save one "
+            "into its folder"
+        )
+    found = [list(models.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+    if not any(found):
+        raise HierspecError("the prompts hold no token: give others with --prompts")
+    return [ids for ids in found if ids]

@@ -1,68 +1,68 @@
-"""Sums over runs of one method: tokens, calls of the target, and what became of drafts.
+"""Methods measured side by side with plain decoding, their sums over prompts, and their tables.
 
 Calls of the target are counted in two ways. :func:`target_calls` adds up what every sequence took
 part in: tokens over it are the mean acceptance length, P4's block efficiency, and what a sequence
 gains does not depend on its company. :func:`target_forwards` counts a call once, whoever shares it:
 tokens over that are what a forward of the machine yields, more in a batch. For one sequence at a
 time both are the same; follow-up calls of a rule are in both, the prompt's own in neither.
-
-Methods beside plain decoding, measured together: what every reproduction on models reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
-from hierspec.bench.turns import Run, Unavailable
 from hierspec.errors import HierspecError
 
 from .lab import Lab
+from .tables import Curve, Row, Table
 
 
 def written(runs: Sequence[Run]) -> int:
-    """Tokens after the first, which the prompt's own forward gives."""
+    """Return the number of tokens after the first, which the prompt's own forward gives."""
     return sum(run.num_tokens - 1 for run in runs)
 
 
 def target_calls(runs: Sequence[Run]) -> int:
-    """Calls of the target, each as often as there were sequences in it."""
+    """Count calls of the target, each as often as there were sequences in it."""
     return sum(run.target_calls or 0 for run in runs)
 
 
 def target_forwards(runs: Sequence[Run]) -> float:
-    """Calls of the target, each once: runs of a batch hold shares of its counters."""
+    """Count calls of the target, each once: runs of a batch hold shares of its counters."""
     return sum(run.target["calls"] for run in runs)
 
 
 def tokens_per_call(runs: Sequence[Run]) -> float:
-    """Mean acceptance length, all prompts together: :func:`written` over :func:`target_calls`."""
+    """Return the mean acceptance length: :func:`written` over :func:`target_calls`."""
     calls = target_calls(runs)
     return written(runs) / calls if calls else 0.0
 
 
 def tokens_per_second(runs: Sequence[Run]) -> float:
-    """Tokens after the first over decoding time, all prompts together."""
+    """Return tokens after the first over decoding time, all prompts together."""
     return written(runs) / sum(run.decode_seconds or 0.0 for run in runs)
 
 
 def drafted(runs: Sequence[Run], level: int = -1) -> float:
-    """Tokens that a level handed up; −1: the one right below the target."""
+    """Count the tokens that a level handed up; −1: the one below the target."""
     return sum(run.levels[level]["num_draft_tokens"] for run in runs if run.levels)
 
 
 def acceptance(runs: Sequence[Run], level: int = -1) -> float | None:
-    """The share of a level's tokens that the level above kept; ``None`` where there were none."""
+    """Return the share of a level's tokens that the level above kept; ``None``: of no token."""
     offered = drafted(runs, level)
     kept = sum(run.levels[level]["num_accepted_tokens"] for run in runs if run.levels)
     return kept / offered if offered else None
 
 
 def offered_per_call(runs: Sequence[Run]) -> float:
-    """Draft tokens that the target verifies in a call."""
+    """Return how many draft tokens the target verifies in a call."""
     calls = target_calls(runs)
     return drafted(runs) / calls if calls else 0.0
 
@@ -73,7 +73,7 @@ INTERVAL = ("speed-up", "low 95", "high 95")  # columns
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a method came to, prompt by prompt, and plain decoding in the same measurement.
+    """A method's runs, prompt by prompt, and plain decoding's in the same measurement.
 
     Attributes:
         runs: one per prompt; empty where it could not run, and ``why`` says why.
@@ -86,25 +86,25 @@ class Measured:
     why: str = ""
 
     @property
-    def speedup(self) -> dict[str, float]:
-        """Of wall milliseconds a token, paired per prompt: ``median``, ``low95``, ``high95``, …"""
+    def speedup(self) -> PairedRatio:
+        """Of wall milliseconds a token, paired per prompt."""
         return self.over(self.plain)
 
-    def over(self, others: Sequence[Run]) -> dict[str, float]:
-        """How much faster than other runs on the same prompts; more than 1 is faster."""
+    def over(self, others: Sequence[Run]) -> PairedRatio:
+        """Return how much faster this is than other runs on the same prompts."""
         return ratio([run.ms_per_token for run in others], [run.ms_per_token for run in self.runs])
 
     @property
     def interval(self) -> tuple[float, float, float]:
         """The speed-up for a table: :data:`INTERVAL`."""
         found = self.speedup
-        return found["median"], found["low95"], found["high95"]
+        return found.median, found.low95, found.high95
 
     @property
     def half_width(self) -> float:
         """Of the 95 % interval of the speed-up."""
         found = self.speedup
-        return (found["high95"] - found["low95"]) / 2
+        return (found.high95 - found.low95) / 2
 
     @property
     def decode_ms(self) -> float:
@@ -114,7 +114,7 @@ class Measured:
 
     @property
     def tokens_per_call(self) -> float:
-        """Mean acceptance length (:func:`.counters.tokens_per_call`)."""
+        """Mean acceptance length."""
         return tokens_per_call(self.runs)
 
     @property
@@ -124,27 +124,28 @@ class Measured:
         return sum(run.token_ids == plain.token_ids for run, plain in pairs)
 
     def same(self, temperature: float) -> str:
-        """:attr:`same_as_plain` for a table; empty for sampled texts, which need not be."""
+        """Return :attr:`same_as_plain` for a table; nothing where texts are sampled."""
         return "" if temperature else f"{self.same_as_plain} of {len(self.plain)}"
 
     def acceptance(self, level: int = -1) -> float:
-        """Kept over drafted tokens of a level, all prompts together; −1: the one right below the
-        target."""
+        """Return kept over drafted tokens of a level; −1: the one right below the target."""
         return acceptance(self.runs, level) or 0.0
+
+    def numbers(self, temperature: float, *levels: int) -> tuple[Any, ...]:
+        """Return a row: :data:`INTERVAL`, tokens a call, acceptance of ``levels``, equal texts."""
+        kept = map(self.acceptance, levels)
+        return (*self.interval, self.tokens_per_call, *kept, self.same(temperature))
 
 
 def side_by_side(
     lab: Lab, methods: Sequence[HierarchyMethod], temperature: float, stage: str
 ) -> list[Measured]:
-    """Plain decoding first, then every method, all taking turns on every prompt.
+    """Measure plain decoding, then every method, all taking turns on every prompt.
 
     Raises:
         ValueError: there is no prompt, or plain decoding cannot run.
     """
-    if not lab.prompts:
-        raise HierspecError(
-            "there is no prompt to measure on: give --prompts a file with one or more"
-        )
+    lab.require(stage)
     every = [HierarchyMethod("plain", lab.models), *methods]
     found = lab.measure(every, temperature, f"{stage}, temperature {temperature:g}")
     plain = found[0]
@@ -159,7 +160,7 @@ def side_by_side(
 
 
 def all_ran(found: Sequence[Measured]) -> list[Measured]:
-    """The same, where every one of them could run.
+    """Return the same, where every one of them could run.
 
     Raises:
         ValueError: one could not; says why.
@@ -170,23 +171,55 @@ def all_ran(found: Sequence[Measured]) -> list[Measured]:
     return list(found)
 
 
+def own_table(
+    name: str,
+    caption: str,
+    label: str,
+    rows: Iterable[tuple[str, Sequence[Any]]],
+    columns: Sequence[str],
+    inputs: dict[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table of numbers that stand beside none that were printed.
+
+    Args:
+        rows: labels, and a number or a text for each of ``columns``.
+    """
+    own = tuple(Row(label, (), tuple(numbers)) for label, numbers in rows)
+    extra, remarks = tuple(columns), tuple(notes)
+    return Table(name, caption, label, (), own, extra, inputs or {}, compared=False, notes=remarks)
+
+
+def speedups(
+    label: str, x: Iterable[float], found: Sequence[Measured], kind: str = "line"
+) -> Curve:
+    """Return the speed-ups over ``x``, spread over half their 95 % intervals."""
+    medians = tuple(one.speedup.median for one in found)
+    return Curve(label, tuple(map(float, x)), medians, kind, tuple(o.half_width for o in found))
+
+
 def method_of(name: str, lab: Lab, hierarchy: dict[str, Any]) -> HierarchyMethod:
-    """A hierarchy file's content as a method; its target is the lab's."""
+    """Return a hierarchy file's content as a method; its target is the lab's."""
     top = {key: value for key, value in hierarchy.items() if key not in ("target", "levels")}
     return HierarchyMethod(name, lab.models, hierarchy.get("levels", ()), **top)
 
 
 def notes(lab: Lab) -> tuple[str, ...]:
-    """How the numbers of this lab are to be read."""
+    """Say how the speed-ups of this lab are to be read."""
     count = len(lab.prompts)
-    out = [
+    return (
         "Speed-ups are over our own plain decoding in the same interleaved run: the median of "
         f"paired ratios over {count} prompt{'s' * (count != 1)}, {lab.max_new_tokens} tokens "
-        "each, with its 95 % bootstrap interval."
-    ]
-    if any(name.startswith(SYNTHETIC) for name in (lab.models.target.model, *lab.models.drafts)):
-        out.append(
-            f"{SYNTHETIC} is a synthetic cost with a real law (the trained trunk's, moved by eps): "
-            "read this as what the method does at such costs and acceptances."
-        )
-    return tuple(out)
+        "each, with its 95 % bootstrap interval.",
+        *model_notes(lab),
+    )
+
+
+def model_notes(lab: Lab) -> tuple[str, ...]:
+    """Say what to know of the models, whatever is reported: that one is synthetic."""
+    if not any(name.startswith(SYNTHETIC) for name in (lab.target, *lab.models.drafts)):
+        return ()
+    return (
+        f"{SYNTHETIC} is a synthetic cost with a real law (the trained trunk's, moved by eps): "
+        "read this as what the method does at such costs and acceptances.",
+    )

@@ -1,12 +1,12 @@
-"""A figure as data: curves or a grid of numbers, drawn by :mod:`hierspec_papers.drawing`.
+"""Results of a reproduction as data: printed tables beside computed ones, and figures.
 
-A printed table beside the computed one, cell by cell.
+Figures are curves or a grid of numbers, drawn by :mod:`hierspec_papers.drawing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -49,28 +49,22 @@ class Figure:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "name": self.name,
-            "caption": self.caption,
-            "x": self.x,
-            "y": self.y,
-            "notes": list(self.notes),
-        }
+        out = _listed(asdict(self))
         if self.grid is not None:
-            return {
-                **out,
-                "grid": {
-                    "rows": list(self.grid.rows),
-                    "columns": list(self.grid.columns),
-                    "values": [list(row) for row in self.grid.values],
-                },
-            }
-        curves = [
-            {"label": c.label, "kind": c.kind, "x": list(c.x), "y": list(c.y)}
-            | ({"spread": list(c.spread)} if c.spread else {})
-            for c in self.curves
-        ]
-        return {**out, "curves": curves}
+            del out["curves"]
+            return out
+        del out["grid"]
+        for curve in out["curves"]:
+            if not curve["spread"]:
+                del curve["spread"]
+        return out
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, as JSON reads them back."""
+    if isinstance(value, dict):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """``hierspec bench``: the whole command, going on after an interruption, and what it finds out."""
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,25 +11,23 @@ import profiling_cases
 import pytest
 import torch
 from bench_cases import Fake, fixed
+from rich.console import Console
 
 from hierspec import TargetConfig, cli
-from hierspec.bench import cell as checks
-from hierspec.bench import prompts as spec_bench
-from hierspec.bench import results, summary
-from hierspec.bench import roofline as floor
-from hierspec.bench import roofline as memory
+from hierspec.bench import correctness, memory, results, roofline, spec_bench, summary
 from hierspec.bench.methods import grids
+from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, select
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.methods.planned import chain_of
-from hierspec.bench.report.details import configurations
-from hierspec.bench.report.methods import table
-from hierspec.bench.report.table import equality, pictures
-from hierspec.bench.run import Bench, Settings
-from hierspec.bench.turns import Guarded, Request, Unavailable
+from hierspec.bench.records import BenchSettings, LevelCounters, RunRecord
+from hierspec.bench.report.page import html
+from hierspec.bench.report.table import equality, rendered
+from hierspec.bench.run import Bench
+from hierspec.bench.turns import run_group
 from hierspec.presets.registry import PRESETS
-from hierspec.profiling.profile import from_dict
+from hierspec.profiling.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("small_buffer")
 
@@ -54,7 +53,7 @@ SUMMARY = {
 
 
 def entry(name, candidates, group="baseline"):
-    return Entry(name, name, group, "", "for a test", True, candidates)
+    return MethodEntry(name, name, group, "", "for a test", candidates)
 
 
 def fake_entry(name, write, **more):
@@ -64,13 +63,13 @@ def fake_entry(name, write, **more):
 @pytest.fixture(scope="module")
 def models(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float32")
-    return Models(target, (tiny_family["small"], tiny_family["draft"]))
+    return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
 
 
 def bench(models, entries, path=None, temperatures=(0.0,), overwrite=False, **more):
     """A bench of plain decoding and these, ready to run."""
     plain = catalogue()["plain"]
-    settings = Settings(
+    settings = BenchSettings(
         target="tiny",
         methods=("plain", *(one.name for one in entries)),
         temperatures=temperatures,
@@ -79,12 +78,23 @@ def bench(models, entries, path=None, temperatures=(0.0,), overwrite=False, **mo
         tune_tokens=4,
         **more,
     )
-    data = results.begin(path, results.make(settings.to_dict(), {"cpu": "here"}), overwrite)
+    data = results.begin(path, results.make(settings, {"cpu": "here"}), overwrite)
     return Bench(models, settings, [plain, *entries], PROMPTS, TUNING, data, path=path)
 
 
 def methods_of(data, cell=0):
-    return {record["name"]: record for record in data["cells"][cell]["methods"]}
+    """Records by name, of results or of a file's JSON."""
+    if isinstance(data, dict):
+        data = results.parse(data, "a test's file")
+    return {record.name: record for record in data.cells[cell].methods}
+
+
+def shown(data, width=200):
+    """What is printed on a console of this width."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in rendered(data):
+        console.print(part)
+    return console.export_text()
 
 
 # The command.
@@ -109,7 +119,7 @@ def written(command, tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "r.json"
     with pytest.MonkeyPatch.context() as patch:
         small = profiling_cases.SMALL
-        patch.setattr("hierspec.cli.bench.profiling", lambda prompts, tokens: small)
+        patch.setattr("hierspec.bench.methods.planned.settings", lambda prompts, tokens: small)
         assert cli.run([*command, "-o", str(path)]) == 0
     return path
 
@@ -141,7 +151,9 @@ def test_the_file_has_the_agreed_shape(written):
             for run in record["runs"]:
                 assert set(run) == RUN
                 assert run["num_tokens"] == 6 == len(run["token_ids"])
-    greedy, sampled = (methods_of(data, cell) for cell in (0, 1))
+    greedy, sampled = (
+        {record["name"]: record for record in data["cells"][cell]["methods"]} for cell in (0, 1)
+    )
     assert all(r["summary"]["same_as_plain"] == 2 for r in greedy.values() if r["summary"])
     assert all(r["summary"]["logprob"]["within_noise"] for r in sampled.values() if r["summary"])
     assert len(greedy["speculative"]["tuning"]["trials"]) == grids.TRIALS
@@ -201,10 +213,10 @@ def test_other_settings_are_refused_by_name(written, command, capsys, tmp_path):
 
 def test_a_file_without_a_measurement_binds_nobody(tmp_path):
     path = tmp_path / "r.json"
-    results.begin(path, results.make({"target": "mistyped"}, {}))
-    fresh = results.make({"target": "right"}, {})
+    results.begin(path, results.make(BenchSettings(target="mistyped"), {}))
+    fresh = results.make(BenchSettings(target="right"), {})
     assert results.begin(path, fresh) is fresh
-    assert json.loads(path.read_text())["settings"] == {"target": "right"}
+    assert json.loads(path.read_text())["settings"]["target"] == "right"
 
 
 def test_answers_need_the_prompts_that_were_measured(written, tmp_path, capsys):
@@ -226,10 +238,10 @@ def test_answers_need_the_prompts_that_were_measured(written, tmp_path, capsys):
 )
 def test_other_files_are_refused_with_the_reason(change, says, tmp_path, capsys):
     path = tmp_path / "r.json"
-    data = {**results.make({}, {}), **change}
+    data = {**results.make(BenchSettings(target="x"), {}).to_dict(), **change}
     if says is None:
         del data["cells"]
-        says = "cells is missing"
+        says = "'cells' is missing"
     path.write_text(json.dumps(data))
     for argv in (["--from", str(path)], ["--target", "zoo:small", "-o", str(path)]):
         assert cli.run(["bench", *argv]) == 2
@@ -261,7 +273,7 @@ def test_mistakes_are_one_line(argv, says, capsys):
 
 
 def test_prompts_to_warm_up_on_need_room_for_the_text_too(tmp_path, capsys):
-    small = Models(TargetConfig(model="zoo:small"))
+    small = BenchModels(TargetConfig(model="zoo:small"))
     longest = small.plain.root.model.max_length
     words = longest * 1000 // len(small.tokenizer("def " * 1000, verbose=False)["input_ids"])
     path = tmp_path / "prompts.jsonl"
@@ -336,26 +348,26 @@ def test_an_interrupted_bench_goes_on_where_it_was(models, tmp_path):
     path, whole_path = tmp_path / "r.json", tmp_path / "whole.json"
     with pytest.raises(KeyboardInterrupt):
         bench(models, entries(3), path, temperatures=(0.0, 1.0)).run()  # a warm-up, two rounds
-    first = json.loads(path.read_text())
-    assert first["finished"] is False
+    first = results.read(path)
+    assert not first.finished
     kept = methods_of(first)
-    assert [len(record["runs"]) for record in kept.values()] == [2, 2, 2]
-    assert kept["speculative"]["tuning"]["trials"]
+    assert [len(record.runs) for record in kept.values()] == [2, 2, 2]
+    assert kept["speculative"].tuning.trials
     again = bench(models, entries(None), path, temperatures=(0.0, 1.0)).run()
     after = methods_of(again)
-    assert after["speculative"]["tuning"] == kept["speculative"]["tuning"]
+    assert after["speculative"].tuning == kept["speculative"].tuning
     checked = {"same_as_plain", "first_difference_gap"}
     for name, record in kept.items():
-        for before, now in zip(record["runs"], after[name]["runs"], strict=False):
-            same = {k: v for k, v in now.items() if k not in checked}
-            assert same == {k: v for k, v in before.items() if k not in checked}
+        for before, now in zip(record.runs, after[name].runs, strict=False):
+            same = {k: v for k, v in now.to_dict().items() if k not in checked}
+            assert same == {k: v for k, v in before.to_dict().items() if k not in checked}
     whole = bench(models, entries(None), whole_path, temperatures=(0.0, 1.0)).run()
-    assert outline(again) == outline(whole)
-    assert json.loads(path.read_text()) == json.loads(json.dumps(again))
-    for one, other in zip(again["cells"], whole["cells"], strict=True):
-        for a, b in zip(one["methods"], other["methods"], strict=True):
-            assert [r["prompt"] for r in a["runs"]] == [r["prompt"] for r in b["runs"]]
-            assert set(a["summary"]) == set(b["summary"])
+    assert outline(again.to_dict()) == outline(whole.to_dict())
+    assert json.loads(path.read_text()) == again.to_dict()
+    for one, other in zip(again.cells, whole.cells, strict=True):
+        for a, b in zip(one.methods, other.methods, strict=True):
+            assert [r.prompt for r in a.runs] == [r.prompt for r in b.runs]
+            assert set(a.summary.to_dict()) == set(b.summary.to_dict())
 
 
 # What goes wrong is a row.
@@ -391,17 +403,16 @@ def test_failures_are_rows_and_leave_the_others_alone(models):
         ],
     ).run()
     found = methods_of(data)
-    assert found["broken"]["skipped"] == "RuntimeError: the engine fell over"
-    assert found["broken"]["runs"] == []
-    assert found["nowhere"]["skipped"] == "no such engine here: pip install it"
-    assert found["buggy"]["skipped"] == "MemoryError"
-    assert "IndexError" in found["foreign"]["skipped"]  # no token of the target's
-    assert found["half"]["skipped"] is None
-    trials = found["half"]["tuning"]["trials"]
-    assert (trials[0]["ms_per_token"], trials[0]["skipped"]) == (None, "OSError: no")
-    assert len(found["fine"]["runs"]) == len(found["plain"]["runs"]) == 3
-    text = "\n".join(str(part) for part in pictures(data))
-    assert "skipped broken: RuntimeError: the engine fell over" in text
+    assert found["broken"].skipped == "RuntimeError: the engine fell over"
+    assert found["broken"].runs == []
+    assert found["nowhere"].skipped == "no such engine here: pip install it"
+    assert found["buggy"].skipped == "MemoryError"
+    assert "IndexError" in found["foreign"].skipped  # no token of the target's
+    assert found["half"].skipped is None
+    trials = found["half"].tuning.trials
+    assert (trials[0].ms_per_token, trials[0].skipped) == (None, "OSError: no")
+    assert len(found["fine"].runs) == len(found["plain"].runs) == 3
+    assert "skipped broken: RuntimeError: the engine fell over" in shown(data)
 
 
 def test_plain_decoding_must_run(models, monkeypatch):
@@ -423,35 +434,35 @@ def test_a_wrong_greedy_method_is_told_from_rounding(models):
 
     def wrong(prompt, request):
         ids = plain(prompt, request)
-        worst = checks.scores(models.plain.root.model, prompt, ids)[4].argmin()
+        worst = correctness.scores(models.plain.root.model, prompt, ids)[4].argmin()
         return [*ids[:4], int(worst), *ids[5:]]
 
     def short(prompt, request):
         return plain(prompt, request)[:-1]
 
     data = bench(models, [fake_entry(f.__name__, f) for f in (plain, wrong, short)][1:]).run()
-    found, cell = methods_of(data), data["cells"][0]
-    assert found["plain"]["summary"]["same_as_plain"] == 3
-    assert found["wrong"]["summary"]["same_as_plain"] == 0
-    limit = cell["near_tie_tolerance"]
-    assert all(run["first_difference_gap"] > 100 * limit for run in found["wrong"]["runs"])
-    assert all(run["first_difference_gap"] is None for run in found["short"]["runs"])
+    found, cell = methods_of(data), data.cells[0]
+    assert found["plain"].summary.same_as_plain == 3
+    assert found["wrong"].summary.same_as_plain == 0
+    limit = cell.near_tie_tolerance
+    assert all(run.first_difference_gap > 100 * limit for run in found["wrong"].runs)
+    assert all(run.first_difference_gap is None for run in found["short"].runs)
     assert str(equality(cell, found["plain"])) == "equal 3/3"
     assert str(equality(cell, found["wrong"])) == "WRONG 3/3"
     assert str(equality(cell, found["short"])) == "WRONG 3/3"
-    for run in found["wrong"]["runs"]:
-        run["first_difference_gap"] = limit / 2
+    for run in found["wrong"].runs:
+        run.first_difference_gap = limit / 2
     assert str(equality(cell, found["wrong"])) == "equal 0, near-tie 3"
 
 
 def test_the_gap_is_that_of_the_worse_token(models):
     model, prompt = models.plain.root.model, PROMPTS[0]
     ids = list(HierarchyMethod("plain", models).run(prompt, Request(4)).token_ids)
-    row = checks.scores(model, prompt, ids)[2]
+    row = correctness.scores(model, prompt, ids)[2]
     second = int(row.topk(2).indices[1])
-    found = checks.gap(model, prompt, ids, [*ids[:2], second, 0])
+    found = correctness.gap(model, prompt, ids, [*ids[:2], second, 0])
     assert found == pytest.approx(float(row.max() - row[second]), abs=1e-4)
-    assert checks.gap(model, prompt, ids, ids) is None
+    assert correctness.gap(model, prompt, ids, ids) is None
 
 
 def test_a_lossy_method_is_caught_by_the_likelihood(models):
@@ -467,16 +478,13 @@ def test_a_lossy_method_is_caught_by_the_likelihood(models):
 
     entries = [fake_entry("lossy", lossy), fake_entry("honest", honest)]
     data = bench(models, entries, temperatures=(1.0,), tokens=40).run()
-    found = {name: r["summary"]["logprob"] for name, r in methods_of(data).items()}
-    assert not found["lossy"]["within_noise"]
-    assert found["lossy"]["difference_from_plain"] < 0
-    assert found["honest"]["within_noise"]
-    assert found["plain"]["within_noise"]
-    assert found["plain"]["difference_from_plain"] == 0
-    assert "OTHER LAW" in "".join(
-        cell for part in pictures(data) if hasattr(part, "columns")
-        for column in part.columns for cell in map(str, column.cells)
-    )  # fmt: skip
+    found = {name: r.summary.logprob for name, r in methods_of(data).items()}
+    assert not found["lossy"].within_noise
+    assert found["lossy"].difference_from_plain < 0
+    assert found["honest"].within_noise
+    assert found["plain"].within_noise
+    assert found["plain"].difference_from_plain == 0
+    assert "OTHER LAW" in shown(data)
 
 
 def test_likelihood_against_the_law_by_hand():
@@ -494,7 +502,7 @@ def test_likelihood_against_the_law_by_hand():
         def score(self, queries):
             return self.law.log().expand(queries[0].num_rows, 3)
 
-    found = checks.likelihood(Coin(), [0], [0, 2, 1], 1.0)
+    found = correctness.likelihood(Coin(), [0], [0, 2, 1], 1.0)
     p = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in p)
     variance = sum(x * math.log(x) ** 2 for x in p) - entropy**2
@@ -502,13 +510,18 @@ def test_likelihood_against_the_law_by_hand():
     assert found.surplus == pytest.approx(found.logprob + 3 * entropy)
     assert found.variance == pytest.approx(3 * variance)
     squared = [x * x / sum(y * y for y in p) for x in p]  # temperature ½
-    assert checks.likelihood(Coin(), [0], [1], 0.5).logprob == pytest.approx(math.log(squared[1]))
+    assert correctness.likelihood(Coin(), [0], [1], 0.5).logprob == pytest.approx(
+        math.log(squared[1])
+    )
 
 
 def test_a_wrong_token_is_seen_where_the_law_leaves_nothing_to_chance():
-    sure, wrong = checks.Likelihood(2, 0.0, 0.0, 0.0), checks.Likelihood(2, -900.0, -900.0, 0.0)
-    assert checks.law([sure], [sure])["within_noise"]
-    assert not checks.law([wrong], [sure])["within_noise"]
+    sure, wrong = (
+        correctness.Likelihood(2, 0.0, 0.0, 0.0),
+        correctness.Likelihood(2, -900.0, -900.0, 0.0),
+    )
+    assert correctness.law_test([sure], [sure]).within_noise
+    assert not correctness.law_test([wrong], [sure]).within_noise
 
 
 def test_scores_of_masked_ids_leave_the_tolerance_finite():
@@ -524,42 +537,42 @@ def test_scores_of_masked_ids_leave_the_tolerance_finite():
         def score(self, queries):
             return torch.tensor([0.0, -5.0, -math.inf]).expand(queries[0].num_rows, 3)
 
-    expected = checks._FINE_STEPS * torch.finfo(torch.float32).eps * 5
-    assert checks.tolerance(Masked(), [0]) == pytest.approx(expected)
-    assert checks.gap(Masked(), [0], [0], [1]) == 5.0
-    assert checks.gap(Masked(), [0], [0], [2]) is None
+    expected = correctness._FINE_STEPS * torch.finfo(torch.float32).eps * 5
+    assert correctness.tolerance(Masked(), [0]) == pytest.approx(expected)
+    assert correctness.gap(Masked(), [0], [0], [1]) == 5.0
+    assert correctness.gap(Masked(), [0], [0], [2]) is None
 
 
 def test_an_impossible_token_is_a_row_and_the_file_stays_json(models, monkeypatch, tmp_path):
-    honest = checks.likelihood
+    honest = correctness.likelihood
 
     def masked(model, prompt, ids, temperature):
         if list(ids) == list(range(TOKENS)):
-            return checks.Likelihood(TOKENS, -math.inf, -math.inf, 1.0)
+            return correctness.Likelihood(TOKENS, -math.inf, -math.inf, 1.0)
         return honest(model, prompt, ids, temperature)
 
-    monkeypatch.setattr(checks, "likelihood", masked)
+    monkeypatch.setattr(correctness, "likelihood", masked)
     path = tmp_path / "r.json"
     bench(models, [fake_entry("fake", fixed)], path, temperatures=(1.0,)).run()
     found = methods_of(json.loads(path.read_text()))
-    assert "probability 0" in found["fake"]["skipped"]
-    assert found["plain"]["summary"]["logprob"] is not None
+    assert "probability 0" in found["fake"].skipped
+    assert found["plain"].summary.logprob is not None
 
 
 # Numbers by hand.
 
 
 def test_statistics_by_hand():
-    assert summary.spread([4.0]) == {"median": 4.0, "q1": 4.0, "q3": 4.0, "n": 1}
-    assert summary.spread([4, 1, 3, 2]) == {"median": 2.5, "q1": 1.75, "q3": 3.25, "n": 4}
-    found = summary.described([1.0, 2.0, 6.0])
-    assert (found["mean"], found["median"]) == (3.0, 2.0)
-    assert found["standard_error"] == pytest.approx(math.sqrt(7 / 3))
-    assert summary.described([5.0])["standard_error"] is None
+    assert summary.quartiles([4.0]) == {"median": 4.0, "q1": 4.0, "q3": 4.0, "n": 1}
+    assert summary.quartiles([4, 1, 3, 2]) == {"median": 2.5, "q1": 1.75, "q3": 3.25, "n": 4}
+    found = summary.spread([1.0, 2.0, 6.0])
+    assert (found.mean, found.median) == (3.0, 2.0)
+    assert found.standard_error == pytest.approx(math.sqrt(7 / 3))
+    assert summary.spread([5.0]).standard_error is None
     halves = summary.ratio([2, 4, 6], [1, 2, 3])
-    assert (halves["median"], halves["low95"], halves["high95"]) == (2.0, 2.0, 2.0)
+    assert (halves.median, halves.low95, halves.high95) == (2.0, 2.0, 2.0)
     wide = summary.ratio([1.0, 2.0, 9.0], [1.0, 1.0, 1.0])
-    assert (wide["median"], wide["low95"], wide["high95"]) == (2.0, 1.0, 9.0)
+    assert (wide.median, wide.low95, wide.high95) == (2.0, 1.0, 9.0)
 
 
 def test_deviations_allow_for_few_values():
@@ -575,48 +588,49 @@ def test_deviations_allow_for_few_values():
 
 def runs_by_hand():
     def part(name, calls, drafts, drafted, kept, positions, seconds):
-        return {
-            "name": name, "calls": calls, "num_drafts": drafts, "num_draft_tokens": drafted,
-            "num_accepted_tokens": kept, "num_accepted_tokens_per_pos": positions,
-            "acceptance_rate": 0.0, "seconds": seconds, "forward_seconds": seconds / 2,
-        }  # fmt: skip
+        return LevelCounters(
+            name=name, calls=calls, num_drafts=drafts, num_draft_tokens=drafted,
+            num_accepted_tokens=kept, num_accepted_tokens_per_pos=positions,
+            acceptance_rate=0.0, seconds=seconds, forward_seconds=seconds / 2,
+        )  # fmt: skip
 
-    def run(prompt, tokens, seconds, calls, small):
-        target = part("big", calls, 0, 0, 0, [], 0.010)
-        return {
-            "prompt": prompt, "num_tokens": tokens, "seconds": seconds, "target_calls": calls,
-            "ms_per_token": 1e3 * seconds / tokens, "decode_ms_per_token": None,
-            "overhead_ms_per_token": None, "same_as_plain": prompt == 0,
-            "levels": [small], "target": target,
-        }  # fmt: skip
+    def run(prompt, tokens, seconds, calls=None, small=None):
+        return RunRecord(
+            prompt=prompt, num_tokens=tokens, seconds=seconds, decode_seconds=None,
+            ms_per_token=1e3 * seconds / tokens, decode_ms_per_token=None,
+            overhead_ms_per_token=None, target_calls=calls, mean_acceptance_length=None,
+            same_as_plain=prompt == 0, logprob_per_token=None, token_ids=[],
+            levels=[small] if small else [],
+            target=part("big", calls, 0, 0, 0, [], 0.010) if calls else None,
+        )  # fmt: skip
 
-    return [
+    ours = [
         run(0, 5, 0.1, 2, part("small", 4, 2, 4, 3, [2, 1], 0.004)),
         run(1, 7, 0.3, 2, part("small", 6, 2, 6, 4, [2, 1, 1], 0.006)),
     ]
+    return ours, [run(0, 1, 0.04), run(1, 1, 0.03)]
 
 
 def test_a_summary_by_hand():
-    runs = runs_by_hand()
-    plain = [{"prompt": 0, "ms_per_token": 40.0}, {"prompt": 1, "ms_per_token": 30.0}]
-    found = summary.summary(runs, plain, None, {"small": 1, "big": 10})
-    assert found["tokens_per_second"] == pytest.approx(12 / 0.4)
-    assert found["ms_per_token"]["mean"] == pytest.approx((20 + 300 / 7) / 2)
-    assert found["decode_ms_per_token"] is None
-    assert found["mean_acceptance_length"] == pytest.approx(10 / 4)
-    assert found["speedup"]["median"] == pytest.approx((2.0 + 0.7) / 2)
-    assert found["same_as_plain"] == 1
-    assert found["acceptance_per_position"] == {"small": [1.0, 0.5, 0.25]}
-    small, big = found["levels"]
-    assert (small["name"], big["name"]) == ("small", "big")
-    assert small["calls_per_token"] == pytest.approx(1.0)
-    assert small["ms_per_token"] == pytest.approx(1.0)
-    assert small["forward_ms_per_token"] == pytest.approx(0.5)
-    assert small["acceptance_rate"] == pytest.approx(0.7)
-    assert big["acceptance_rate"] is None
+    runs, plain = runs_by_hand()
+    found = summary.summary(runs, plain, {"small": 1, "big": 10})
+    assert found.tokens_per_second == pytest.approx(12 / 0.4)
+    assert found.ms_per_token.mean == pytest.approx((20 + 300 / 7) / 2)
+    assert found.decode_ms_per_token is None
+    assert found.mean_acceptance_length == pytest.approx(10 / 4)
+    assert found.speedup.median == pytest.approx((2.0 + 0.7) / 2)
+    assert found.same_as_plain == 1
+    assert found.acceptance_per_position == {"small": [1.0, 0.5, 0.25]}
+    small, big = found.levels
+    assert (small.name, big.name) == ("small", "big")
+    assert small.calls_per_token == pytest.approx(1.0)
+    assert small.ms_per_token == pytest.approx(1.0)
+    assert small.forward_ms_per_token == pytest.approx(0.5)
+    assert small.acceptance_rate == pytest.approx(0.7)
+    assert big.acceptance_rate is None
     # Ten tokens cost the target 100 alone; here 4 calls of 10 and 10 calls of 1 are 50.
-    assert found["standardized_walltime_improvement"] == pytest.approx(2.0)
-    assert summary.summary(runs, plain)["standardized_walltime_improvement"] is None
+    assert found.standardized_walltime_improvement == pytest.approx(2.0)
+    assert summary.summary(runs, plain).standardized_walltime_improvement is None
 
 
 def test_what_a_call_of_each_level_costs(models):
@@ -627,16 +641,16 @@ def test_what_a_call_of_each_level_costs(models):
         {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4},
     ]
     target = models.target.model
-    whole = floor.parameters(target)
-    found = floor.level_parameters(HierarchyMethod("x", models, levels))
+    whole = memory.parameters(target)
+    found = memory.level_parameters(HierarchyMethod("x", models, levels))
     assert list(found.values()) == [0, round(whole / 3), whole, whole]
     # Exits share the target's weights, a draft model has its own; float32 has four bytes.
-    assert floor.weight_bytes(HierarchyMethod("x", models, levels)) == 2 * 4 * whole
-    assert floor.weight_bytes(HierarchyMethod("x", models, levels[:2])) == 4 * whole
-    assert floor.weight_bytes(Fake("x", fixed)) is None
-    assert floor.level_parameters(Fake("x", fixed)) is None
+    assert memory.weight_bytes(HierarchyMethod("x", models, levels)) == 2 * 4 * whole
+    assert memory.weight_bytes(HierarchyMethod("x", models, levels[:2])) == 4 * whole
+    assert memory.weight_bytes(Fake("x", fixed)) is None
+    assert memory.level_parameters(Fake("x", fixed)) is None
     # The embedding (96 × 32) is a table apart: a token reads one row of it.
-    assert floor.read_per_token(models) == 4 * (whole - 96 * 32)
+    assert roofline.read_per_token(models) == 4 * (whole - 96 * 32)
 
 
 def test_memory_sees_what_a_run_takes():
@@ -661,7 +675,7 @@ def test_a_chain_that_the_profile_knows():
             for n, level in zip(names, [*levels, None], strict=True)
         ],
     }  # fmt: skip
-    profile = from_dict(data)
+    profile = Profile(data)
 
     def asked(*budgets, verify="block", top="block", **more):
         given = [
@@ -701,19 +715,19 @@ def test_batches_leave_out_who_has_none(models):
 
     data = bench(models, [entry("ours", ours), fake_entry("fake", fixed)], batch_size=3).run()
     found = methods_of(data)
-    assert "--batch-size 1" in found["fake"]["skipped"]
-    assert found["ours"]["summary"]["same_as_plain"] == 3
-    assert [run["prompt"] for run in found["ours"]["runs"]] == [0, 1, 2]
-    # Sequences share calls and weights: neither prices nor the floor are those of one alone.
-    assert found["ours"]["parameters"]
-    assert found["ours"]["summary"]["standardized_walltime_improvement"] is None
-    below = data["floor"]
-    assert below["ms_per_token"] == pytest.approx(
-        1000 / 3 * below["weight_bytes"] / below["bytes_per_second"]
+    assert "--batch-size 1" in found["fake"].skipped
+    assert found["ours"].summary.same_as_plain == 3
+    assert [run.prompt for run in found["ours"].runs] == [0, 1, 2]
+    # Sequences share calls and weights: neither prices nor the roofline are those of one alone.
+    assert found["ours"].parameters
+    assert found["ours"].summary.standardized_walltime_improvement is None
+    below = data.roofline
+    assert below.ms_per_token == pytest.approx(
+        1000 / 3 * below.weight_bytes / below.bytes_per_second
     )
     with pytest.raises(Unavailable, match="--batch-size 1"):
-        Guarded(Fake("x", fixed)).run(PROMPTS, Request(2))
-    assert data["notes"] == [
+        run_group(Fake("x", fixed), PROMPTS, Request(2))
+    assert data.notes == [
         "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on such as are "
         "measured"
     ]
@@ -723,7 +737,7 @@ def test_batches_are_all_of_one_size(models):
     made = bench(models, [], batch_size=2)
     with pytest.raises(ValueError, match=r"3 prompts.*batches of 2.*--num-prompts 2 or 4"):
         made.run()
-    assert made.data["cells"] == []  # nothing was tuned for it
+    assert made.data.cells == []  # nothing was tuned for it
 
 
 def test_tuning_runs_on_batches_like_the_measured_ones(models):
@@ -733,9 +747,9 @@ def test_tuning_runs_on_batches_like_the_measured_ones(models):
     made = bench(models, [entry("ours", ours)], batch_size=3)
     made.tuning = [*TUNING * 3, *PROMPTS[:1]]
     data = made.run()
-    found = methods_of(data)["ours"]["tuning"]
-    assert (found["prompts"], found["batch_size"]) == (3, 3)
-    assert data["notes"] == ["1 of 4 prompts to tune on are in no whole batch of 3"]
+    found = methods_of(data)["ours"].tuning
+    assert (found.prompts, found.batch_size) == (3, 3)
+    assert data.notes == ["1 of 4 prompts to tune on are in no whole batch of 3"]
 
 
 def test_methods_warm_up_on_what_is_not_measured(models):
@@ -745,17 +759,33 @@ def test_methods_warm_up_on_what_is_not_measured(models):
     measured = [(tuple(prompt), i) for i, prompt in enumerate(PROMPTS)]
     assert [entry[1:] for entry in log[:4]] == [(tuple(TUNING[0]), len(PROMPTS)), *measured]
     for i in range(len(PROMPTS)):  # every method has a turn of its own
-        assert {record["runs"][i]["turn"] for record in methods_of(data).values()} == {0, 1}
+        assert {record.runs[i].turn for record in methods_of(data).values()} == {0, 1}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in COMMITTED.glob("bench-*.json")))
-def test_committed_results_are_read(name):
+def test_committed_results_are_read(name, monkeypatch):
+    monkeypatch.setattr("hierspec.bench.report.page.pictures", lambda data: [])  # tables alone
     data = results.read(COMMITTED / name)
-    assert data["cells"]
-    assert list(pictures(data))
-    for cell in data["cells"]:
-        assert table(cell).count("<tr") > len(cell["methods"])
-        assert "tried on" in configurations(cell)
+    assert data.cells
+    page = html({"x": data})
+    assert page.count("<tr") > sum(len(cell.methods) for cell in data.cells)
+    assert page.count("tried on") >= len(data.cells)
+    for width in (60, 140):
+        text = shown(data, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert all(method.name in text for method in data.cells[0].methods)
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_a_narrow_terminal_gets_whole_words(width):
+    """Neither a configuration nor a number is broken into letters."""
+    data = results.read(COMMITTED / "bench-eps-0.2.json")
+    lines = shown(data, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(len(line.strip()) >= 3 for line in lines if line.strip())
+    if width >= 60:
+        assert "  prompt_lookup 15 > small 2 > trunk 9, block" in map(str.rstrip, lines)
+        assert any("6.18 [5.18, 7.29] median ms/token" in line for line in lines)
 
 
 # Spec-Bench.
@@ -785,7 +815,7 @@ def test_spec_bench_round_trip(models, tmp_path):
     made.categories = ["writing", "translation", "writing"]
     data = made.run()
     asked = [
-        spec_bench.Question(number, category, "")
+        spec_bench.SpecBenchQuestion(number, category, "")
         for number, category in zip((81, 301, 82), made.categories, strict=True)
     ]
     tokenizer = SimpleNamespace(decode=lambda ids: " ".join(map(str, ids)))
@@ -805,5 +835,5 @@ def test_spec_bench_round_trip(models, tmp_path):
     plain = json.loads(files[0].read_text().splitlines()[0])["choices"][0]
     assert plain["accept_lengths"] == [1.0] * (TOKENS - 1)
     assert plain["decoding_steps"] == [TOKENS - 1]
-    found = methods_of(data)["fake"]["summary"]["by_category"]
-    assert {name: part["n"] for name, part in found.items()} == {"writing": 2, "translation": 1}
+    found = methods_of(data)["fake"].summary.by_category
+    assert {name: part.n for name, part in found.items()} == {"writing": 2, "translation": 1}

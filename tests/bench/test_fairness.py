@@ -14,17 +14,16 @@ from bench_cases import Fake, fixed, results
 
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
+from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.grids import ascending, knobs
-from hierspec.bench.methods.ours import Models
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
 from hierspec.bench.prompts import choose
-from hierspec.bench.prompts import write as write_answers
 from hierspec.bench.report.page import write as write_page
 from hierspec.bench.report.pictures import draw
+from hierspec.bench.spec_bench import write as write_answers
 from hierspec.bench.tuning import tune
 from hierspec.bench.turns import (
-    Request,
-    Unavailable,
     grouped,
     interleaved,
     order,
@@ -153,11 +152,11 @@ def test_tuning_takes_the_fastest_candidate():
     shares = []
     best, found = tune([slow, fast], grouped(PROMPTS, 1), Request(4), shares.append)
     assert best is fast
-    assert [trial["ms_per_token"] for trial in found["trials"]] == pytest.approx([3.0, 2.0])
-    assert (found["prompts"], found["batch_size"]) == (5, 1)
+    assert [trial.ms_per_token for trial in found.trials] == pytest.approx([3.0, 2.0])
+    assert (found.prompts, found.batch_size) == (5, 1)
     assert shares[-1] == 1.0
     _, found = tune([Together("x", fixed)], tuning_groups(PROMPTS, 2), Request(4))
-    assert (found["prompts"], found["batch_size"]) == (4, 2)
+    assert (found.prompts, found.batch_size) == (4, 2)
 
 
 def test_prompts_make_whole_batches_by_default(tmp_path):
@@ -187,7 +186,7 @@ TUNED = sorted(set(PRESETS) - {"autoregressive"})
 
 
 def zoo(*drafts):
-    return Models(TargetConfig(model="zoo:large"), drafts)
+    return BenchModels(TargetConfig(model="zoo:large"), drafts)
 
 
 def levels(method):
@@ -298,8 +297,8 @@ def answers(data, path):
         def decode(self, ids):
             return " ".join(map(str, ids))
 
-    for cell in data["cells"]:
-        cell["methods"] = cell["methods"][:1]
+    for cell in data.cells:
+        cell.methods = cell.methods[:1]
     return write_answers(data, path.with_name("answers.jsonl"), Numbers())
 
 
@@ -323,11 +322,12 @@ def test_an_interrupted_write_leaves_the_old_file(what, tmp_path, monkeypatch):
     if what in ("page", "picture"):
         pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     data = results((0.0,))
-    data["cells"][0]["methods"] = data["cells"][0]["methods"][:2]
+    data.cells[0].methods = data.cells[0].methods[:2]
     WRITERS[what](data, tmp_path / "file")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     assert before
-    changed = json.loads(json.dumps(data).replace("zoo:large", "zoo:other"))
+    changed = data.model_copy(deep=True)
+    changed.settings.target = "zoo:other"
     for error, says in ((OSError(28, "No space left"), "cannot write.*No space"), (Stop(), "now")):
 
         def fails(*args, error=error):

@@ -88,22 +88,22 @@ def again(line, path):
 
 
 def runs_of(data):
-    return {m["name"]: m["runs"] for cell in data["cells"] for m in cell["methods"]}
+    return {m.name: m.runs for cell in data.cells for m in cell.methods}
 
 
 def timed(run):
-    return run["prompt"], run["turn"], run["seconds"], run["token_ids"]
+    return run.prompt, run.turn, run.seconds, run.token_ids
 
 
 # While it measures.
 
 MOMENTS = {
-    "tuning": ("hierspec.bench.turns:Guarded.run", 5),
-    "tuned": ("hierspec.bench.cell:tune", 1),
-    "measuring": ("hierspec.bench.cell:_run", 4),
-    "measured": ("hierspec.bench.cell:judge", 1),
+    "tuning": ("hierspec.bench.turns:run_group", 5),
+    "tuned": ("hierspec.bench.run:tune", 1),
+    "measuring": ("hierspec.bench.run:_recorded", 4),
+    "measured": ("hierspec.bench.run:MethodCell.judge", 1),
     "checking": ("hierspec.bench.summary:summary", 2),
-    "compared": ("hierspec.bench.cell:_Judge._over_transformers", 1),
+    "compared": ("hierspec.bench.run:MethodCell._compare_with_transformers", 1),
 }
 
 
@@ -117,19 +117,19 @@ def test_an_interrupted_measurement_goes_on(moment, command, whole, monkeypatch,
     assert told(capsys) == GOES_ON
     assert list(tmp_path.iterdir()) == [path]  # no lock, nothing half written
     left = results.read(path)
-    assert left["finished"] is False
+    assert left.finished is False
     kept = {"tuning": 0, "tuned": 0, "measuring": 1}.get(moment, 2)
     assert {name: len(runs) for name, runs in runs_of(left).items()} == {
         "plain": kept, "speculative": kept,
     }  # fmt: skip
     assert cli.run([*command, "-o", str(path)]) == 0
     data = results.read(path)
-    assert data["finished"] is True
+    assert data.finished is True
     for name, runs in runs_of(data).items():
         assert [timed(run) for run in runs[:kept]] == [*map(timed, runs_of(left)[name])]
-        assert [run["prompt"] for run in runs] == [0, 1]
-    assert [set(m["summary"]) for m in data["cells"][0]["methods"]] == [
-        set(m["summary"]) for m in whole["cells"][0]["methods"]
+        assert [run.prompt for run in runs] == [0, 1]
+    assert [set(m.summary.to_dict()) for m in data.cells[0].methods] == [
+        set(m.summary.to_dict()) for m in whole.cells[0].methods
     ]
 
 
@@ -142,7 +142,7 @@ def test_before_anything_is_measured(command, monkeypatch, tmp_path, capsys):
     assert told(capsys) == NOTHING
     assert not path.exists()
     monkeypatch.undo()
-    interrupt(monkeypatch, "hierspec.bench.cell:_run", 4)
+    interrupt(monkeypatch, "hierspec.bench.run:_recorded", 4)
     assert cli.run(argv) == 130
     before = path.read_bytes()
     for more, says in (([], GOES_ON), (["--overwrite"], NOTHING)):
@@ -181,7 +181,7 @@ def test_an_interrupted_write_loses_nothing(write, after, command, monkeypatch, 
     assert len(seen) == write - (not after)
     assert list(tmp_path.iterdir()) == ([path] if seen else [])
     if seen:
-        assert results.read(path) == seen[-1]
+        assert results.read(path).to_dict() == seen[-1]
     line = told(capsys)
     if write == WRITES and after:  # the same command would be refused
         assert seen[-1]["finished"] is True
@@ -189,7 +189,7 @@ def test_an_interrupted_write_loses_nothing(write, after, command, monkeypatch, 
     else:
         assert line == (NOTHING if write == 1 else GOES_ON)
     assert cli.run(argv) == 0
-    assert results.read(path)["finished"] is True
+    assert results.read(path).finished is True
     assert page.read_text().endswith("</html>\n")
 
 
@@ -205,19 +205,19 @@ def test_overwriting_goes_on_without_it(monkeypatch, tmp_path, capsys):
             assert cli.run([*PLAIN, "-o", str(path), *more]) == 130
         assert told(capsys) == says
         assert profile.exists() == stays  # planned methods are measured anew as well
-        assert results.read(path)["finished"] is False
+        assert results.read(path).finished is False
 
 
 # When all is measured.
 
 SHOWN = {  # where, after it does its work?, and what is there by then
     "last write": ("hierspec.bench.run:Bench.run", True, []),
-    "written": ("hierspec.cli.bench:say", True, []),
-    "table": ("hierspec.cli.bench:pictures", False, []),
+    "written": ("hierspec.cli.rendering:say", True, []),
+    "table": ("hierspec.bench.report.table:rendered", False, []),
     "plots": ("hierspec.bench.report.pictures:draw", False, []),
     "page": ("hierspec.bench.report.page:write", False, ["plots"]),
-    "answers": ("hierspec.bench.prompts:write", False, ["plots", "page"]),
-    "all": ("hierspec.bench.prompts:write", True, ["plots", "page", "answers"]),
+    "answers": ("hierspec.bench.spec_bench:write", False, ["plots", "page"]),
+    "all": ("hierspec.bench.spec_bench:write", True, ["plots", "page", "answers"]),
 }
 
 
@@ -227,7 +227,9 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
 ):
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     path = tmp_path / "r.json"
-    results.write(path, {**whole, "finished": False})  # no more than the last line is missing
+    results.write(
+        path, whole.model_copy(update={"finished": False})
+    )  # no more than the last line is missing
     shown = ["--report", str(tmp_path / "page.html"), "--plots", str(tmp_path / "plots")]
     shown += ["--spec-bench", str(tmp_path / "answers.jsonl")]
     shown += ["--json"] if moment == "plots" else []
@@ -237,11 +239,14 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
         names = {file.name.partition(".")[0].partition("-")[0] for file in tmp_path.iterdir()}
         return names - {"r"}
 
+    def when(*args):  # lines of progress come before it
+        return moment != "written" or args[1].startswith("written to")
+
     with monkeypatch.context() as patch:
-        interrupt(patch, where, after=after)
+        interrupt(patch, where, after=after, when=when)
         assert cli.run([*command, "-o", str(path), *shown]) == 130
     data = results.read(path)
-    assert data == {**whole, "floor": data["floor"]}
+    assert data == whole.model_copy(update={"roofline": data.roofline})
     assert there() == set(made)
     before = path.read_bytes()
     argv = again(told(capsys), path)
@@ -250,16 +255,17 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
     assert there() == {"plots", "page", "answers"}
     assert path.read_bytes() == before
     if moment == "plots":
-        assert json.loads(capsys.readouterr().out) == data
+        assert json.loads(capsys.readouterr().out) == data.to_dict()
 
 
 def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    for where in ("bench:show", "bench:pictures", "bench:say"):
+    shown = ("hierspec.cli.bench:_show", "hierspec.bench.report.table:rendered")
+    for where in (*shown, "hierspec.cli.rendering:say"):
         with monkeypatch.context() as patch:
-            interrupt(patch, f"hierspec.cli.{where}", after=True)
+            interrupt(patch, where, after=True)
             assert cli.run(argv) == 130
         assert again(told(capsys), path) == argv
     assert page.exists()
@@ -269,7 +275,7 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
     monkeypatch.setattr(Bench, "run", lambda self: None)
     for where, says in (
         ("hierspec.bench.run:Bench.run", "interrupted: -o FILE keeps it"),
-        ("hierspec.cli.bench:show", "interrupted: the results are measured, but in no file; "
+        ("hierspec.cli.bench:_show", "interrupted: the results are measured, but in no file; "
          "-o FILE keeps them"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
@@ -279,6 +285,6 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
 
 
 def test_before_a_model_is_loaded(monkeypatch, capsys):
-    interrupt(monkeypatch, "hierspec.cli.bench:select")
+    interrupt(monkeypatch, "hierspec.bench.methods.catalogue:select")
     assert cli.run(PLAIN) == 130
     assert told(capsys) == NOTHING

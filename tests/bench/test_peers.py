@@ -7,16 +7,16 @@ from collections import defaultdict
 
 import pytest
 import torch
+from joint_law import joint_law
 
-from hierspec.bench.joint_law import joint_law
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.peers import catalogue
 from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.hf import TransformersMethod
 from hierspec.bench.peers.llama_cpp import LlamaCppMethod
 from hierspec.bench.peers.sequential import SequentialMethod
 from hierspec.bench.peers.vllm import VllmMethod
-from hierspec.bench.turns import Request, Unavailable
 from hierspec.config.schema import TargetConfig
 from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams
@@ -33,7 +33,7 @@ LOSSY = {"sequential-capped-hsd"}
 @pytest.fixture(scope="module")
 def models(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float32", device="cpu")
-    return Models(target, (tiny_family["small"], tiny_family["draft"]))
+    return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
 
 
 @pytest.fixture(scope="module")
@@ -174,18 +174,18 @@ def test_confidence_ends_drafts_and_one_run_leaves_no_trace_in_the_next(models, 
 @pytest.mark.parametrize("name", ["transformers-assisted", "transformers-assisted-dynamic"])
 def test_a_draft_model_is_asked_for(name, models):
     with pytest.raises(Unavailable, match="add --draft"):
-        ENTRIES[name].candidates(Models(models.target), 0.0)
+        ENTRIES[name].candidates(BenchModels(models.target), 0.0)
 
 
 def test_no_early_exit_where_transformers_would_run_all_layers(tmp_path):
     path = save_tiny("gpt2", tmp_path / "gpt2", dtype=torch.float32)
-    found = Models(TargetConfig(model=str(path), dtype="float32", device="cpu"))
+    found = BenchModels(TargetConfig(model=str(path), dtype="float32", device="cpu"))
     with pytest.raises(Unavailable, match="gpt2"):
         ENTRIES["transformers-early-exit"].candidates(found, 0.0)
 
 
 def test_candidates_are_as_many_as_for_our_own_single_draft(models):
-    ours = Models(models.target, models.drafts)
+    ours = BenchModels(models.target, models.drafts)
     sizes = {name: len(ENTRIES[name].candidates(ours, 0.0)) for name in TRANSFORMERS[1:]}
     assert set(sizes.values()) == {12}
 
@@ -268,7 +268,7 @@ def threes(tmp_path_factory):
         for name, seed in (("target", 4), ("draft", 5))
     ]
     target = TargetConfig(model=str(paths[0]), dtype="float32", device="cpu")
-    found = Models(target, (str(paths[1]),))
+    found = BenchModels(target, (str(paths[1]),))
     law = joint_law(found.plain, [1, 2, 1, 0, 1], SamplingParams(temperature=0.8), WRITTEN)
     return found, law
 
@@ -383,7 +383,7 @@ def test_llama_cpp_greedy_text_is_the_targets(name):
     """Weights, rotation and cache arrive intact: 40 tokens of the shipped small model."""
     pytest.importorskip("llama_cpp", reason="pip install llama-cpp-python")
     pytest.importorskip("gguf", reason="pip install gguf")
-    found = Models(TargetConfig(model="zoo:small", dtype="float32", device="cpu"))
+    found = BenchModels(TargetConfig(model="zoo:small", dtype="float32", device="cpu"))
     prompt = found.tokenizer("def add(a, b):\n    return a")["input_ids"]
     ours = HierarchyMethod("plain", found).run(prompt, Request(40))
     method = ENTRIES[name].candidates(found, 0.0)[-1]

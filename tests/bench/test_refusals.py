@@ -10,17 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench_cases import content
 from bench_cases import results as made_up
 from rich.console import Console
 
 from hierspec import TargetConfig, cli
-from hierspec.bench import results
-from hierspec.bench import roofline as floor
+from hierspec.bench import results, roofline
 from hierspec.bench.methods.catalogue import catalogue
-from hierspec.bench.methods.ours import Models
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.records import BenchSettings, Roofline
 from hierspec.bench.report.page import html
-from hierspec.bench.report.table import pictures
-from hierspec.bench.run import Bench, Settings, locked
+from hierspec.bench.report.table import rendered
+from hierspec.bench.results import locked
+from hierspec.bench.run import Bench
 
 PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
 COMMITTED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("bench-*.json"))
@@ -33,7 +35,7 @@ def unmeasured(monkeypatch):
     def never(*args, **more):
         raise AssertionError("measured")
 
-    monkeypatch.setattr("hierspec.cli.bench._measure", never)
+    monkeypatch.setattr("hierspec.bench.methods.ours.BenchModels", never)
 
 
 @pytest.fixture
@@ -75,11 +77,11 @@ def test_a_second_bench_on_a_file_is_refused(unmeasured, tmp_path, capsys):
 def test_the_lock_is_held_while_measuring(monkeypatch, tmp_path, capsys):
     path = tmp_path / "r.json"
 
-    def measure(options, *args):
+    def measure(self):
         with pytest.raises(ValueError, match="another bench"), locked(path):
             pass
 
-    monkeypatch.setattr("hierspec.cli.bench._measure", measure)
+    monkeypatch.setattr(Bench, "run", measure)
     assert cli.run([*PLAIN, "-o", str(path)]) == 0
     with locked(path):
         pass
@@ -123,25 +125,32 @@ SUMMARY = ("cells", 0, "methods", 1, "summary")
         (("cells", 0), 3, "cells[0] must be an object"),
         (("cells", 0, "methods"), [], "cells[0].methods has no method 'plain'"),
         (("cells", 0, "methods", 1, "runs"), [], "cells[0].methods[1].runs is empty"),
-        (("cells", 0, "methods", 1, "title"), None, "cells[0].methods[1].title must be a text"),
+        (("cells", 0, "methods", 1, "title"), None, "cells[0].methods[1].title must be a string"),
         (("cells", 0, "methods", 1, "configuration", "levels", 0, "method"), 5, "levels[0].method"),
-        ((*RUN, "seconds"), "fast", "runs[0].seconds must be a number above 0, not 'fast'"),
+        ((*RUN, "seconds"), "fast", "runs[0].seconds must be a number, not 'fast'"),
+        ((*RUN, "seconds"), 0.0, "runs[0].seconds must be above 0"),
         ((*RUN, "ms_per_token"), float("nan"), "runs[0].ms_per_token"),
         ((*RUN, "decode_seconds"), float("inf"), "runs[0].decode_seconds must be a finite number"),
         ((*RUN, "prompt"), 99, "has a prompt beyond the 5"),
         ((*RUN, "token_ids"), None, "runs[0].token_ids must be a list"),
-        ((*RUN, "token_ids"), ..., "runs[0].token_ids is missing"),
+        ((*RUN, "token_ids"), ..., "runs[0]: 'token_ids' is missing"),
         ((*SUMMARY, "ms_per_token"), 3.0, "summary.ms_per_token must be an object"),
-        ((*SUMMARY, "speedup", "median"), "2×", "summary.speedup.median must be a finite number"),
-        ((*SUMMARY, "levels", 0, "name"), ..., "summary.levels[0].name is missing"),
+        (
+            (*SUMMARY, "speedup", "median"),
+            "2×",
+            "speedup.median must be a number, not '2×'",
+        ),
+        ((*SUMMARY, "levels", 0, "name"), ..., "summary.levels[0]: 'name' is missing"),
         (("settings", "num_prompts"), "5", "settings.num_prompts"),
+        (("settings", "seed"), ..., "settings: 'seed' is missing"),
+        ((*RUN, "target"), {"calls": 1}, "target: 'name' is missing"),
         (("environment",), [], "environment must be an object"),
-        (("notes",), [1], "notes[0] must be a text"),
+        (("notes",), [1], "notes[0] must be a string"),
         (("floor", "bytes_per_second"), 0, "floor.bytes_per_second"),
     ],
 )
 def test_damaged_files_are_refused_with_the_place(keys, value, says, written, capsys):
-    data = made_up()
+    data = content()
     *above, last = keys
     if value is ...:
         del at(data, *above)[last]
@@ -153,21 +162,36 @@ def test_damaged_files_are_refused_with_the_place(keys, value, says, written, ca
     assert says in err
 
 
-def test_sound_files_are_read(written, tmp_path, capsys):
+def test_sound_files_are_read(written, capsys):
     assert len(COMMITTED) >= 4
     for path in COMMITTED:
-        assert results.read(path)["finished"]
+        assert results.read(path).finished
     assert cli.run(["bench", "--from", str(written)]) == 0
-    older = made_up()  # written before every sample of the bandwidth was kept
-    older["floor"].pop("samples", None)
-    results.write(written, older)
+    older = content()  # written before every sample of the bandwidth was kept
+    assert "samples" not in older["floor"]
+    written.write_text(json.dumps(older))
     assert cli.run(["bench", "--from", str(written)]) == 0
-    unfinished = made_up(finished=False)
+    unfinished = content(finished=False)
     for method in unfinished["cells"][1]["methods"]:
         method |= {"summary": None, "configuration": None, "tuning": None, "runs": []}
-    results.write(written, unfinished)
+    written.write_text(json.dumps(unfinished))
     assert cli.run(["bench", "--from", str(written)]) == 0
     assert "not finished: plain, planned" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_a_file_that_is_read_and_written_again_stays_the_same(path, tmp_path):
+    again = tmp_path / "again.json"
+    results.write(again, results.read(path))
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_keys_of_a_later_version_stay(written):
+    data = content()
+    for place in (data, data["settings"], data["environment"], at(data, *RUN), at(data, *SUMMARY)):
+        place["of tomorrow"] = [1, {"x": None}]
+    written.write_text(json.dumps(data))
+    assert results.read(written).to_dict() == data
 
 
 # Options and outputs.
@@ -253,56 +277,58 @@ def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
     assert all(f"{name[:12]}" in out for name in catalogue())
 
 
-# The floor, and names.
+# The roofline, and names.
 
 
-def test_the_floor_is_the_best_of_samples_spread_over_the_run(tiny_family, monkeypatch):
+def test_the_roofline_is_the_best_of_samples_spread_over_the_run(tiny_family, monkeypatch):
     speeds = iter([3e9, 5e9, 4e9, 2e9, 1e9])
-    monkeypatch.setattr(floor, "fastest_read", lambda device: next(speeds))
-    settings = Settings(target="tiny", temperatures=(0.0, 1.0), max_new_tokens=2, num_prompts=1)
-    models = Models(TargetConfig(model=tiny_family["target"], dtype="float32"))
-    data = results.make(settings.to_dict(), {"cpu": "here"})
+    monkeypatch.setattr(roofline, "fastest_read", lambda device: next(speeds))
+    settings = BenchSettings(
+        target="tiny", temperatures=(0.0, 1.0), max_new_tokens=2, num_prompts=1
+    )
+    models = BenchModels(TargetConfig(model=tiny_family["target"], dtype="float32"))
+    data = results.make(settings, {"cpu": "here"})
     Bench(models, settings, [catalogue()["plain"]], [[5, 9]], [[4, 44]], data).run()
-    found = data["floor"]
-    assert found["samples"] == [3e9, 5e9, 4e9, 2e9, 1e9]  # before, and twice per temperature
-    assert found["bytes_per_second"] == 5e9
-    assert found["ms_per_token"] == pytest.approx(1e3 * found["weight_bytes"] / 5e9)
+    found = data.roofline
+    assert found.samples == [3e9, 5e9, 4e9, 2e9, 1e9]  # before, and twice per temperature
+    assert found.bytes_per_second == 5e9
+    assert found.ms_per_token == pytest.approx(1e3 * found.weight_bytes / 5e9)
     assert "the best of 5 samples of memory's bandwidth" in shown(data)
     # Files of before hold one sample, which counts.
-    monkeypatch.setattr(floor, "fastest_read", lambda device: 6e9)
-    older = {key: value for key, value in found.items() if key != "samples"}
-    assert floor.floor(models, 1, older)["samples"] == [5e9, 6e9]
+    monkeypatch.setattr(roofline, "fastest_read", lambda device: 6e9)
+    kept = {key: value for key, value in found.to_dict().items() if key != "samples"}
+    assert roofline.roofline(models, 1, Roofline(**kept)).samples == [5e9, 6e9]
 
 
 def test_a_read_is_the_fastest_of_its_tries(monkeypatch):
-    monkeypatch.setattr(floor, "_reads", lambda device: [1.0, 4.0, 2.0])
-    assert floor.fastest_read(None) == 4.0  # type: ignore[arg-type]
-    assert floor.bandwidth(None) == 2.0  # type: ignore[arg-type]
+    monkeypatch.setattr(roofline, "_reads", lambda device: [1.0, 4.0, 2.0])
+    assert roofline.fastest_read(None) == 4.0  # type: ignore[arg-type]
+    assert roofline.bandwidth(None) == 2.0  # type: ignore[arg-type]
 
 
 def shown(data):
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    for part in pictures(data):
+    for part in rendered(data):
         console.print(part)
     return console.export_text()
 
 
-def test_the_floor_is_called_an_estimate():
+def test_the_roofline_is_called_an_estimate():
     said = shown(made_up())
-    assert "estimated floor of plain decoding: 8.00 ms/token" in said
+    assert "estimated roofline of plain decoding: 8.00 ms/token" in said
     assert "one sample of memory's bandwidth" in said
     assert "cannot be faster" not in said
     data = made_up()
-    data["floor"]["samples"] = [1e9, 29e9]
-    assert "plain decoding&#x27;s floor, estimated" in html({"x": data})
-    assert "(the best of 2 samples of memory&#x27;s bandwidth)" in html({"x": data})
+    data.roofline.samples = [1e9, 29e9]
+    assert "plain decoding&#39;s roofline, estimated" in html({"x": data})
+    assert "(the best of 2 samples of memory&#39;s bandwidth)" in html({"x": data})
 
 
 def test_table_and_page_show_the_same_median_under_one_name():
     data = made_up((0.0,))
-    data["cells"][0]["methods"] = data["cells"][0]["methods"][:2]
-    spread = data["cells"][0]["methods"][0]["summary"]["ms_per_token"]
-    spread |= {"median": 12.34, "mean": 56.78}
+    data.cells[0].methods = data.cells[0].methods[:2]
+    spread = data.cells[0].methods[0].summary.ms_per_token
+    spread.median, spread.mean = 12.34, 56.78
     page, table = html({"x": copy.deepcopy(data)}), shown(data)
     for text in (page, table):
         assert "median ms/token" in text

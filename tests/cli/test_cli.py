@@ -231,6 +231,60 @@ def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "{"),
+        ("config.json", "[]"),
+        ("config.json", '{"model_type": "hal9000"}'),
+        ("config.json", '{"model_type": "llama", "hidden_size": "big"}'),
+        ("config.json", '{"model_type": "llama", "num_attention_heads": 0}'),
+        ("model.safetensors.index.json", "[]"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}'),
+    ],
+)
+@pytest.mark.parametrize("preset", ["autoregressive", "layerskip"])
+def test_what_libraries_say_of_a_broken_model_is_one_line(capsys, tmp_path, name, content, preset):
+    from hierspec.utils.testing import save_tiny
+
+    folder = save_tiny("llama", tmp_path / "model")
+    if name != "config.json":
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_text(content)
+    capsys.readouterr()
+    argv = ["generate", "x", "--target", str(folder), "--hierarchy", preset]
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 2
+    assert str(folder) in err
+    assert err.count("\n") == 1
+
+
+def test_files_nested_without_end_are_refused(capsys, tmp_path):
+    file = tmp_path / "deep.json"
+    file.write_text('{"a":' * 100_000)
+    for argv in (["generate", "x", "--hierarchy", str(file)], ["certify", str(file)]):
+        status, _, err = hierspec(capsys, *argv)
+        assert status == 2
+        assert "deep.json: not valid JSON" in err
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError])
+def test_what_is_no_mistake_of_the_user_asks_for_a_report(capsys, monkeypatch, error):
+    def fails(*args, **options):
+        raise error("shapes (3,) and (4,) differ")
+
+    monkeypatch.setattr("hierspec.exact.certificate.certify_tree", fails)
+    monkeypatch.setattr("hierspec.cli.certify.load_case", lambda path: CASE)
+    status, out, err = hierspec(capsys, "certify", __file__)
+    assert (status, out) == (1, "")
+    assert f"{error.__name__}: " in err
+    assert "this is a bug, please report it" in err
+    assert "--debug shows where" in err
+    assert err.count("\n") == 1
+    with pytest.raises(error):
+        hierspec(capsys, "certify", __file__, "--debug")
+
+
 def test_recurrent_models_are_refused_by_name(capsys, tmp_path):
     from transformers import MambaConfig, MambaForCausalLM
 

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 import hierspec_papers as package
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.turns import Unavailable
+from hierspec.bench.methods.base import Unavailable
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec_papers import COMPUTED, MEASURED, Cell, Curve, Figure, Grid, Reproduction, Row, Table
@@ -154,16 +154,16 @@ def test_the_experiment_gets_what_was_asked_for(hierspec, toy, tmp_path):
     assert found["environment"]["versions"]["torch"]
 
 
-class SmallModels(Models):
+class SmallModels(BenchModels):
     """Names as they are, and the smallest model in every place."""
 
     @property
     def plain(self):
-        return Models(TargetConfig(model="zoo:small")).hierarchy()
+        return BenchModels(TargetConfig(model="zoo:small")).hierarchy()
 
 
 def test_defaults(hierspec, toy, monkeypatch):
-    monkeypatch.setattr("hierspec.bench.methods.ours.Models", SmallModels)
+    monkeypatch.setattr("hierspec_papers.lab.BenchModels", SmallModels)
     assert hierspec("toy", "--max-new-tokens", "8")[0] == 0
     assert toy.lab.models.target.model == "zoo:large?eps=0.2"
     assert toy.lab.models.drafts == ("zoo:small", "zoo:trunk")

@@ -111,7 +111,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({}, '"target" is missing'),
+        ({}, "hierarchy: 'target' is missing"),
         ({"target": "t", "levles": []}, "did you mean 'levels'"),
         ({"target": {"modle": "t"}}, "did you mean 'model'"),
         ({"target": {}}, "'model' is missing"),
@@ -129,7 +129,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
          r"levels\[0\].top_m: the first level has nothing below it .* remove it"),
         ({"target": "t", "levels": [{"method": "concatenate",
           "parts": [DRAFT, {**DRAFT, "bonus": False}]}]},
-         r"levels\[0\].parts\[1\]\[0\].bonus: the first level"),
+         r"levels\[0\].parts\[1\].bonus: the first level"),
         ({"target": "t", "levels": [DRAFT, {**DRAFT, "verify": "hope"}]}, "no verifier called"),
         ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "moon"}}]}, "fixed, entropy"),
         ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "entropy", "x": 1}}]}, "unknown"),
@@ -140,11 +140,11 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "levels": [{"method": "early_exit", "exit_layer": 0,
           "num_speculative_tokens": 2}]}, "exit_layer"),
         ({"target": 3}, "must be an object"),
-        ({"target": {"model": None}}, "target.model must be a text"),
-        ({"target": {"model": ""}}, "target.model must be a text"),
-        ({"target": {"model": "t", "dtype": None}}, "target.dtype must be a text"),
-        ({"target": "t", "top_m": 0}, "top_m must be a whole number"),
-        ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be a whole number"),
+        ({"target": {"model": None}}, "target.model must be a non-empty string"),
+        ({"target": {"model": ""}}, "target.model must be a non-empty string"),
+        ({"target": {"model": "t", "dtype": None}}, "target.dtype must be a non-empty string"),
+        ({"target": "t", "top_m": 0}, "top_m must be an integer of at least 1"),
+        ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be an integer of"),
         ({"target": "t", "allow_lossy": "yes"}, "allow_lossy must be true or false"),
         ({"target": {"model": "t", "cuda_graphs": 1}}, "target.cuda_graphs must be true or false"),
         ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": "a"}]}, "prompt_lookup_max"),
@@ -166,7 +166,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
          "window: ngram_pool copies"),
         ({"target": "t", "levels": [{"method": "concatenate",
           "parts": [DRAFT, {**LOOK, "window": "entropy"}]}]},
-         r"levels\[0\].parts\[1\]\[0\].window: prompt_lookup"),
+         r"levels\[0\].parts\[1\].window: prompt_lookup"),
     ],
 )  # fmt: skip
 def test_mistakes_name_the_place_and_the_fix(data, says):

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joint_law import chi_square, joint_law, sample
 from tabular_cases import FAMILIES, V, chain, models
 from test_trunk import LAYERS, Ledger, Toy
 from test_trunk import V as TOY_V
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -267,7 +267,7 @@ def test_the_target_computes_nothing_that_an_exit_has(tiny_family):
     """Every layer sees the text and the rejected drafts once; upper segments no more than lower."""
     hierarchy = built(tiny_family["target"], [EXITS])
     result = hierarchy.generate(PROMPTS[1], max_new_tokens=30, ignore_eos=True)
-    tokens = hierarchy.root.model.trunk.counters.layer_tokens
+    tokens = hierarchy.root.model.trunk.counters.tokens
     (level,) = result.levels
     length = len(PROMPTS[1]) + 30
     # A draft's last token and a bonus are read by the next call alone: never more than all written.
@@ -505,7 +505,7 @@ def test_naive_is_refused_over_a_pool():
         ({**EXITS, "confidence": 0}, "above 0 and at most 1"),
         ({**EXITS, "confidence": 1.5}, "above 0 and at most 1"),
         ({**EXITS, "confidence": None}, "above 0 and at most 1"),
-        ({**POOL, "ngram_min": 0}, "ngram_min must be a whole number"),
+        ({**POOL, "ngram_min": 0}, "ngram_min must be an integer of at least 1"),
         ({**POOL, "ngram_min": 5}, "ngram_max must not be below"),
         ({**POOL, "shared": 1}, "shared must be true or false"),
         ({**POOL, "num_drafts": 2}, "ngram_pool has one draft"),

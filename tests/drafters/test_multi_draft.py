@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from joint_law import chi_square
 from tabular_cases import FAMILIES, chain
 from tabular_cases import models as family_models
 
 from hierspec import Hierarchy, HierarchyConfig, certify
-from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.nodes import Concatenate, Draft, Verify

@@ -15,6 +15,7 @@ from tabular_cases import V, chain, models
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
+from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, Counts, EntropyWindow
 from hierspec.engine.control import Jumping, label, levels_below, plan_of
@@ -25,7 +26,6 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.belief import Belief, Evidence, predicted, shifted
 from hierspec.planner.online.controller import OnlineController
 from hierspec.simulation.interpreter import CoinFlips, simulate
-from hierspec.simulation.interpreter import chain as numbered
 
 TIGHT = 1e-12
 # ms of one call; a verification costs 4 % more for every token it is given.
@@ -252,7 +252,7 @@ def loss(result):
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 150))
 @settings(max_examples=60, deadline=None)
 def test_loss_is_bounded_whatever_is_kept(kept, tokens):
-    """Not on average: every sequence of outcomes stays within ``stake`` and ``risk``."""
+    """Not on average: every sequence of outcomes stays within ``loss_budget`` and ``risk``."""
     controller = _CONTROLLER
     calls = iter(kept * 100_000)
 
@@ -260,7 +260,7 @@ def test_loss_is_bounded_whatever_is_kept(kept, tokens):
         def kept(self, model, owners):
             return min(next(calls), len(owners))
 
-    bound = controller.stake + controller.risk * tokens
+    bound = controller.loss_budget + controller.risk * tokens
     assert loss(simulated(Adversary(), controller, tokens)) <= bound + 1e-9
 
 
@@ -319,7 +319,11 @@ def test_plain_where_nothing_can_pay():
 def test_reading_the_prompt_counts_against_short_answers(controller):
     """A level that must read a long prompt for a few tokens is not worth it; later it may be."""
     dear = OnlineController(
-        numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)), catch_up_ms=[0.0, 0.5], stake=3.5
+        numbered([4, 6]),
+        estimates(),
+        Chain((0, 1, 2), (4, 6)),
+        catch_up_ms=[0.0, 0.5],
+        loss_budget=3.5,
     )
     short = {n.index for n in walk(dear.plan(dear.initial(num_prompt=2000, num_wanted=32)))}
     assert short == {0, 2}

@@ -14,7 +14,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import model as drafting
 from hierspec.engine.control import Jumping, levels_below
 from hierspec.engine.observers import Observer
-from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.controller import OnlineController
 from hierspec.sampling import sampler as readings
@@ -71,7 +71,7 @@ CASES = [
 def road(request, monkeypatch):
     if request.param != "ordinary":
         monkeypatch.setattr(
-            "hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args)
+            "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
         )
     if request.param == "recorded":
         tape.install(monkeypatch)
@@ -189,7 +189,9 @@ def test_checks_of_other_plans_share_the_targets_calls(tiny_family):
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
 def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, budget):
     """After every draft of a window's, whether the model drafted by itself or not."""
-    monkeypatch.setattr("hierspec.config.models.trunk_for", lambda *args, **_: FixedTrunk(*args))
+    monkeypatch.setattr(
+        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+    )
     window = {"kind": "entropy", "threshold": 2.5}
     config = {"levels": [model(tiny_family["draft"], budget, window=window)]}
     hierarchy = built(tiny_family, config, "cpu", "float64")

@@ -5,25 +5,13 @@ from __future__ import annotations
 import io
 import json
 
-from tabular_cases import chain, models
+from tabular_cases import chain, drive, models
 
 from hierspec.core.nodes import initial_states
 from hierspec.core.requests import Propose
 from hierspec.core.round import verified
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
-
-
-def drive(coroutine, interpreter):
-    """Any interpreter will do: this one takes the likeliest branch."""
-    answer = None
-    while True:
-        try:
-            request = coroutine.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        interpreter._prefetch([request])
-        answer = max(interpreter._branches(request), key=lambda branch: branch[0])[1]
 
 
 def test_a_wrapped_coroutine_behaves_the_same_and_is_recorded():

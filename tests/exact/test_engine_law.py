@@ -38,7 +38,7 @@ from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel
-from hierspec.lm.trunk.fixed import FixedTrunk
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.weights import from_directory
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
@@ -436,7 +436,7 @@ def tiny(tmp_path_factory):
 @pytest.mark.parametrize("batch", BATCHES)
 def test_a_trunk_of_fixed_shapes(tiny, kind, batch):
     """An early exit drafts in chunks on what passes for a device; the target checks there, too."""
-    trunk = FixedTrunk(tiny, (1,))
+    trunk = CudaGraphTrunk(tiny, (1,))
     target = trunk.view()
     leaf = Draft(0, "exit", trunk.view(1), 2, WINDOWS[kind])
     root = chain([target], ["block"], [], below=leaf)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import tape
 import torch
+from joint_law import chi_square, joint_law, sample
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import (
     DenseDistributions,
@@ -31,7 +31,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.runtime import Runtime
 from hierspec.lm.base import Query
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import get
 from hierspec.verifiers.verify import verify
 
@@ -283,7 +283,7 @@ def test_laws_stay_where_their_scores_are(tiny_family, device):
     scores = target.score([Query(target.open(), context, 4)])
     rows = len(PROMPTS[1]) - 4 + 1
     for params in (SamplingParams(temperature=1.0), FILTERS):
-        job = Job(params, context, 4, rows, prompt_length=3, vocab_size=96)
+        job = ScoreRows(params, context, 4, rows, prompt_length=3, vocab_size=96)
         (law,) = distributions([job], scores)
         assert isinstance(law, DenseDistributions)
         assert (scores.device.type, law.probs.device.type) == (device, device)

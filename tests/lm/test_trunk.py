@@ -20,7 +20,7 @@ class Toy:
 
     name, fast_path = "toy", "toy"
     num_layers, vocab_size, hidden_size, max_length = LAYERS, V, D, 4096
-    device, dtype = torch.device("cpu"), torch.float64
+    device, dtype, weight_dtype = torch.device("cpu"), torch.float64, torch.float64
 
     def __init__(self) -> None:
         g = torch.Generator().manual_seed(0)
@@ -129,7 +129,7 @@ def test_any_history_gives_the_rows_of_a_fresh_forward_and_no_work_twice(seed):
         assert (got - torch.cat(wanted)).abs().max() < 1e-12
     work = [sum(ledger.work[s] for ledger in ledgers) for s in range(3)]
     assert trunk.counters.tokens == work
-    assert trunk.counters.layer_tokens == [work[0]] * 2 + [work[1]] + [work[2]] * 3
+    assert trunk.bounds == ((0, 2), (2, 3), (3, LAYERS))
 
 
 def test_levels_share_what_lower_exits_have_computed():
@@ -151,7 +151,7 @@ def test_levels_share_what_lower_exits_have_computed():
     # Rows that were computed are read again, not recomputed.
     top.score([Query(slot, Context([*prompt, 4], (6,)), 1)])
     assert trunk.counters.tokens == [6, 6, 6]
-    assert trunk.counters.layer_calls == [4, 4, 2, 2, 2, 2]
+    assert trunk.counters.calls == [4, 2, 2]
 
 
 def test_views_share_slots_and_own_nothing():

@@ -6,9 +6,8 @@ import json
 import pytest
 import torch
 
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.turns import Run
-from hierspec.cli.reproduce import pictures
+from hierspec.bench.methods.base import Run
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 from hierspec.profiling import stages
 from hierspec.profiling.candidates import load, parse
@@ -26,6 +25,7 @@ from hierspec_papers.p3 import lengths as p3_lengths
 from hierspec_papers.p3 import systems as p3_systems
 from hierspec_papers.p3 import table1 as p3_table1
 from hierspec_papers.p3 import wall as p3_wall
+from hierspec_papers.terminal import pictures
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 
@@ -37,7 +37,7 @@ def deep(tmp_path_factory):
 
 
 def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
-    models = Models(TargetConfig(model=target, dtype=dtype), tuple(drafts))
+    models = BenchModels(TargetConfig(model=target, dtype=dtype), tuple(drafts))
     return Lab(models, prompts, tokens, temperatures)
 
 
@@ -70,10 +70,10 @@ def check_prints(found):
 def test_measured_by_hand():
     plain = (run_of(3.0), run_of(6.0))
     one = measured.Measured("one", (run_of(1.5, kept=3), run_of(2.0, (1, 2, 4), 4, 12)), plain)
-    assert one.speedup["median"] == pytest.approx(2.5)  # of 3/1.5 and 6/2
+    assert one.speedup.median == pytest.approx(2.5)  # of 3/1.5 and 6/2
     assert one.interval == pytest.approx((2.5, 2.0, 3.0))
     assert one.half_width == pytest.approx(0.5)
-    assert one.over(one.runs)["median"] == 1.0
+    assert one.over(one.runs).median == 1.0
     assert one.tokens_per_call == pytest.approx(4 / 6)
     assert one.acceptance() == pytest.approx(4 / 16)
     assert one.decode_ms == pytest.approx(250)  # half a second for two tokens
@@ -420,5 +420,5 @@ def test_nothing_to_draft_with(shallow):
     "module", [p1_models, p2_models, p3_exits, p3_lengths, p3_figure4, p3_table1, p3_wall]
 )
 def test_no_prompts(module, deep):
-    with pytest.raises(ValueError, match="there is no prompt"):
+    with pytest.raises(ValueError, match="needs prompts: give --prompts"):
         module.measure(lab_of(deep, [deep, deep], prompts=()))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hierspec.bench.methods import ours
-from hierspec.bench.methods.ours import HierarchyMethod, Models
-from hierspec.bench.turns import Request, Run
+from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import TargetConfig
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -50,7 +50,7 @@ PROMPTS = ((5, 6, 7, 8, 9, 10), (20, 21, 22, 23), (40, 41, 42, 43, 44))
 @pytest.fixture(scope="module")
 def models(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float64")
-    return Models(target, (tiny_family["draft"],))
+    return BenchModels(target, (tiny_family["draft"],))
 
 
 @pytest.fixture
@@ -479,9 +479,9 @@ def test_what_is_missing_is_said(models, what):
     with pytest.raises(ValueError, match="temperature above 0"):
         reproduce(what, greedy)
     short = Lab(models, PROMPTS, max_new_tokens=2)
-    with pytest.raises(ValueError, match="at least 3 tokens"):
+    with pytest.raises(ValueError, match="at least 3 new tokens"):
         reproduce(what, short)
-    alone = Lab(Models(models.target), PROMPTS)
+    alone = Lab(BenchModels(models.target), PROMPTS)
     with pytest.raises(ValueError, match="needs a draft model"):
         reproduce(what, alone)
     silent = Lab(models, ())

@@ -7,8 +7,8 @@ import math
 import pytest
 from tabular_cases import V, chain, models
 
-from hierspec.bench.methods.ours import HierarchyMethod, Models
-from hierspec.bench.turns import Request, Run
+from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow, FixedWindow
@@ -18,6 +18,7 @@ from hierspec.verifiers.ratios import at_ends
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec_papers import MEASURED, reproduce
 from hierspec_papers.lab import Lab
+from hierspec_papers.measured import model_notes
 from hierspec_papers.p5 import ablation as p5_ablation
 from hierspec_papers.p5 import entropy as p5_entropy
 from hierspec_papers.p5 import redundancy as p5_redundancy
@@ -40,7 +41,7 @@ MODULES = {
 @pytest.fixture(scope="module")
 def tiny(tiny_family):
     target = TargetConfig(model=tiny_family["target"], dtype="float64")
-    return Models(target, (tiny_family["small"], tiny_family["draft"]))
+    return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
 
 
 def lab_of(models, **changes):
@@ -159,7 +160,7 @@ def test_temperature_of_the_paper():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_what_is_missing_is_said_in_a_line(tiny, tiny_family, name):
-    one = Models(tiny.target, (tiny_family["draft"],), tiny.loaded)
+    one = BenchModels(tiny.target, (tiny_family["draft"],), tiny.loaded)
     with pytest.raises(ValueError, match=f"^{name} needs two draft models: give --draft twice"):
         reproduce(name, lab_of(one))
     with pytest.raises(ValueError, match="needs prompts"):
@@ -191,11 +192,13 @@ def test_the_record_is_plain_json(found, lab, name):
 
 
 def test_a_synthetic_target_is_called_so():
-    lab = Lab(Models(TargetConfig(model="zoo:large?eps=0.2"), ("zoo:small", "zoo:trunk")), PROMPTS)
-    (note,) = systems.models_note(lab)
+    lab = Lab(
+        BenchModels(TargetConfig(model="zoo:large?eps=0.2"), ("zoo:small", "zoo:trunk")), PROMPTS
+    )
+    (note,) = model_notes(lab)
     assert "synthetic" in note
-    plain = Lab(Models(TargetConfig(model="zoo:trunk"), ("zoo:small", "zoo:mid")), PROMPTS)
-    assert systems.models_note(plain) == ()
+    plain = Lab(BenchModels(TargetConfig(model="zoo:trunk"), ("zoo:small", "zoo:mid")), PROMPTS)
+    assert model_notes(plain) == ()
 
 
 def test_ablation(found):

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 
+from hierspec.config.numbered import chain as nodes
 from hierspec.planner.corollary import corollary, formula, rounds, rounds_from_survival, tokens
-from hierspec.planner.dynamic import prices, shortest
+from hierspec.planner.dynamic import graph, shortest
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.simulation.interpreter import CoinFlips, simulate
-from hierspec.simulation.interpreter import chain as nodes
 from hierspec_papers.p1.linear_program import solve
 from hierspec_papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_papers.p2.formula import (
@@ -105,7 +105,7 @@ def test_best_latencies_of_the_examples(inputs, expected):
     costs, rates = inputs
     for models, value in enumerate(expected, 1):
         estimates = example(costs, rates, models)
-        best, chain = shortest(prices(estimates))[0]
+        best, chain = shortest(graph(estimates))[0]
         assert round(best, 4) == value
         assert corollary(estimates, chain).ms_per_token == pytest.approx(best, rel=1e-14)
 
@@ -208,7 +208,7 @@ def brute_force(estimates):
 def test_search_is_the_linear_program_is_brute_force(seed):
     random = np.random.default_rng(seed)
     estimates = random_problem(random, measured=seed % 2 == 1, gaps=seed % 4 > 1)
-    table = prices(estimates)
+    table = graph(estimates)
     found = shortest(table)
     every = brute_force(estimates)
     least = min(every)[0]
@@ -233,7 +233,7 @@ def test_search_is_the_linear_program_is_brute_force(seed):
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 9])
 def test_a_largest_number_of_models(seed, most):
     estimates = random_problem(np.random.default_rng(seed), gaps=seed % 2 == 1)
-    price, chain = shortest(prices(estimates), max_models=most)[0]
+    price, chain = shortest(graph(estimates), max_models=most)[0]
     allowed = [(p, c) for p, c in brute_force(estimates) if len(c.levels) <= most]
     assert len(chain.levels) <= most
     assert price == pytest.approx(min(allowed)[0], rel=1e-12)
@@ -263,7 +263,7 @@ def test_a_memory_budget(seed, most):
     """Every end state at every budget between the target's bytes and all bytes."""
     random = np.random.default_rng(seed)
     estimates = with_memory(random_problem(random, models=5, top=2, gaps=seed % 3 == 0), random)
-    table, every = prices(estimates), brute_force(estimates)
+    table, every = graph(estimates), brute_force(estimates)
     least, all_bytes = estimates.bytes([4]), estimates.bytes(range(5))
     for budget in range(least, all_bytes + 2):
         ends = {}
@@ -293,7 +293,7 @@ def test_memory_changes_the_answer():
         estimates.names,
         sizes,
     )
-    table = prices(weighed)
+    table = graph(weighed)
     assert shortest(table, memory=111)[0][1].levels == (0, 1, 2)
     assert shortest(table, memory=110)[0][1].levels == (1, 2)
     assert shortest(table, memory=109)[0][1].levels == (0, 2)
@@ -304,22 +304,22 @@ def test_memory_changes_the_answer():
 
 def test_plain_decoding_is_a_candidate():
     estimates = ideal([30.0, 33.0], [[0, 0.5], [0, 0]])
-    assert shortest(prices(estimates))[0] == (33.0, Chain((1,)))
+    assert shortest(graph(estimates))[0] == (33.0, Chain((1,)))
     useless = ideal([0.0, 33.0], [[0, 0.0], [0, 0]])
-    assert shortest(prices(useless))[0][1].plain  # no worse than a draft that is never kept
+    assert shortest(graph(useless))[0][1].plain  # no worse than a draft that is never kept
     alone = ideal([33.0], [[0]])
-    assert shortest(prices(alone)) == [(33.0, Chain((0,)))]
-    assert solve(prices(alone)) == (33.0, Chain((0,)))
+    assert shortest(graph(alone)) == [(33.0, Chain((0,)))]
+    assert solve(graph(alone)) == (33.0, Chain((0,)))
 
 
 def test_mistakes_of_a_search():
     estimates = ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=70)
     with pytest.raises(ValueError, match="measured up to 64 tokens"):
-        prices(estimates)
+        graph(estimates)
     with pytest.raises(ValueError, match="at least 1, not 0"):
-        prices(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
+        graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
     with pytest.raises(ValueError, match="counts the target"):
-        shortest(prices(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
+        shortest(graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
 
 
 def test_a_missing_scipy_names_the_extra(monkeypatch):
@@ -330,7 +330,7 @@ def test_a_missing_scipy_names_the_extra(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    table = prices(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
+    table = graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install 'hierspec\[plan\]'"):
         solve(table)

@@ -19,12 +19,12 @@ from hierspec.planner.maps import (
     cost_acceptance_map,
     exits_map,
     further_model,
-    heat_map,
     pairs_of_exits,
 )
 from hierspec.planner.pictures import draw_plan
 from hierspec.planner.plan import Choice, Plan
 from hierspec.plotting import figures
+from hierspec.plotting.heat_map import heat_map
 
 COSTS = (0.1, 2.0, 20.0)
 RATES = [[None, 0.8, 0.6], [None, None, 0.9], [None] * 3]
@@ -123,8 +123,8 @@ def test_importing_the_pictures_does_not_import_matplotlib(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
-    for name in ("figures", "maps", "pictures"):
-        spec = importlib.util.find_spec(f"hierspec.planner.{name}")
+    for name in ("plotting.figures", "plotting.heat_map", "planner.maps", "planner.pictures"):
+        spec = importlib.util.find_spec(f"hierspec.{name}")
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

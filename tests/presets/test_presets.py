@@ -14,7 +14,7 @@ from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.config.schema import ConcatenateConfig, LevelConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PAPERS, PRESETS
-from hierspec.presets.systems import Models, at_shares, one_each
+from hierspec.presets.systems import PresetModels, at_shares, one_each
 from hierspec.verifiers import get
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
@@ -22,7 +22,7 @@ PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], list(range(3, 40))]
 
 
 def made(name, num_layers=16, drafts=("small", "mid")):
-    models = Models(TargetConfig(model="target"), tuple(drafts), lambda: num_layers)
+    models = PresetModels(TargetConfig(model="target"), tuple(drafts), lambda: num_layers)
     return PRESETS[name].make(models)
 
 
@@ -186,7 +186,7 @@ def test_the_page_and_the_help_list_them_all():
     rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", PAGE.read_text(), re.M)
     cited = {name: source.strip() for name, source in rows}
     assert cited == {name: one.source or "–" for name, one in PRESETS.items()} | {AUTO: "–"}
-    from hierspec.cli.app import generate
+    from hierspec.cli.generate import generate
 
     option = get_type_hints(generate, include_extras=True)["hierarchy"].__metadata__[0]
     assert {*PRESETS, AUTO} <= set(re.findall(r"[\w-]+", option.help))

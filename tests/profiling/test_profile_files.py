@@ -18,7 +18,7 @@ from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import _joined, measure
-from hierspec.profiling.profile import Profile, from_dict, load_profile, save
+from hierspec.profiling.profile import from_dict, load_profile, save
 from hierspec.utils.testing import tiny_model
 
 pytest_plugins = ["profiling_fixtures"]
@@ -52,13 +52,18 @@ def test_a_profile_survives_its_file(whole, file):
         ({"unfinished": True}, "is not finished: give the same hierspec profile command again"),
         ({"kind": "hierspec-trace"}, "is no profile: hierspec profile -o FILE writes one"),
         ({"schema_version": 99}, "schema version 99"),
-        ({"temperatures": {}}, "damaged at 'temperatures'"),
-        ({"temperatures": {"hot": {}}}, "damaged at 'temperatures'"),
-        ({"temperatures": None}, "damaged at 'temperatures'"),
-        ({"models": [{"name": "x"}]}, "damaged at 'models'"),
-        ({"models": []}, "damaged at 'models'"),
-        ({"settings": None}, "damaged at 'settings'"),
-        ({"hardware": 3}, "damaged at 'hardware'"),
+        ({"temperatures": {}}, "damaged: temperatures must be"),
+        ({"temperatures": {"hot": {}}}, "damaged: temperatures.hot: could not convert"),
+        ({"temperatures": None}, "damaged: temperatures must be an object, not None"),
+        (
+            {"temperatures": {"-1": {}}},
+            "damaged: temperatures['-1']: a temperature must be 0 (greedy)",
+        ),
+        ({"models": [{"name": "x"}]}, "damaged: models[0]: 'level' is missing"),
+        ({"models": []}, "damaged: models must be a list of at least 1, not []"),
+        ({"settings": None}, "damaged: settings must be an object, not None"),
+        ({"settings": {}}, "damaged: settings: 'max_speculative_tokens' is missing"),
+        ({"hardware": 3}, "damaged: hardware must be an object, not 3"),
     ],
 )
 def test_files_that_are_no_profiles(whole, file, change, words):
@@ -86,8 +91,14 @@ def test_damaged_and_missing_files(file):
 def test_a_measurement_without_its_parts_is_damaged(whole):
     for part in ("pairs", "costs", "context", "token_ms"):
         measured = {k: v for k, v in whole["temperatures"]["0.0"].items() if k != part}
-        with pytest.raises(ValueError, match="damaged"):
-            Profile({**whole, "temperatures": {"0.0": measured}}).estimates(0.0)
+        with pytest.raises(
+            ValueError, match=rf"damaged: temperatures\['0\.0'\]: '{part}' is missing; "
+        ):
+            from_dict({**whole, "temperatures": {"0.0": measured}})
+    alone = [row for row in whole["temperatures"]["0.0"]["costs"] if row["drafter"] is not None]
+    measured = {**whole["temperatures"]["0.0"], "costs": alone}
+    with pytest.raises(ValueError, match="damaged"):
+        from_dict({**whole, "temperatures": {"0.0": measured}}).estimates(0.0)
     with pytest.raises(ValueError, match="block and tokenwise"):
         from_dict(whole).estimates(0.0, rule="naive")
 

@@ -21,12 +21,13 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import EVERY, plan
-from hierspec.profiling import agreement, costs, curves, rates
-from hierspec.profiling import rates as overlaps
-from hierspec.profiling.candidates import Candidate, Entrant, Pool, load, memory, parse
+from hierspec.profiling import agreement, costs, curves, rates, rounds
+from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
+from hierspec.profiling.estimates import estimates, extended
 from hierspec.profiling.measure import measure
-from hierspec.profiling.profile import estimates, extended, from_dict
-from hierspec.profiling.settings import Settings
+from hierspec.profiling.profile import from_dict
+from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
 
 pytest_plugins = ["profiling_fixtures"]
@@ -45,7 +46,7 @@ def tables(*found, temperatures=None):
         for i, (model, t) in enumerate(zip(found[:-1], temperatures, strict=False))
     ]
     entrants.append(Entrant("target", found[-1], "target"))
-    return Pool(TargetConfig(model="target"), tuple(entrants), None)
+    return CandidatePool(TargetConfig(model="target"), tuple(entrants), None)
 
 
 def random_tables(count, vocab=4, order=1, seed=3):
@@ -159,7 +160,7 @@ def test_acceptance_is_one_minus_total_variation():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 4, 40).tolist() for _ in range(3)]
     starts, stops = [5, 1, 17], [40, 30, 18]
-    agreed, ease = agreement.agreements(pool, texts, starts, stops, rates.Plan(2, 1, 3, 1.0))
+    agreed, ease = agreement.agreements(pool, texts, starts, stops, DraftingPlan(2, 1, 3, 1.0))
 
     def law(number, context):
         p = found[number].law(context).numpy()
@@ -186,7 +187,7 @@ def test_acceptance_is_one_minus_total_variation():
 def test_greedy_agreement_is_the_share_of_equal_argmaxes():
     found = random_tables(2, order=2, seed=2)
     (text,) = texts = [np.random.default_rng(1).integers(0, 4, 60).tolist()]
-    agreed, _ = agreement.agreements(tables(*found), texts, [1], [60], rates.Plan(2, 1, 3, 0.0))
+    agreed, _ = agreement.agreements(tables(*found), texts, [1], [60], DraftingPlan(2, 1, 3, 0.0))
     seen = agreed[0, 1]
     choices = [[int(model.law(text[:t]).argmax()) for model in found] for t in range(1, 60)]
     assert seen.overlap == seen.equal == sum(q == p for q, p in choices)
@@ -199,7 +200,7 @@ def test_agreement_of_mixed_laws():
     texts = [np.random.default_rng(1).integers(0, 4, 30).tolist()]
     for temperatures, number in (([0], 0), ([None], None)):
         pool = tables(*found, temperatures=temperatures)
-        agreed, _ = agreement.agreements(pool, texts, [1], [30], rates.Plan(2, 1, 3, 1.0))
+        agreed, _ = agreement.agreements(pool, texts, [1], [30], DraftingPlan(2, 1, 3, 1.0))
         rows = [(found[0].law(texts[0][:t]), found[1].law(texts[0][:t])) for t in range(1, 30)]
         want = (
             sum(float(p[q.argmax()]) for q, p in rows)
@@ -215,16 +216,16 @@ def test_survival_of_a_draft_by_both_rules():
         [[0.2, 0.4, 0.4], [0.6, 0.2, 0.2], [0.05, 0.9, 0.05], [1, 0, 0]], dtype=torch.float64
     )
     draft = Proposal((0, 0, 1), DenseDistributions(q))
-    tokenwise, block = overlaps.survival(draft, DenseDistributions(p), 5)
+    tokenwise, block = rates.survival(draft, DenseDistributions(p), 5)
     np.testing.assert_allclose(tokenwise, [1, 0.4, 0.4, 0.4, 0, 0])
     np.testing.assert_allclose(block, [1, 0.4, min(1, 0.4 * 3), 1, 0, 0])
-    tokenwise, block = overlaps.survival(
+    tokenwise, block = rates.survival(
         Proposal((1, 2), OneHotDistributions((1, 2))), DenseDistributions(p), 2
     )
     np.testing.assert_allclose(tokenwise, [1, 0.4, 0.08])
     np.testing.assert_allclose(block, [1, 0.4, 0.08])
     empty = Proposal()
-    for curve in overlaps.survival(empty, DenseDistributions(p[:1]), 2):
+    for curve in rates.survival(empty, DenseDistributions(p[:1]), 2):
         np.testing.assert_array_equal(curve, [1, 0, 0])
 
 
@@ -236,7 +237,7 @@ def test_survival_in_expectation_is_the_worked_example():
     for x in itertools.product(range(2), repeat=2):
         draft = Proposal(x, rows[1].rows(0, 2))
         expected += q[list(x)].prod() * np.array(
-            [curve[1:].sum() for curve in overlaps.survival(draft, rows[0], 2)]
+            [curve[1:].sum() for curve in rates.survival(draft, rows[0], 2)]
         )
     np.testing.assert_allclose(expected, [10 / 9, 11 / 9])
 
@@ -250,7 +251,7 @@ def exact_curves(q, p, last, length):
         draft = Proposal(x, DenseDistributions(distributions[0]))
         weight = float(distributions[0][range(length), x].prod())
         total += weight * np.stack(
-            overlaps.survival(draft, DenseDistributions(distributions[1]), length)
+            rates.survival(draft, DenseDistributions(distributions[1]), length)
         )
     return total
 
@@ -262,7 +263,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
     """
     found = random_tables(3)
     pool, seen = tables(*found), []
-    scored = rates.laws_after
+    scored = rounds.distributions_after
 
     def noting(pool, number, sequences, contexts, back):
         if number == 2:
@@ -272,10 +273,10 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
             )
         return scored(pool, number, sequences, contexts, back)
 
-    many = rates.Plan(places=6, rounds=8, max_budget=3, temperature=1.0, seed=11)
+    many = DraftingPlan(places=6, rounds=8, max_budget=3, temperature=1.0, seed=11)
     prompts = [[i % 4, 1] for i in range(10)]
     texts = rates.continuations(pool, prompts, 40, many)
-    monkeypatch.setattr(rates, "laws_after", noting)
+    monkeypatch.setattr(rates, "distributions_after", noting)
     drafts = rates.follow_drafts(pool, 0, [1], texts, [2] * 10, many)
     assert len(seen) == len(drafts.lengths) == 10 * 6 * 8
     for verifier in (1, 2):
@@ -288,7 +289,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
 
 def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
     pool, seen = tables(*random_tables(2)), []
-    scored = rates.laws_after
+    scored = rounds.distributions_after
 
     def noting(pool, number, sequences, contexts, back):
         seen.extend(
@@ -296,9 +297,9 @@ def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
         )
         return scored(pool, number, sequences, contexts, back)
 
-    few = rates.Plan(places=3, rounds=1, max_budget=2, temperature=1.0)
+    few = DraftingPlan(places=3, rounds=1, max_budget=2, temperature=1.0)
     texts = rates.continuations(pool, [[0, 1], [2]], 30, few)
-    monkeypatch.setattr(rates, "laws_after", noting)
+    monkeypatch.setattr(rates, "distributions_after", noting)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2, 1], few)
     assert sorted(drafts.where) == [(text, place) for text in (0, 1) for place in range(3)]
     for (text, place), before in zip(drafts.where, seen, strict=True):
@@ -311,7 +312,7 @@ def test_survival_of_independent_tokens_is_geometric():
     """Tables without memory: α^m. 3 numbers at 4.5 standard errors: one seed in 50 000 fails."""
     found = random_tables(2, order=0)
     pool = tables(*found)
-    many = rates.Plan(places=4, rounds=10, max_budget=3, temperature=1.0, seed=5)
+    many = DraftingPlan(places=4, rounds=10, max_budget=3, temperature=1.0, seed=5)
     texts = rates.continuations(pool, [[0], [1], [2]] * 4, 12, many)
     rows = np.stack(rates.follow_drafts(pool, 0, [], texts, [1] * 12, many).tokenwise[1])
     alpha = float(torch.minimum(found[0].law([]), found[1].law([])).sum())
@@ -321,7 +322,7 @@ def test_survival_of_independent_tokens_is_geometric():
 
 def test_greedy_drafts_survive_or_do_not():
     pool = tables(*random_tables(2, seed=2))
-    greedy = rates.Plan(places=3, rounds=2, max_budget=4, temperature=0.0)
+    greedy = DraftingPlan(places=3, rounds=2, max_budget=4, temperature=0.0)
     texts = rates.continuations(pool, [[0, 1], [2, 3], [1, 1]], 20, greedy)
     assert texts == rates.continuations(pool, [[0, 1], [2, 3], [1, 1]], 20, greedy)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2] * 3, greedy)
@@ -333,31 +334,31 @@ def test_greedy_drafts_survive_or_do_not():
 
 def test_texts_too_many_for_one_batch_give_the_same_drafts(monkeypatch):
     pool = tables(*random_tables(2))
-    few = rates.Plan(places=2, rounds=2, max_budget=3, temperature=1.0)
+    few = DraftingPlan(places=2, rounds=2, max_budget=3, temperature=1.0)
     prompts = [[i % 4] for i in range(5)]
     runs = []
     for most in (2**24, 2 * 4 * 4):  # entries of two texts: 4 rows of 4
-        monkeypatch.setattr(rates, "MAX_ENTRIES", most)
+        monkeypatch.setattr(rounds, "MAX_ENTRIES", most)
         texts = rates.continuations(pool, prompts, 9, few)
         drafts = rates.follow_drafts(pool, 0, [], texts, [1] * 5, few)
         order = sorted(range(len(drafts.where)), key=lambda n: drafts.where[n])
         runs.append((texts, [drafts.where[n] for n in order],
                      [drafts.tokenwise[1][n].tolist() for n in order]))  # fmt: skip
     assert runs[0] == runs[1]
-    assert len(rates._batches(5, 4 * 4)) == 3
+    assert len(rounds.batches(5, 4 * 4)) == 3
 
 
 def test_laws_at_hand_stay_bounded_for_a_large_vocabulary():
     for vocab, budget in ((152_064, 15), (262_144, 32), (96, 3)):
         entries = vocab * (budget + 1)
-        batches = rates._batches(100, entries)
+        batches = rounds.batches(100, entries)
         assert [n for batch in batches for n in batch] == list(range(100))
-        assert max(map(len, batches)) * entries <= rates.MAX_ENTRIES
-        assert max(map(len, batches)) <= rates.MAX_TOGETHER
+        assert max(map(len, batches)) * entries <= rounds.MAX_ENTRIES
+        assert max(map(len, batches)) <= rounds.MAX_TOGETHER
 
 
 def test_classes_hold_equally_many_places_alike_in_what_differs_most():
-    plan_ = rates.Plan(places=4, rounds=2, max_budget=3, temperature=1.0)
+    plan_ = DraftingPlan(places=4, rounds=2, max_budget=3, temperature=1.0)
     random = np.random.default_rng(0)
     ease = [np.stack([random.random(22), np.full(22, 0.5)], 1) for _ in range(5)]
     kinds = agreement.classes(ease, plan_, 3)
@@ -370,12 +371,12 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     )
     for c in range(2):  # only the first candidate tells places apart
         assert means[kinds == c].max() < means[kinds == c + 1].min()
-    few = agreement.classes([np.array([[0.5], [0.1]])], rates.Plan(2, 1, 3, 1.0), 5)
+    few = agreement.classes([np.array([[0.5], [0.1]])], DraftingPlan(2, 1, 3, 1.0), 5)
     assert few.tolist() == [[1, 0]]  # no class without a place
 
 
 def test_classes_tell_apart_what_is_easy_for_different_candidates():
-    plan_ = rates.Plan(places=2, rounds=1, max_budget=3, temperature=1.0)
+    plan_ = DraftingPlan(places=2, rounds=1, max_budget=3, temperature=1.0)
     one, other, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
     ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
     kinds = agreement.classes(ease, plan_, 4)
@@ -397,7 +398,7 @@ def test_tokens_kept_follow_the_curve():
 
 
 def test_where_windows_stop():
-    drafts = rates.Drafts(
+    drafts = rates.FollowedDrafts(
         signals=[(0.1, 3.0, 0.2), (0.1, 0.1, 0.1), (2.0, 0.0, 0.0), (), (2.2, 0.1)]
     )
     kept = np.array([1, 3, 0, 0, 2])
@@ -414,7 +415,7 @@ def test_where_windows_stop():
 
 def test_the_threshold_settles_as_the_engine_would_have_it():
     """Thresholds follow what is rejected inside the window, not behind it."""
-    drafts = rates.Drafts(signals=[(5.0, 1.0), (0.5, 9.0), (0.5, 2.0), (0.5, 9.0)])
+    drafts = rates.FollowedDrafts(signals=[(5.0, 1.0), (0.5, 9.0), (0.5, 2.0), (0.5, 9.0)])
     kept = np.array([0, 1, 2, 1])
     window = EntropyWindow()
     state = window.init()
@@ -559,12 +560,12 @@ def test_bad_requests(family, loaded):
         measure(target, [], PROMPTS, [0.0], SMALL)
     with pytest.raises(ValueError, match="no prompt to measure on"):
         measure(target, exits, ["", ""], [0.0], SMALL, loaded=loaded)
-    long = Settings(max_speculative_tokens=32, rounds=8)
+    long = ProfileSettings(max_speculative_tokens=32, rounds=8)
     with pytest.raises(ValueError, match="contexts of 256 tokens have no room"):
         measure(target, exits, PROMPTS, [0.0], long, loaded=loaded)
     for wrong in ({"tokens": 0}, {"max_speculative_tokens": 33}, {"min_ratio": float("nan")}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            Settings(**wrong)
+            ProfileSettings(**wrong)
 
 
 def test_empty_prompts_do_not_use_up_those_asked_for(family, loaded):
@@ -629,9 +630,9 @@ def test_what_was_wound_back_is_computed_again_and_alike(family, loaded):
 def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     candidates = [parse("exit:1"), parse(f"ngram:{family['table']}"), parse("prompt-lookup")]
     pool = load(TargetConfig(model=family["target"]), candidates, loaded)
-    greedy = rates.Plan(1, 1, 3, 0.0)
+    greedy = DraftingPlan(1, 1, 3, 0.0)
     text = [65, 66, 67] * 6
-    (sequence,) = rates.opened(rates.plain(pool), [0], [text], greedy)
+    (sequence,) = rounds.opened_batch(rounds.root_of(pool), [0], [text], greedy)
 
     def ask():  # of the sequence that goes by this name
         context = Context(sequence.tokens)
@@ -641,19 +642,20 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
                 slot = sequence.slot(entrant.model)
                 out.append(entrant.model.propose(context, 3, slot))
             else:
-                out.append(rates.laws_after(pool, number, [sequence], [context], [2])[0].ids)
+                (rows,) = rounds.distributions_after(pool, number, [sequence], [context], [2])
+                out.append(rows.ids)
         return out
 
     first = ask()
     sequence.tokens.extend([1, 2, 3, 65, 66, 200])
     changed = ask()
     assert changed != first
-    rates.rewind(sequence, len(text))
+    rounds.rewind(sequence, len(text))
     assert sequence.tokens == text
     assert ask() == first
     # Other tokens than before at the same places: the caches must not take them for the old ones.
     sequence.tokens.extend([9, 8, 7, 90, 91, 92])
-    (fresh,) = rates.opened(rates.plain(pool), [0], [sequence.tokens], greedy)
+    (fresh,) = rounds.opened_batch(rounds.root_of(pool), [0], [sequence.tokens], greedy)
     after = ask()
     sequence.close()
     sequence = fresh

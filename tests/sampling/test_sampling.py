@@ -22,14 +22,13 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.multi_draft import first_tokens
+from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
-from hierspec.sampling.sampler import NoLawError, _masked, _nucleus, _nucleus_by_sorting
+from hierspec.sampling.sampler import NoDistributionError, _masked, _nucleus, _nucleus_by_sorting
 from hierspec.sampling.scores import (
-    Job,
-    SamplingParams,
+    ScoreRows,
     distributions,
     logprobs,
-    sampler_of,
     signals,
 )
 
@@ -39,17 +38,17 @@ OUTPUT = [5, 8, 9, 7, 9]
 DRAFT = (3, 2, 3, 8, 4)
 
 
-def job(params: SamplingParams, draft=DRAFT, committed=None, **kwargs) -> Job:
+def job(params: SamplingParams, draft=DRAFT, committed=None, **kwargs) -> ScoreRows:
     committed = PROMPT + OUTPUT if committed is None else committed
     kwargs = {"prompt_length": len(PROMPT), "vocab_size": V} | kwargs
-    return Job(params, Context(committed, draft), len(committed), len(draft) + 1, **kwargs)
+    return ScoreRows(params, Context(committed, draft), len(committed), len(draft) + 1, **kwargs)
 
 
 def scores(rows: int, seed: int = 0, dtype=torch.float32, width: int = V) -> torch.Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)).to(dtype) * 3
 
 
-def reference(one: Job, logits: torch.Tensor) -> torch.Tensor:
+def reference(one: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
     """One row at a time with transformers' classes and plain loops → [R, V]."""
     params, rows = one.params, []
     for j in range(one.num_rows):
@@ -190,7 +189,7 @@ def test_history_may_start_inside_the_committed_text():
     history = History(len(PROMPT))
     distributions([job(params, history=history)], scores(len(DRAFT) + 1))
     context = Context(PROMPT + OUTPUT, DRAFT)
-    one = Job(params, context, 4, len(context) - 3, len(PROMPT), V, history=history)
+    one = ScoreRows(params, context, 4, len(context) - 3, len(PROMPT), V, history=history)
     logits = scores(one.num_rows, dtype=torch.float64)
     torch.testing.assert_close(distributions([one], logits)[0].dense(V), reference(one, logits))
 
@@ -299,10 +298,10 @@ def test_truncation_names_unusable_scores_too(kind, after, dtype):
     alone = [job(params, draft=(), model=name) for name in ("good", "llama", "good")]
     with pytest.raises(ValueError, match=message):
         distributions(alone, bad)
-    reading = sampler_of(alone[0])
-    with pytest.raises(NoLawError):
-        reading.pick(bad, [0.5] * 3)
-    picked = reading.pick_there(bad, torch.full((3,), 0.5, dtype=torch.float64))
+    sampler = alone[0].sampler()
+    with pytest.raises(NoDistributionError):
+        sampler.pick(bad, [0.5] * 3)
+    picked = sampler.pick_on_device(bad, torch.full((3,), 0.5, dtype=torch.float64))
     assert picked.ok.tolist() == [True, False, True]
     (good,) = distributions([job(params, draft=(1,))], bad[::2])
     assert torch.equal(picked.probs[::2], good.dense(V))

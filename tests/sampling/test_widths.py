@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 import torch
+from joint_law import chi_square
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from transformers.generation.logits_process import (
@@ -24,7 +25,6 @@ from transformers.generation.logits_process import (
 )
 
 from hierspec import Hierarchy
-from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
@@ -32,7 +32,7 @@ from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import get, names
 
 V, NARROW, WIDE = 6, 4, 8
@@ -94,9 +94,9 @@ def params(processors, **options) -> SamplingParams:
     return SamplingParams.make(logits_processors=processors, **options)
 
 
-def job(request: SamplingParams, context=PROMPT, draft=()) -> Job:
+def job(request: SamplingParams, context=PROMPT, draft=()) -> ScoreRows:
     context = Context(list(context), tuple(draft))
-    return Job(request, context, len(context.committed), len(draft) + 1, len(PROMPT), V)
+    return ScoreRows(request, context, len(context.committed), len(draft) + 1, len(PROMPT), V)
 
 
 # --- laws of a narrow model

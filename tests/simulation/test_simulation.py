@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
+from hierspec.config.numbered import chain
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.trace import ListTracer
-from hierspec.simulation.interpreter import CoinFlips, Recorded, chain, simulate
+from hierspec.simulation.interpreter import CoinFlips, Recorded, simulate
 from hierspec.verifiers import get
 
 # P1 Appendix B.3, first example: costs in ms, Table 6 rates.

@@ -9,17 +9,17 @@ from xml.etree import ElementTree
 
 import pytest
 from tabular_cases import chain as tabular_chain
-from tabular_cases import models
-from test_trace import drive
+from tabular_cases import drive, models
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli, preset
+from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
-from hierspec.engine import runtime
+from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
-from hierspec.simulation.interpreter import CoinFlips, chain, simulate
+from hierspec.simulation.interpreter import CoinFlips, simulate
 from hierspec.timeline import chrome, html, read, stories, svg
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]
@@ -178,7 +178,7 @@ def test_without_a_tracer_no_event_is_made(tiny_family, monkeypatch):
     def refuse(*_):
         raise AssertionError("an event was made")
 
-    monkeypatch.setattr(runtime, "event_of", refuse)
+    monkeypatch.setattr(tracing, "event_of", refuse)
     generated(tiny_family, "speculative", None, max_new_tokens=4)
     with pytest.raises(AssertionError, match="an event"):
         generated(tiny_family, "speculative", ListTracer(), max_new_tokens=4)
@@ -252,6 +252,13 @@ def test_nothing_in_the_picture_overlaps(run):
     width = float(ElementTree.fromstring(picture).get("width"))
     assert all(box[0] >= 0 and box[0] + box[2] <= width for box in cells + calls)
     assert len({round(box[1]) for box in calls}) == 3  # a row per level
+
+
+def test_times_along_the_axis_are_round():
+    _, events = simulated([[0.0, 0.7, 0.5], [0.0, 0.0, 0.8], [0.0] * 3], rounds=40)
+    picture = svg(events)
+    assert "e+" not in picture
+    assert ">1 s</text>" in picture
 
 
 def test_colours_and_windows_of_the_picture(run):
@@ -341,16 +348,16 @@ def test_an_interrupted_last_line_is_left_out(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "dance"}, "kind must be one of draft, check, row"),
-        ({"began": None}, "began must be seconds"),
-        ({"seconds": -1}, "seconds must be seconds, at least 0"),
-        ({"seconds": float("nan")}, "seconds must be seconds"),
-        ({"index": True}, "index must be a whole number"),
-        ({"level": 3}, "level must be a name"),
+        ({"kind": "dance"}, "'kind' is one of 'draft', 'check', 'row'"),
+        ({"began": None}, "began must be a number"),
+        ({"seconds": -1}, "seconds must be at least 0"),
+        ({"seconds": float("nan")}, "seconds must be a finite number"),
+        ({"index": True}, "index must be an integer"),
+        ({"level": 3}, "level must be a string"),
         ({"emitted": "12"}, "emitted must be a list"),
         ({"owners": [0]}, "draft tokens have 1 owners"),
         ({"num_accepted": 99}, "num_accepted is 99"),
-        ({"others": [1]}, "others must be a list of drafts"),
+        ({"others": [1]}, r"others\[0\] must be a list"),
     ],
 )
 def test_damaged_lines_are_named(tmp_path, change, message):

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from joint_law import chi_square, joint_law, sample
 from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.cli import run
 from hierspec.config.exit_heads import HeadsWarning, attach, read
 from hierspec.lm import Context, Query, Trunk, load
 from hierspec.lm.exit_heads import KINDS, Heads
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.training.family.evaluate import Windows
-from hierspec.training.fit import Phase
+from hierspec.training.fit import CosineSchedule, Phase
 from hierspec.training.heads.data import encoded, from_files, own_rows, split
 from hierspec.training.heads.frozen import Frozen
-from hierspec.training.heads.settings import Settings
-from hierspec.training.heads.train import Cosine, target_file, train
+from hierspec.training.heads.settings import HeadsSettings
+from hierspec.training.heads.train import target_file, train
+from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
 
@@ -53,7 +53,7 @@ def trained(models: dict[str, Path], folder: Path) -> dict[str, Path]:
     """Heads of each family; the model's own text, as it has no tokenizer."""
     out = {}
     for i, (name, model) in enumerate(models.items()):
-        settings = Settings(exits=(1, 2), kind=KINDS[i % 2], **QUICK)
+        settings = HeadsSettings(exits=(1, 2), kind=KINDS[i % 2], **QUICK)
         out[name] = train(str(model), settings, folder / f"{name}.safetensors").path
     return out
 
@@ -134,7 +134,7 @@ def test_a_batch_in_an_old_cache_is_as_in_a_new_one(models) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_resumed_training_ends_with_the_same_bits(models, folder, family) -> None:
-    settings = Settings(exits=(1, 2), kind="full", **{**QUICK, "steps": 12})
+    settings = HeadsSettings(exits=(1, 2), kind="full", **{**QUICK, "steps": 12})
     model, paths = str(models[family]), [folder / f"{family}-{i}.safetensors" for i in range(2)]
     train(model, settings, paths[0])
     for stop in (5, 9):
@@ -150,7 +150,7 @@ def test_resumed_training_ends_with_the_same_bits(models, folder, family) -> Non
 
 
 def test_an_interrupted_step_is_not_lost(models, folder, monkeypatch) -> None:
-    settings = Settings(exits=(1,), **{**QUICK, "steps": 8})
+    settings = HeadsSettings(exits=(1,), **{**QUICK, "steps": 8})
     model, path = str(models["llama"]), folder / "cut.safetensors"
     whole = train(model, settings, folder / "uncut.safetensors")
     seen = []
@@ -172,14 +172,14 @@ def test_an_interrupted_step_is_not_lost(models, folder, monkeypatch) -> None:
 
 
 def test_the_rate_warms_up_and_falls_to_zero() -> None:
-    schedule = Cosine(200, (Phase(1.0, 1, 1),))
+    schedule = CosineSchedule(200, (Phase(1.0, 1, 1),))
     factors = [schedule.factor(step) for step in range(200)]
     assert factors[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
     assert factors[10] == 1
     assert factors[105] == pytest.approx(0.5)
     assert factors[9:] == sorted(factors[9:], reverse=True)
     assert factors[-1] < 1e-3
-    assert Cosine(1, (Phase(1.0, 1, 1),)).factor(0) == 1
+    assert CosineSchedule(1, (Phase(1.0, 1, 1),)).factor(0) == 1
 
 
 # -- in the engine ------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
 def test_heads_beside_a_model_leave_it_as_it_was(folder) -> None:
     model = save_tiny("gpt2", folder / "beside", seed=4)
     mark = fingerprint.weights(str(model))
-    file = train(str(model), Settings(exits=(1,), **{**QUICK, "steps": 2}))
+    file = train(str(model), HeadsSettings(exits=(1,), **{**QUICK, "steps": 2}))
     assert file.path == model / "exit_heads.safetensors"
     assert fingerprint.weights(str(model)) == mark == file.info["fingerprint"]
     drafted = hierarchy(model, level(1, model)).generate([5, 9], max_new_tokens=5, seed=0)
@@ -315,8 +315,11 @@ def _gone(info, tensors):
         (_shape, r"has shape \(31, 32\)"),
         (_gone, "weight of exit 2 is missing"),
         (lambda info, tensors: info.update(schema_version=9), "schema version 9"),
-        (lambda info, tensors: info.update(kind="mlp"), "valid 'kind'"),
-        (lambda info, tensors: info.pop("hidden_size"), "lacks 'hidden_size'"),
+        (
+            lambda info, tensors: info.update(kind="mlp"),
+            "kind must be 'transform' or 'full'",
+        ),
+        (lambda info, tensors: info.pop("hidden_size"), "its metadata: 'hidden_size' is missing"),
         (lambda info, tensors: info.update(exits=[1]), "after layers 1, none after layer 2"),
         (lambda info, tensors: info.update(vocab_size=97), "vocab_size is 97"),
         (lambda info, tensors: info.update(num_layers=4), "num_layers is 4"),
@@ -354,7 +357,7 @@ def test_a_description_of_wrong_types_is_refused(trained, tmp_path, key, value) 
 
     path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
     about = "exits" if (key, value) == ("num_layers", 2) else key
-    with pytest.raises(ValueError, match=f"damaged .*no valid '{about}'") as caught:
+    with pytest.raises(ValueError, match=rf"damaged \(its metadata\.{about}\b") as caught:
         read(path)
     assert "\n" not in str(caught.value)
 
@@ -461,13 +464,13 @@ def test_excerpts_come_from_as_many_texts_as_there_are() -> None:
 
 def test_what_is_measured_is_not_trained_on() -> None:
     rows = [torch.arange(i * 100, i * 100 + 50) for i in range(20)]
-    texts = split(rows, None, Windows(4, 16), 0, {})
+    texts = split(rows, None, HeldOutWindows(4, 16), 0, {})
     learnt = set(torch.cat(texts.stream.pieces).tolist())
     assert texts.held_out.shape == (4, 16)
     assert not learnt & set(texts.held_out.flatten().tolist())
     assert (texts.source["tokens"], texts.source["held_out_tokens"]) == (900, 100)
     with pytest.raises(ValueError, match="too little text"):
-        split(rows[:1], None, Windows(4, 32), 0, {})
+        split(rows[:1], None, HeldOutWindows(4, 32), 0, {})
 
 
 def test_own_texts_go_on_after_an_interruption(tmp_path) -> None:
@@ -514,9 +517,9 @@ def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch
 
     seen: dict[str, Any] = {}
     monkeypatch.setattr(choosing, "_start", lambda text, *_: [ord(c) % 96 for c in text[:6]])
-    monkeypatch.setattr(choosing.data, "split", lambda *parts: seen.update(parts=parts))
+    monkeypatch.setattr(choosing, "split", lambda *parts: seen.update(parts=parts))
     backend = load(models["llama"], backend="hf")
-    settings = Settings(exits=(1,), tokens=1200, width=32)
+    settings = HeadsSettings(exits=(1,), tokens=1200, width=32)
     quiet = lambda stage, share: None  # noqa: E731
     choosing.choose(str(models["llama"]), backend, None, settings, None, tmp_path, quiet)
     learnt, kept = ({tuple(row.tolist()) for row in part} for part in seen["parts"][:2])

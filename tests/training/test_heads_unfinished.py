@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from hierspec.cli import run
-from hierspec.training.heads.settings import Settings
+from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.train import train
 from hierspec.utils.testing import save_tiny
 
 
-def quick(**changed: Any) -> Settings:
-    settings = Settings(exits=(1, 2), tokens=600, width=16, rows=4, steps=8)
+def quick(**changed: Any) -> HeadsSettings:
+    settings = HeadsSettings(exits=(1, 2), tokens=600, width=16, rows=4, steps=8)
     return dataclasses.replace(settings, **changed)
 
 
@@ -82,7 +82,7 @@ def test_texts_that_changed_are_refused(tmp_path, capsys):
     argv += ["--steps", "2", "--tokens", "600", "--width", "16"]
     write = [json.dumps(f"def f{i}(x): return x + {i}\n" * 20) for i in range(9)]
     text.write_text("\n".join(write))
-    settings = Settings(exits=(1,), steps=2, tokens=600, width=16)
+    settings = HeadsSettings(exits=(1,), steps=2, tokens=600, width=16)
     with pytest.raises(KeyboardInterrupt):
         train("zoo:small", settings, path, [text], stop_after=1)
     text.write_text("\n".join(reversed(write)))

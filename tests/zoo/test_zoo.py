@@ -16,9 +16,10 @@ from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, from_directory, hf_model
 from hierspec.training.family.build import train
-from hierspec.training.family.corpus import Document, Stream, functions_with_docstrings, load_corpus
+from hierspec.training.family.corpus import Document, functions_with_docstrings, load_corpus
 from hierspec.training.family.evaluate import acceptance, load_llama
 from hierspec.training.family.export import model_card
+from hierspec.training.windows import Stream
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import inflate, widen
 
@@ -118,6 +119,14 @@ def test_an_interrupted_training_ends_the_same(tmp_path: Path, quick: Path) -> N
         one, two = (from_directory(folder / name) for folder in (quick, tmp_path))
         for key in one.names():
             torch.testing.assert_close(one.tensor(key), two.tensor(key), msg=f"{name} {key}")
+
+
+def test_a_training_with_another_seed_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, quick=True, stop_after=2)
+    with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\): give .*--no-resume"):
+        train(tmp_path, seed=1, quick=True, stop_after=4)
+    found = train(tmp_path, seed=1, quick=True, stop_after=2, resume=False)
+    assert found["training"]["trunk"]["steps"] == 2
 
 
 def test_a_quick_zoo_is_whole(quick: Path) -> None:

@@ -1,96 +1,52 @@
-"""One bench at a time on a results file.
+"""The whole bench: tune, measure in turns, check; written down after every round of prompts.
 
-The whole bench: tune, measure in turns, check; written down after every round of prompts.
-
-A *cell* is what is measured at one temperature. Its methods are first arranged (configurations
-found, tuned where there is a choice), then all of them take turns on every prompt, then their
-outputs are checked and summed up, which nobody times. Each stage leaves its mark in the file, so
-that the same command goes on where an interrupted one was.
+A :class:`MethodCell` is what is measured at one temperature. Its methods are first arranged
+(configurations found, tuned where there is a choice), then all of them take turns on every prompt,
+then their outputs are judged and summed up, which nobody times. Each stage leaves its mark in the
+file, so that the same command goes on where an interrupted one was.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from hierspec.bench.methods.catalogue import PLAIN
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.methods.ours import Models
+from hierspec.bench import correctness, memory, results, summary
+from hierspec.bench.correctness import Likelihood
+from hierspec.bench.methods import planned
+from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.records import (
+    PLAIN,
+    BenchResults,
+    BenchSettings,
+    CategorySpeedup,
+    LevelCounters,
+    LoadAverages,
+    MethodRecord,
+    RunRecord,
+    TemperatureRecord,
+)
+from hierspec.bench.roofline import roofline
+from hierspec.bench.tuning import as_json, same, tune
+from hierspec.bench.turns import (
+    grouped,
+    repeated,
+    run_group,
+    tuning_groups,
+    tuning_notes,
+    turns,
+    whole_batches,
+)
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import Report
-from hierspec.utils.files import probe
+from hierspec.utils.machine import load_average
 
-from . import results
-from . import roofline as floor
-from .cell import Cell
-from .tuning import plain as as_json
-from .turns import tuning_notes, whole_batches
-
-
-@contextlib.contextmanager
-def locked(path: Path | None) -> Iterator[None]:
-    """Keep other benches off a results file, by a lock on ``.NAME.lock`` beside it.
-
-    The system frees the lock of a process that ends, however it ends: the empty file that a killed
-    one leaves behind keeps nobody off. What is no file (``/dev/null``, a pipe) is not locked.
-
-    Raises:
-        ValueError: another process holds it, or the folder cannot be written to.
-    """
-    if path is None or (path.exists() and not path.is_file()):
-        yield
-        return
-    probe(path, "results")
-    real = path.resolve()
-    lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise HierspecError(
-            f"another bench is writing {path}: wait for it to end, or choose another -o"
-        ) from None
-    except OSError as error:
-        raise HierspecError(f"cannot lock {path}: {error.strerror}") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # some systems keep files that are open
-            Path(lock.lock_file).unlink()  # while held: who has just opened it tries again
-        lock.release()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What makes two benches the same; ``settings`` of the results file.
-
-    Attributes:
-        methods: names, plain decoding among them.
-        tune_tokens: written after each tuning prompt.
-        prompts: ``file`` and ``sha256``.
-    """
-
-    target: str
-    dtype: str = "auto"
-    device: str = "auto"
-    drafts: tuple[str, ...] = ()
-    methods: tuple[str, ...] = (PLAIN,)
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    max_new_tokens: int = 128
-    num_prompts: int = 16
-    tune_prompts: int = 4
-    tune_tokens: int = 64
-    seed: int = 0
-    batch_size: int = 1
-    prompts: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return as_json(dataclasses.asdict(self))
+_TUNED, _MEASURED = 0.3, 0.9  # of a cell's work: where these stages end
 
 
 @dataclass(slots=True, eq=False)
@@ -100,47 +56,302 @@ class Bench:
     Attributes:
         entries: methods, plain decoding among them.
         measured: prompts that count, as token ids, and ``tuning``: others.
+        data: the results, new or of an interrupted run; changed as the bench goes on.
         categories: of the measured prompts, where they have some.
-        data: the results object, new or of an interrupted run; changed as the bench goes on.
-        path: where it is written; ``None``: nowhere.
-        report: told what is being done, and the share of all work that is done.
+        path: where results are written; ``None``: nowhere.
+        report: called with what is being done, and the share of all work that is done.
     """
 
-    models: Models
-    settings: Settings
-    entries: Sequence[Entry]
+    models: BenchModels
+    settings: BenchSettings
+    entries: Sequence[MethodEntry]
     measured: Sequence[Sequence[int]]
     tuning: Sequence[Sequence[int]]
-    data: dict[str, Any]
+    data: BenchResults
     categories: Sequence[str] = ()
     path: Path | None = None
     report: Report = lambda stage, share: None
 
-    def run(self) -> dict[str, Any]:
-        """Measure all cells and return the results object.
+    def run(self) -> BenchResults:
+        """Measure all temperatures and return the results.
 
         Raises:
-            ValueError: plain decoding itself cannot run, the prompts are no whole number of
-                batches, or the file cannot be written.
+            HierspecError: plain decoding itself cannot run, the prompts do not make full batches,
+                or the file cannot be written.
         """
         whole_batches(len(self.measured), self.settings.batch_size)
         for note in tuning_notes(len(self.tuning), self.settings.batch_size):
-            if note not in self.data["notes"]:
-                self.data["notes"].append(note)
-        self.report("reading memory for the floor of plain decoding", 0.0)
-        self.sample_floor()
+            if note not in self.data.notes:
+                self.data.notes.append(note)
+        self.report("reading memory for the roofline of plain decoding", 0.0)
+        self.sample_bandwidth()
+        count = len(self.settings.temperatures)
         for number, temperature in enumerate(self.settings.temperatures):
-            Cell(self, temperature, number / len(self.settings.temperatures)).run()
-        self.data["finished"] = True
+            MethodCell(self, temperature, number / count).run()
+        self.data.finished = True
         self.save()
         self.report("done", 1.0)
         return self.data
 
-    def sample_floor(self) -> None:
-        """One more reading of memory; never between runs that are timed."""
-        size, before = self.settings.batch_size, self.data["floor"]
-        self.data["floor"] = floor.floor(self.models, size, before)
+    def sample_bandwidth(self) -> None:
+        """Read memory once more; never between runs that are timed."""
+        batch_size = self.settings.batch_size
+        self.data.roofline = roofline(self.models, batch_size, self.data.roofline)
 
     def save(self) -> None:
         if self.path is not None:
             results.write(self.path, self.data)
+
+
+class MethodCell:
+    """The methods of a bench at one temperature.
+
+    Args:
+        begins: the share of the bench's work that is done before.
+    """
+
+    def __init__(self, bench: Bench, temperature: float, begins: float) -> None:
+        self.bench, self.temperature, self.begins = bench, temperature, begins
+        self.entries = {entry.name: entry for entry in bench.entries}
+        self.methods: dict[str, Method] = {}
+        cell = bench.data.at(temperature)
+        if cell is None:
+            cell = TemperatureRecord(
+                temperature=temperature,
+                load_average=LoadAverages(before=load_average(), after=None),
+                methods=[entry.record() for entry in bench.entries],
+            )
+            bench.data.cells.append(cell)
+        self.cell = cell
+        self.records = {record.name: record for record in cell.methods}
+
+    def run(self) -> None:
+        alive = [record for record in self.cell.methods if record.skipped is None]
+        if all(record.summary is not None for record in alive):
+            return
+        self.arrange()
+        self.bench.sample_bandwidth()  # memory is faster when nothing else runs: now, or later
+        if self.measure():
+            self.bench.sample_bandwidth()
+            self.cell.load_average.after = load_average()
+            self.bench.save()
+        self.judge()
+        self.bench.save()
+
+    def report(self, stage: str, method: str, share: float) -> None:
+        """``share`` is of the cell. What follows the dot changes often."""
+        width = 1 / len(self.bench.settings.temperatures)
+        at = f"temperature {self.temperature:g}: {stage}"
+        self.bench.report(f"{at} · {method}", self.begins + width * share)
+
+    def request(self, tokens: int) -> Request:
+        return Request(tokens, self.temperature, self.bench.settings.seed)
+
+    def skip(self, record: MethodRecord, error: BaseException) -> None:
+        """Leave a method out from here on; plain decoding cannot be left out."""
+        if record.name == PLAIN:
+            raise HierspecError(f"plain decoding cannot run: {reason(error)}") from error
+        record.skipped, record.runs = reason(error), []
+        self.methods.pop(record.name, None)
+
+    # Arranging: which configuration each method runs with.
+
+    def arrange(self) -> None:
+        """Find every method's configuration; what an earlier run has found stays."""
+        for number, record in enumerate(self.cell.methods):
+            if record.skipped is not None:
+                continue
+            at = _TUNED * number / len(self.records)
+            self.report("tuning", record.name, at)
+            try:
+                self.methods[record.name] = self._arranged(record, at)
+            except Exception as error:  # a row with its reason, whatever it is
+                self.skip(record, error)
+            self.bench.save()
+
+    def _arranged(self, record: MethodRecord, at: float) -> Method:
+        bench, name = self.bench, record.name
+        if bench.models.planning is not None:
+            bench.models.planning.report = lambda stage, _: self.report("profiling", stage, at)
+        candidates = self.entries[name].candidates(bench.models, self.temperature)
+        if not candidates:
+            raise Unavailable("has no configuration for these models")
+        if record.configuration is not None:
+            method = same(record.configuration, candidates)
+            if method is None:
+                raise Unavailable("its configuration of before is no longer among its candidates")
+            return method
+        method = candidates[0]
+        if len(candidates) > 1:
+            method, record.tuning = tune(
+                candidates,
+                tuning_groups(bench.tuning, bench.settings.batch_size),
+                self.request(bench.settings.tune_tokens),
+                lambda share: self.report("tuning", name, at + share * _TUNED / len(self.records)),
+            )
+        record.configuration = as_json(method.configuration)
+        return method
+
+    # Measuring: every method on every prompt, in turns.
+
+    def measure(self) -> bool:
+        """The rounds that are missing; false if none was. A round counts when all methods have had
+        their turn."""
+        bench, size = self.bench, self.bench.settings.batch_size
+        groups = grouped(bench.measured, size)
+        done = len(self.records[PLAIN].runs) // size
+        if done == len(groups):
+            return False
+        names = [name for name in self.records if name in self.methods]
+        request = self.request(bench.settings.max_new_tokens)
+        warm_up = repeated(bench.tuning, size) if bench.tuning else None
+        methods = [self.methods[name] for name in names]
+        waiting: dict[str, list[RunRecord]] = {}
+        for group, which, runs in turns(methods, groups, request, done, warm_up):
+            name, first, turn = names[which], group * size, len(waiting)
+            if name not in self.methods:
+                continue
+            try:
+                if isinstance(runs, Unavailable):
+                    raise runs
+                waiting[name] = [_recorded(first + i, turn, run) for i, run in enumerate(runs)]
+            except ValueError as error:  # a run that no file can hold, too
+                self.skip(self.records[name], error)
+            else:
+                at = min(1.0, (group + len(waiting) / len(self.methods)) / len(groups))
+                share = _TUNED + (_MEASURED - _TUNED) * at
+                self.report(f"prompt {first + 1} of {len(bench.measured)}", name, share)
+            if waiting and set(waiting) == set(self.methods):
+                for finished, found in waiting.items():
+                    self.records[finished].runs += found
+                waiting.clear()
+                bench.save()
+        return True
+
+    # Judging: whether outputs are right, and the runs' summary.
+
+    def judge(self) -> None:
+        """Fill in what runs, predictions and summaries of a measured cell lack."""
+        if self.cell.greedy:
+            limit = correctness.tolerance(self.target, self.bench.measured[0])
+            self.cell.near_tie_tolerance = limit
+        plain_likelihoods: list[Likelihood] = []  # plain decoding is judged first
+        for number, (name, method) in enumerate([*self.methods.items()]):
+            share = _MEASURED + (1 - _MEASURED) * number / len(self.records)
+            self.report("checking", name, share)
+            try:
+                self._judge_one(self.records[name], method, plain_likelihoods)
+            except Exception as error:  # another engine's output may be no tokens of the target's
+                self.skip(self.records[name], error)
+        self._compare_with_transformers()
+
+    @property
+    def target(self) -> Any:
+        return self.bench.models.plain.root.model
+
+    def _judge_one(
+        self, record: MethodRecord, method: Method, plain_likelihoods: list[Likelihood]
+    ) -> None:
+        plain, found = self.records[PLAIN].runs, []
+        for run, other in zip(record.runs, plain, strict=True):
+            if self.cell.greedy:
+                self._compare(run, other.token_ids)
+            else:
+                found.append(self._likelihood(run))
+        record.predicted_ms_per_token = self._predicted(method)
+        record.parameters = memory.level_parameters(method)
+        # Sequences of a batch share calls, and the prices are those of a call for one.
+        prices = record.parameters if self.bench.settings.batch_size == 1 else None
+        out = summary.summary(record.runs, plain, prices, self.cell.greedy)
+        out.peak_memory_bytes = self._peak_memory(method)
+        if self.bench.categories:
+            out.by_category = self._by_category(record.runs)
+        if not self.cell.greedy:
+            is_plain = record.name == PLAIN
+            plain_likelihoods += found if is_plain else []
+            out.logprob = correctness.law_test(found, plain_likelihoods, is_plain)
+        record.summary = out
+
+    def _compare(self, run: RunRecord, plain: Sequence[int]) -> None:
+        run.same_as_plain = run.token_ids == plain
+        if not run.same_as_plain:
+            prompt = self.bench.measured[run.prompt]
+            run.first_difference_gap = correctness.gap(self.target, prompt, plain, run.token_ids)
+
+    def _likelihood(self, run: RunRecord) -> Likelihood:
+        prompt = self.bench.measured[run.prompt]
+        found = correctness.likelihood(self.target, prompt, run.token_ids, self.temperature)
+        if not math.isfinite(found.logprob):
+            raise Unavailable(
+                f"prompt {run.prompt + 1}: the target gives a token of the output probability "
+                "0, or scores that are no numbers"
+            )
+        run.logprob_per_token = found.per_token
+        return found
+
+    def _predicted(self, method: Method) -> float | None:
+        bench = self.bench
+        if bench.settings.batch_size > 1:  # the profile is of one sequence at a time
+            return None
+        prompt = sum(map(len, bench.measured)) / len(bench.measured)
+        context = prompt + bench.settings.max_new_tokens / 2
+        configuration = as_json(method.configuration)
+        return planned.predicted_ms(bench.models, configuration, self.temperature, context)
+
+    def _peak_memory(self, method: Method) -> int | None:
+        """Bytes of the weights it needs, and of one run more."""
+        weights = memory.weight_bytes(method)
+        if weights is None:
+            return None
+        group = self.bench.measured[: self.bench.settings.batch_size]
+        request = self.request(self.bench.settings.max_new_tokens)
+        try:
+            run = memory.rise(lambda: run_group(method, group, request), self.target.device.type)
+        except Unavailable:
+            return None
+        return None if run is None else weights + run
+
+    def _by_category(self, runs: Sequence[RunRecord]) -> dict[str, CategorySpeedup]:
+        names, out = self.bench.categories, {}
+        for category in dict.fromkeys(names[: len(self.bench.measured)]):
+            mine = [run for run in runs if names[run.prompt] == category]
+            if found := summary.paired(self.records[PLAIN].runs, mine):
+                out[category] = CategorySpeedup(speedup=found.median, n=found.n)
+        return out
+
+    def _compare_with_transformers(self) -> None:
+        """Paired ratios to the fastest method of transformers, if one ran."""
+        measured = self.cell.measured
+        theirs = [record for record in measured if _is_transformers(record)]
+        if theirs:
+            best = min(theirs, key=lambda record: record.summed.ms_per_token.median)
+            for record in measured:
+                record.summed.speedup_over_best_transformers = summary.paired(
+                    best.runs, record.runs
+                )
+
+
+def _recorded(prompt: int, turn: int, run: Run) -> RunRecord:
+    """A run as the results file has it; judging fills in the rest."""
+    return RunRecord(
+        prompt=prompt,
+        turn=turn,
+        num_tokens=run.num_tokens,
+        seconds=run.seconds,
+        decode_seconds=run.decode_seconds,
+        ms_per_token=run.ms_per_token,
+        decode_ms_per_token=run.decode_ms_per_token,
+        overhead_ms_per_token=run.overhead_ms_per_token,
+        target_calls=run.target_calls,
+        mean_acceptance_length=run.mean_acceptance_length,
+        same_as_plain=None,
+        logprob_per_token=None,
+        token_ids=[int(token) for token in run.token_ids],
+        levels=[LevelCounters(**part) for part in run.levels],
+        target=LevelCounters(**run.target) if run.target else None,
+    )
+
+
+def _is_transformers(record: MethodRecord) -> bool:
+    words = (record.name, record.title.lower())
+    return record.group == "peer" and any(word.startswith("transformers") for word in words)

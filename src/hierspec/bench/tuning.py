@@ -7,24 +7,27 @@ prompts and tokens.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .turns import Group, Method, Request, Unavailable, turns
+from hierspec.bench.methods.base import Method, Request, Unavailable
+from hierspec.bench.records import TuningRecord, TuningTrial
+from hierspec.bench.turns import Group, turns
 
 
 def tune(
     candidates: Sequence[Method],
     groups: Sequence[Group],
     request: Request,
-    tell: Callable[[float], None] = lambda share: None,
-) -> tuple[Method, dict[str, Any]]:
-    """The fastest candidate, and the ``tuning`` of its record.
+    report: Callable[[float], None] = lambda share: None,
+) -> tuple[Method, TuningRecord]:
+    """The fastest candidate, and what it was chosen from.
 
     Args:
         groups: tuning prompts, in groups of one size.
-        tell: told the share that is done.
+        report: called with the share that is done.
 
     Raises:
         Unavailable: no candidate can run; with the first one's reason.
@@ -37,31 +40,29 @@ def tune(
             reasons[which] = str(runs)
         else:
             times[which] += [run.ms_per_token for run in runs]
-        tell(min(1.0, done / total))
-    trials = []
-    for i, candidate in enumerate(candidates):
-        trial: dict[str, Any] = {"configuration": candidate.configuration, "ms_per_token": None}
-        if i in reasons:
-            trial["skipped"] = reasons[i]
-        else:
-            trial["ms_per_token"] = statistics.median(times[i])
-        trials.append(trial)
+        report(min(1.0, done / total))
     able = [i for i in range(len(candidates)) if i not in reasons]
     if not able:
         raise Unavailable(reasons[0])
-    best = min(able, key=lambda i: trials[i]["ms_per_token"])
+    medians = {i: statistics.median(times[i]) for i in able}
+    trials = []
+    for i, candidate in enumerate(candidates):
+        trial = TuningTrial(
+            configuration=as_json(candidate.configuration), ms_per_token=medians.get(i)
+        )
+        if i in reasons:
+            trial.skipped = reasons[i]
+        trials.append(trial)
     size = len(groups[0]) if groups else 0
-    found = {"prompts": size * len(groups), "batch_size": size, "trials": trials}
-    return candidates[best], found
+    found = TuningRecord(prompts=size * len(groups), batch_size=size, trials=trials)
+    return candidates[min(able, key=lambda i: medians[i])], found
 
 
-def same(configuration: Any, candidates: Sequence[Method]) -> Method | None:
+def same(configuration: dict[str, Any], candidates: Sequence[Method]) -> Method | None:
     """The candidate with a configuration that was read back from a file."""
-    return next((one for one in candidates if plain(one.configuration) == configuration), None)
+    return next((one for one in candidates if as_json(one.configuration) == configuration), None)
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON gives it back."""
-    import json
-
-    return json.loads(json.dumps(value))
+def as_json(configuration: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as JSON gives it back."""
+    return json.loads(json.dumps(configuration))

@@ -1,28 +1,24 @@
-"""In which order methods take turns: seeded, and each after each other equally often.
+"""Methods taking turns on groups of prompts, in a seeded order that favours none.
 
 A method finds caches, clock rates and memory as the one before it has left them. A rotation keeps
 the neighbours, so that one of two methods always has the same predecessor; rows of a Williams
-design (E. J. Williams, Aust. J. Sci. Res. A 2, 1949, 149–168) do not.
-
-What a method is, what one run of it came to, and running many of them fairly.
-
-A *method* continues one prompt. Ours, transformers' and other engines' are the same to everything
-else here: :mod:`hierspec.bench.methods.ours`, :mod:`hierspec.bench.peers`.
-
-Methods taking turns on groups of prompts, whatever a method throws.
-
-A *group* is as many prompts as run at once: one, or ``--batch-size``. It stands where
-:func:`hierspec.bench.turns.interleaved` has a prompt.
+design (E. J. Williams, Aust. J. Sci. Res. A 2, 1949, 149–168) do not. A *group* is as many prompts
+as run at once: one, or ``--batch-size``.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
+from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
 from hierspec.errors import HierspecError
+
+Group = Sequence[Sequence[int]]
+P = TypeVar("P")
+R = TypeVar("R")
 
 
 def rounds(count: int) -> int:
@@ -37,7 +33,7 @@ def order(count: int, number: int, seed: int) -> list[int]:
 
     Of :func:`rounds` rounds from a multiple of it on, every method has every place equally often
     (once; twice if ``count`` is odd), and comes directly after every other equally often
-    (likewise). Fewer rounds hold none of these more often. ``seed`` decides which method stands
+    (likewise). Fewer rounds hold none of these more often. ``seed`` decides which method is
     where in the design, and shuffles its rows; it and ``number`` are all that the order depends
     on.
     """
@@ -57,160 +53,99 @@ def _zigzag(count: int) -> list[int]:
     return [((i + 1) // 2) * (-1) ** i % count for i in range(count)]
 
 
-class Unavailable(HierspecError):  # noqa: N818 (it is a result of a run as well)
-    """A method cannot run here; the message says why, and how to change that where one can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """How to continue a prompt. End-of-text tokens do not end it: all methods write as many.
-
-    Attributes:
-        temperature: 0 is greedy; there is no other filter (top-k, top-p).
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One prompt continued.
-
-    Attributes:
-        token_ids: what was written, without the prompt.
-        seconds: everything, the prompt's reading included.
-        decode_seconds: from the first token to the last; ``None`` where a method cannot tell.
-        target_calls: forwards of the target after the prompt's, ``None`` where unknown.
-        levels: counters per level below the target, smallest first, as ``generate --json`` has
-            them; empty for methods that are not ours.
-        target: the target's counters.
-    """
-
-    token_ids: tuple[int, ...]
-    seconds: float
-    decode_seconds: float | None = None
-    target_calls: int | None = None
-    levels: tuple[dict[str, Any], ...] = ()
-    target: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def ms_per_token(self) -> float:
-        """Wall time, the prompt's reading included, over tokens written."""
-        return 1e3 * self.seconds / max(1, self.num_tokens)
-
-    @property
-    def decode_ms_per_token(self) -> float | None:
-        """Of the tokens after the first, the prompt's reading left out."""
-        if self.decode_seconds is None or self.num_tokens < 2:
-            return None
-        return 1e3 * self.decode_seconds / (self.num_tokens - 1)
-
-    @property
-    def mean_acceptance_length(self) -> float | None:
-        """Tokens after the first per target call, bonus included."""
-        return (self.num_tokens - 1) / self.target_calls if self.target_calls else None
-
-    @property
-    def forward_seconds(self) -> float | None:
-        """Of ``decode_seconds``, inside models' forwards."""
-        if not self.target:
-            return None
-        return sum(part["forward_seconds"] for part in (*self.levels, self.target))
-
-    @property
-    def overhead_ms_per_token(self) -> float | None:
-        """Of decoding, outside models' forwards."""
-        if self.forward_seconds is None or self.decode_seconds is None or self.num_tokens < 2:
-            return None
-        return 1e3 * (self.decode_seconds - self.forward_seconds) / (self.num_tokens - 1)
-
-
-class Method(Protocol):
-    """A way to continue a prompt.
-
-    Attributes:
-        name: unique in a bench.
-        configuration: what it runs with, ready for JSON: a hierarchy file's content, or options.
-    """
-
-    name: str
-    configuration: dict[str, Any]
-
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
-        """Continue the prompt.
-
-        Raises:
-            Unavailable: it cannot run this request, or on these models.
-        """
-        ...
-
-
 def interleaved(
-    methods: Sequence[Method],
-    prompts: Sequence[Sequence[int]],
-    request: Request,
-    warm: int = 1,
-    *,
-    warm_up: Sequence[int] | None = None,
-    start: int = 0,
+    methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: Request
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
-    """Every method on every prompt, in turns → (prompt, method, what it came to).
+    """Every method on every prompt, in turns → (prompt, method, its run or why there is none).
 
-    Methods take turns on each prompt in an order of its own (:func:`hierspec.bench.turns.order`),
-    so that drift of the machine and caches that the one before has filled favour nobody. Prompt i
-    is seeded with ``request.seed + i``. A method that cannot run is told about once and left out
-    from then on.
+    Methods take turns on each prompt in an order of its own (:func:`order`), so that drift of the
+    machine and caches that the one before has filled favour nobody. Before anything counts, each
+    method runs once on the last prompt, whose turn is furthest off. Prompt i is seeded with
+    ``request.seed + i``, warming up with a seed of no counted run. A method that cannot run is
+    reported once and left out from then on.
+    """
+    return _in_turns([method.run for method in methods], prompts, request)
+
+
+def turns(
+    methods: Sequence[Method],
+    groups: Sequence[Group],
+    request: Request,
+    start: int = 0,
+    warm_up: Group | None = None,
+) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
+    """Every method on every group from number ``start`` on → (group, method, runs or why not).
+
+    As :func:`interleaved`, and whatever a method raises is a reason. The turns are those of
+    ``start`` 0 if the same methods are left, so that an interrupted bench goes on as if nothing
+    had happened.
 
     Args:
-        warm: how often each method runs before anything counts, with a seed of no counted run.
-        warm_up: the prompt of those runs; best one that is not among ``prompts``. Default: the
-            last of them, whose turn is furthest off.
-        start: number of the first prompt. The turns from there on are those of ``start`` 0, if the
-            same methods are left.
+        warm_up: the group to warm up on; best one that is not measured. Default: the last.
     """
-    alive = list(range(len(methods)))
 
-    def attempt(which: int, prompt: Sequence[int], number: int) -> Run | Unavailable:
-        seeded = Request(request.max_new_tokens, request.temperature, request.seed + number)
+    def attempt(method: Method) -> Callable[[Group, Request], list[Run]]:
+        return lambda group, seeded: run_group(method, group, seeded)
+
+    return _in_turns([attempt(method) for method in methods], groups, request, start, warm_up)
+
+
+def run_group(method: Method, group: Group, request: Request) -> list[Run]:
+    """One run per prompt of the group.
+
+    Raises:
+        Unavailable: also for what the method did not expect: one line, type and message.
+    """
+    try:
+        if len(group) == 1:
+            return [method.run(group[0], request)]
+        together = getattr(method, "run_batch", None)
+        if together is None:
+            raise Unavailable("runs one prompt at a time: measure it with --batch-size 1")
+        return together(group, request)
+    except Unavailable:
+        raise
+    except Exception as error:  # other engines raise what they like
+        raise Unavailable(reason(error)) from error
+
+
+def _in_turns(
+    attempts: Sequence[Callable[[P, Request], R]],
+    prompts: Sequence[P],
+    request: Request,
+    start: int = 0,
+    warm_up: P | None = None,
+) -> Iterator[tuple[int, int, R | Unavailable]]:
+    alive = list(range(len(attempts)))
+
+    def attempt(which: int, prompt: P, number: int) -> R | Unavailable:
         try:
-            return methods[which].run(prompt, seeded)
+            return attempts[which](prompt, replace(request, seed=request.seed + number))
         except Unavailable as error:
             alive.remove(which)
             return error
 
     if start < len(prompts):
-        first = prompts[-1] if warm_up is None else warm_up
         for which in tuple(alive):
-            for _ in range(warm):
-                if which in alive:
-                    found = attempt(which, first, len(prompts))
-                    if isinstance(found, Unavailable):
-                        yield start, which, found
+            found = attempt(which, prompts[-1] if warm_up is None else warm_up, len(prompts))
+            if isinstance(found, Unavailable):
+                yield start, which, found
     for i in range(start, len(prompts)):
         for which in [alive[k] for k in order(len(alive), i, request.seed)]:
             yield i, which, attempt(which, prompts[i], i)
 
 
-Group = Sequence[Sequence[int]]
-
-
 def whole_batches(prompts: int, size: int) -> None:
-    """Refuse a number of prompts that is no whole number of groups.
+    """Refuse a number of prompts that is no multiple of the batch size.
 
     Raises:
-        ValueError: a smaller group would be left, whose time a token is that of another batch.
+        HierspecError: a smaller group would be left, whose time a token is that of another batch.
     """
     if prompts % size:
         fewer = prompts // size * size
         near = f"{fewer} or {fewer + size}" if fewer else f"{size}"
         raise HierspecError(
-            f"{prompts} prompts are no whole number of batches of {size}, and all must be of one "
+            f"{prompts} prompts do not make full batches of {size}, and all must be of one "
             f"size: --num-prompts {near}, or another --batch-size"
         )
 
@@ -219,7 +154,7 @@ def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
     """Prompts in groups of ``size``.
 
     Raises:
-        ValueError: as :func:`whole_batches`.
+        HierspecError: as :func:`whole_batches`.
     """
     whole_batches(len(prompts), size)
     return [prompts[i : i + size] for i in range(0, len(prompts), size)]
@@ -247,58 +182,3 @@ def tuning_notes(prompts: int, size: int) -> list[str]:
 def repeated(prompts: Sequence[Sequence[int]], size: int) -> Group:
     """A group of ``size``, in which prompts recur where they are fewer: to warm up on."""
     return [prompts[i % len(prompts)] for i in range(size)]
-
-
-def turns(
-    methods: Sequence[Method],
-    groups: Sequence[Group],
-    request: Request,
-    start: int = 0,
-    warm_up: Group | None = None,
-) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
-    """Every method on every group from number ``start`` on → (group, method, runs or why not).
-
-    Order, seeds and warming up are those of :func:`interleaved`: they depend on the request's seed
-    and the group's number, so that an interrupted bench goes on as if nothing had happened.
-    """
-    guarded: Any = [Guarded(method) for method in methods]
-    prompts: Any = groups
-    first: Any = warm_up
-    found: Any = interleaved(guarded, prompts, request, warm_up=first, start=start)
-    return found
-
-
-class Guarded:
-    """A method on groups, of which every failure is a reason."""
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-        self.name = method.name
-        self.configuration = method.configuration
-
-    def run(self, group: Group, request: Request) -> list[Run]:
-        """One run per prompt of the group.
-
-        Raises:
-            Unavailable: also for what the method did not expect: one line, type and message.
-        """
-        try:
-            if len(group) == 1:
-                return [self.method.run(group[0], request)]
-            together = getattr(self.method, "run_batch", None)
-            if together is None:
-                raise Unavailable("runs one prompt at a time: measure it with --batch-size 1")
-            return together(group, request)
-        except Unavailable:
-            raise
-        except Exception as error:  # other engines raise what they like
-            raise Unavailable(reason(error)) from error
-
-
-def reason(error: BaseException) -> str:
-    """An exception in one line."""
-    if isinstance(error, Unavailable):
-        return " ".join(str(error).split())
-    text = " ".join(str(error).split())
-    shown = text if len(text) <= 300 else f"{text[:297]}..."
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from hierspec.errors import HierspecError
 from hierspec.utils import openmp
 
 openmp.prepare()
@@ -42,7 +43,7 @@ def run(argv: list[str]) -> int:
 def _status(argv: list[str]) -> int:
     import typer
 
-    from .app import app
+    from .root import app
 
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]
@@ -73,15 +74,15 @@ def _explain(error: Exception) -> int:
         command = context.command_path if context else "hierspec"
         _complain(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
         return 2
-    if isinstance(error, ValueError | OSError | MemoryError):
+    if isinstance(error, HierspecError | OSError):
         _complain(_one_line(str(error)) or type(error).__name__)
         return 2
-    if "out of memory" in str(error).lower():
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         _complain("out of memory: try a smaller --batch-size or --max-new-tokens")
         return 2
     _complain(
-        f"{type(error).__name__}: {_one_line(str(error))} (a bug: --debug shows where; "
-        "please report it)"
+        f"{type(error).__name__}: {_one_line(str(error))}: this is a bug, please report it with "
+        "this line and what hierspec doctor prints; --debug shows where"
     )
     return 1
 

@@ -1,350 +1,436 @@
-"""What ``hierspec bench`` was asked for, and refusals of what would fail after minutes.
-
-What ``hierspec bench`` shows: methods, the table, and results in other forms.
-
-``hierspec bench``: methods side by side, as a table, a results file, a page and pictures.
-"""
+"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from hierspec.bench import prompts as questions
-from hierspec.bench import results as files
-from hierspec.bench.methods.catalogue import catalogue, select
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.methods.ours import Models
-from hierspec.bench.methods.planned import Planning
-from hierspec.bench.methods.planned import settings as profiling
-from hierspec.bench.prompts import Prompts, choose
-from hierspec.bench.report.table import pictures
-from hierspec.bench.results import is_finished
-from hierspec.bench.run import Bench, Settings, locked
-from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import temperature as check_temperature
-from hierspec.utils.files import probe, probe_folder
-from hierspec.utils.machine import environment
-from hierspec.utils.threads import use as use_threads
-from hierspec.zoo.registry import shipped_drafts
 
-from .profile import progress
+from .options import (
+    MODEL,
+    Device,
+    Dtype,
+    Prompts,
+    ShowList,
+    Temperatures,
+    Threads,
+    given,
+    load_tokenizer,
+    target_config,
+    to_measure_at,
+)
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line's; ``None`` where it says nothing."""
-
-    target: str
-    drafts: tuple[str, ...] | None = None
-    methods: tuple[str, ...] = ("all",)
-    prompts: Path | None = None
-    num_prompts: int | None = None
-    tune_prompts: int | None = None
-    tune_tokens: int = 64
-    max_new_tokens: int = 128
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    batch_size: int = 1
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    output: Path | None = None
-    overwrite: bool = False
-    from_file: Path | None = None
-    report: Path | None = None
-    plots: Path | None = None
-    spec_bench: Path | None = None
-    show_list: bool = False
-    as_json: bool = False
-    given: tuple[str, ...] = ()  # options that the command line names, as it is typed
-
-
-def check_from(options: Options) -> None:
-    """Refuse what has no effect where nothing is measured."""
-    used = ("--from", "--report", "--plots", "--spec-bench", "--json")
-    ignored = [name for name in options.given if name not in used]
-    if options.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
-        ignored.remove("--prompts")
-    if ignored:
-        raise HierspecError(
-            f"--from {options.from_file} measures nothing: leave {' and '.join(ignored)} out"
-        )
-
-
-def check_outputs(options: Options) -> None:
-    """Refuse what would fail after minutes of measuring."""
-    if options.output is not None:
-        probe(options.output, "results")
-    if options.report is not None:
-        regular = options.report.is_file() or not options.report.exists()
-        if regular and options.report.suffix.lower() not in (".html", ".htm"):
-            raise HierspecError(
-                f"--report writes a page: give it a name that ends in .html, not {options.report}"
-            )
-        if options.output and options.report.resolve() == options.output.resolve():
-            raise HierspecError(f"-o and --report both name {options.report}: choose two files")
-        probe(options.report, "a page")
-    if options.spec_bench is not None:
-        probe(options.spec_bench, "answers")
-    if options.plots is not None:
-        from hierspec.plotting.figures import plotting
-
-        plotting()
-        probe_folder(options.plots, options.plots, "pictures")
-
-
-def profile_path(options: Options) -> Path | None:
-    """Beside the results file."""
-    return options.output and options.output.with_suffix(".profile.json")
-
-
-def nothing_measured(options: Options) -> str:
-    return "nothing was measured"
-
-
-def to_go_on(options: Options) -> str:
-    """How to measure what is missing; as :func:`to_show_again` where nothing is."""
-    if options.output is None:
-        return "-o FILE keeps it"
-    if is_finished(options.output):  # the same command would be refused
-        return to_show_again(options)
-    same = "the same command without --overwrite" if options.overwrite else "the same command"
-    return f"{same} goes on where it was"
-
-
-def to_show_again(options: Options) -> str:
-    """Where the results are, and the command that makes the files which were asked for."""
-    path = options.from_file or options.output
-    if path is None:
-        return "the results are measured, but in no file; -o FILE keeps them"
-    words = ["hierspec", "bench", "--from", str(path)]
-    for name in ("report", "plots", "spec_bench"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    if options.spec_bench is not None and options.prompts is not None:
-        words += ["--prompts", str(options.prompts)]
-    if options.as_json:
-        words.append("--json")
-    return f"the results are in {path}; {shlex.join(words)} shows them"
-
-
-_WIDTH = 140  # where nobody says how wide the output is
-
-
-def show_list(known: Mapping[str, Entry], as_json: bool) -> int:
-    keys = ("name", "title", "group", "source", "summary", "lossless")
-    if as_json:
-        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
-        return 0
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("method", "group", "source", ""):
-        grid.add_column(column, overflow="fold")
-    for entry in known.values():
-        lossy = "" if entry.lossless else " (not lossless)"
-        row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
-        grid.add_row(*map(Text, row))
-    _console(listing=True).print(grid)
-    return 0
-
-
-def show(
-    data: dict[str, Any],
-    options: Options,
-    tokenizer: Any,
-    asked: Sequence[questions.Question],
-) -> int:
-    """The table or the object, and whatever files were asked for."""
-    notes = Console(stderr=True)
-    if options.as_json:
-        print(json.dumps(data))
-    else:
-        console = _console()
-        for part in pictures(data):
-            console.print(part)
-    if options.plots is not None:
-        from hierspec.bench.report.pictures import draw
-
-        for path in draw(data, options.plots):
-            say(notes, f"drawn: {path}")
-    if options.report is not None:
-        from hierspec.bench.report.page import write as write_page
-
-        write_page(data, options.report)
-        say(notes, f"written: {options.report}")
-    if options.spec_bench is not None:
-        written = questions.write(data, options.spec_bench, tokenizer, asked)
-        example = f", such as {written[0]}" if written else ""
-        say(notes, f"written: {len(written)} answer files{example}")
-    return 0
-
-
-def _console(listing: bool = False) -> Console:
-    """As wide as the terminal. A table that is piped keeps all its columns, whatever ``COLUMNS``
-    says; a list folds."""
-    console = Console()
-    known = console.is_terminal or (listing and os.environ.get("COLUMNS", "").isdigit())
-    return console if known else Console(width=_WIDTH)
-
-
-def say(notes: Console, text: str) -> None:
-    """A line as it is: names may hold brackets, and paths must not be broken."""
-    notes.print(text, highlight=False, markup=False, soft_wrap=True)
-
+    from hierspec.bench.methods.entry import MethodEntry
+    from hierspec.bench.methods.ours import BenchModels
+    from hierspec.bench.prompts import Prompts as ChosenPrompts
+    from hierspec.bench.records import BenchResults, BenchSettings
+    from hierspec.bench.spec_bench import SpecBenchQuestion
 
 SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
+_USED = ("--from", "--report", "--plots", "--spec-bench", "--json")  # where nothing is measured
+_WIDTH = 140  # where nobody says how wide the output is
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
 
-@dataclass(slots=True)
-class _Interrupted:
-    """What is to be said where the user cuts it short now; found out when it happens, because the
-    file may have been finished a moment ago."""
+def bench(
+    context: typer.Context,
+    target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large?eps=0.2",
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Draft model, or ngram or prompt-lookup; repeat it, smallest first. Default for "
+            "the shipped family: zoo:small and zoo:trunk."
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names (--list shows them) or groups: all, papers, baselines, peers; "
+            "separated by commas, or repeated. Default: all."
+        ),
+    ] = None,
+    prompts: Prompts = None,
+    num_prompts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Prompts to measure on, a multiple of --batch-size. Default: 16, or those built "
+            "in but for --tune-prompts; whole batches of them.",
+        ),
+    ] = None,
+    tune_prompts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Prompts to tune and profile on: those after the measured ones. Default: 4, or "
+            "the next multiple of --batch-size.",
+        ),
+    ] = None,
+    tune_tokens: Annotated[int, typer.Option(min=2, help="Tokens to write while tuning.")] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=2, help="Tokens that every method writes per prompt.")
+    ] = 128,
+    temperature: Temperatures = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of all randomness, below 2**63.")] = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Results file, written as the bench goes on; the same command continues an "
+            "interrupted one.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Measure anew where -o is there.")
+    ] = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show this results file.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page on the results: FILE.html.")
+    ] = None,
+    plots: Annotated[Path | None, typer.Option(help="Draw the results into this folder.")] = None,
+    spec_bench: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write answers as Spec-Bench reads them, a file per method: FILE.jsonl becomes "
+            "FILE-METHOD-temperature-T.jsonl."
+        ),
+    ] = None,
+    show_list: ShowList = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole results object instead.")
+    ] = False,
+) -> int:
+    """Measure decoding methods side by side: ours, the papers' systems, other engines.
 
-    how: Callable[[Options], str] = nothing_measured
+    Methods take turns on every prompt; those with something to choose are tuned on other prompts
+    first. Outputs are checked against plain decoding's, or against the target's law.
 
+    Examples:
 
-def run(options: Options) -> int:
-    """Measure, or show what was measured.
+      hierspec bench --methods speculative,hierarchy,transformers -o results.json
 
-    Returns:
-        0, or 130 when the user cut it short.
+      hierspec bench --from results.json --report report.html --plots plots
     """
-    interrupted = _Interrupted()
-    try:
-        return _run(options, interrupted)
-    except KeyboardInterrupt:
-        say(Console(stderr=True), f"interrupted: {interrupted.how(options)}")
-        return 130
+    from .rendering import interruptible, notes, say
+
+    console = notes()
+    files = _Files(
+        results=output,
+        overwrite=overwrite,
+        source=from_,
+        prompts=prompts,
+        report=report,
+        plots=plots,
+        spec_bench=spec_bench,
+        as_json=as_json,
+    )
+    with interruptible(console, lambda: files.next_step()):
+        from hierspec.bench.methods.catalogue import catalogue, select
+
+        known = catalogue()
+        if show_list:
+            return _list(known, as_json)
+        if from_ is not None:
+            return _show_file(from_, files, given(context), console)
+        files.check()
+        temperatures = to_measure_at(temperature)
+        if seed >= SEEDS:
+            raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
+
+        from hierspec.bench.prompts import choose
+        from hierspec.bench.records import BenchSettings
+        from hierspec.utils.threads import use as use_threads
+        from hierspec.zoo.registry import shipped_drafts
+
+        use_threads(threads)
+        chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size)
+        entries = select(methods or ["all"], known)
+        settings = BenchSettings(
+            target=target,
+            dtype=dtype or "auto",
+            device=device or "auto",
+            drafts=shipped_drafts(target) if draft is None else tuple(draft),
+            methods=tuple(entry.name for entry in entries),
+            temperatures=temperatures,
+            max_new_tokens=max_new_tokens,
+            num_prompts=len(chosen.measured),
+            tune_prompts=len(chosen.tuning),
+            tune_tokens=tune_tokens,
+            seed=seed,
+            batch_size=batch_size,
+            prompts=chosen.identity,
+        )
+        data, tokenizer = _measure(settings, entries, chosen, files, draft is not None, console)
+        if output is not None:
+            say(console, f"written to {output}")
+        return _show(data, files, tokenizer, chosen.asked, console)
 
 
-def _run(options: Options, interrupted: _Interrupted) -> int:
-    known = catalogue()
-    if options.show_list:
-        return show_list(known, options.as_json)
-    if options.from_file is not None:
-        check_from(options)
-    check_outputs(options)
-    if options.from_file is not None:
-        data = files.read(options.from_file)
-        interrupted.how = to_show_again
-        tokenizer, asked = None, ()
-        if options.spec_bench is not None:
-            asked = _asked(options, data["settings"])
-            tokenizer = _tokenizer(data["settings"]["target"])
-        return show(data, options, tokenizer, asked)
-    for value in options.temperatures:
-        check_temperature(value, "--temperature")
-    if not 0 <= options.seed < SEEDS:
-        raise HierspecError(f"--seed must be at least 0 and below 2**63, not {options.seed}")
-    use_threads(options.threads)
-    prompts = choose(
-        options.target,
-        options.prompts,
-        options.num_prompts,
-        options.tune_prompts,
-        options.batch_size,
-    )
-    entries = select(options.methods, known)
-    drafts = shipped_drafts(options.target) if options.drafts is None else options.drafts
-    settings = Settings(
-        target=options.target,
-        dtype=options.dtype,
-        device=options.device,
-        drafts=drafts,
-        methods=tuple(entry.name for entry in entries),
-        temperatures=tuple(dict.fromkeys(t + 0.0 for t in options.temperatures)),
-        max_new_tokens=options.max_new_tokens,
-        num_prompts=len(prompts.measured),
-        tune_prompts=len(prompts.tuning),
-        tune_tokens=options.tune_tokens,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        prompts=prompts.identity,
-    )
-    fresh = files.make(settings.to_dict(), environment(), _notes(options, prompts))
-    notes = Console(stderr=True)
-    with locked(options.output):
-        data = files.resume(options.output, fresh, options.overwrite)
-        if data is not fresh:
-            interrupted.how = to_go_on
-        tokenizer = _measure(options, settings, entries, prompts, data, notes, interrupted)
-    interrupted.how = to_show_again
-    if options.output is not None:
-        say(notes, f"written to {options.output}")
-    return show(data, options, tokenizer, prompts.asked)
+def _nothing_measured() -> str:
+    return "nothing was measured"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Files:
+    """What is read and written.
+
+    Attributes:
+        results: the results file (``-o``); ``source``: one to show (``--from``).
+        next_step: what to say to a user who cuts it short now; found out when it happens, because
+            the results may have been finished a moment ago.
+    """
+
+    results: Path | None
+    overwrite: bool
+    source: Path | None
+    prompts: Path | None
+    report: Path | None
+    plots: Path | None
+    spec_bench: Path | None
+    as_json: bool
+    next_step: Callable[[], str] = _nothing_measured
+
+    def check(self) -> None:
+        """Refuse what would fail after minutes of measuring."""
+        from hierspec.utils.files import probe, probe_folder
+
+        if self.results is not None:
+            probe(self.results, "results")
+        if self.report is not None:
+            regular = self.report.is_file() or not self.report.exists()
+            if regular and self.report.suffix.lower() not in (".html", ".htm"):
+                raise HierspecError(
+                    f"--report writes a page: give it a name that ends in .html, not {self.report}"
+                )
+            if self.results and self.report.resolve() == self.results.resolve():
+                raise HierspecError(f"-o and --report both name {self.report}: choose two files")
+            probe(self.report, "a page")
+        if self.spec_bench is not None:
+            probe(self.spec_bench, "answers")
+        if self.plots is not None:
+            from hierspec.plotting.figures import matplotlib
+
+            matplotlib()
+            probe_folder(self.plots, self.plots, "pictures")
+
+    @property
+    def profile(self) -> Path | None:
+        """The profile of planned methods, beside the results file."""
+        return self.results and self.results.with_suffix(".profile.json")
+
+    def to_go_on(self) -> str:
+        """Say how to measure what is missing; as :meth:`to_show_again` where nothing is."""
+        from hierspec.bench.results import is_finished
+
+        if self.results is None:
+            return "-o FILE keeps it"
+        if is_finished(self.results):  # the same command would be refused
+            return self.to_show_again()
+        same = "the same command without --overwrite" if self.overwrite else "the same command"
+        return f"{same} goes on where it was"
+
+    def to_show_again(self) -> str:
+        """Say where the results are, and the command that makes the files which were asked for."""
+        path = self.source or self.results
+        if path is None:
+            return "the results are measured, but in no file; -o FILE keeps them"
+        words = ["hierspec", "bench", "--from", str(path)]
+        for name in ("report", "plots", "spec_bench"):
+            if (value := getattr(self, name)) is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        if self.spec_bench is not None and self.prompts is not None:
+            words += ["--prompts", str(self.prompts)]
+        if self.as_json:
+            words.append("--json")
+        return f"the results are in {path}; {shlex.join(words)} shows them"
+
+
+def _list(known: Mapping[str, MethodEntry], as_json: bool) -> int:
+    from rich.console import Console
+    from rich.text import Text
+
+    from hierspec.utils.terminal import borderless
+
+    from .rendering import output
+
+    keys = ("name", "title", "group", "source", "summary", "lossless")
+    if as_json:
+        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
+        return 0
+    table = borderless(("method", "group", "source", ""))
+    for entry in known.values():
+        lossy = "" if entry.lossless else " (not lossless)"
+        row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
+        table.add_row(*map(Text, row))
+    # A list folds into COLUMNS where they are set; a table of results that is piped never does.
+    console = Console() if os.environ.get("COLUMNS", "").isdigit() else output(_WIDTH)
+    console.print(table)
+    return 0
+
+
+def _show_file(path: Path, files: _Files, options: Sequence[str], console: Console) -> int:
+    """Show what was measured before."""
+    from hierspec.bench import results
+
+    ignored = [name for name in options if name not in _USED]
+    if files.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
+        ignored.remove("--prompts")
+    if ignored:
+        raise HierspecError(f"--from {path} measures nothing: leave {' and '.join(ignored)} out")
+    files.check()
+    data = results.read(path)
+    files.next_step = files.to_show_again
+    tokenizer, asked = None, ()
+    if files.spec_bench is not None:
+        asked = _asked(files.prompts, data.settings)
+        tokenizer = load_tokenizer(data.settings.target)
+    return _show(data, files, tokenizer, asked, console)
+
+
+def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestion, ...]:
+    """Return the questions behind the prompts of a results file; none without ``--prompts``.
+
+    Raises:
+        HierspecError: other prompts were measured.
+    """
+    from hierspec.bench.prompts import choose
+
+    if path is None:
+        return ()
+    prompts = choose(settings.target, path, settings.num_prompts, settings.tune_prompts)
+    if prompts.identity["sha256"] != settings.prompts["sha256"]:
+        raise HierspecError(
+            f"{path} is not what was measured on ({settings.prompts['file']}): "
+            "give that file, or leave --prompts out"
+        )
+    return prompts.asked
+
+
+def _show(
+    data: BenchResults,
+    files: _Files,
+    tokenizer: Any,
+    asked: Sequence[SpecBenchQuestion],
+    console: Console,
+) -> int:
+    """Show the table or the object, and write whatever files were asked for."""
+    from hierspec.bench import spec_bench
+    from hierspec.bench.report import page, pictures, table
+
+    from .rendering import output, say
+
+    if files.as_json:
+        print(json.dumps(data.to_dict()))
+    else:
+        shown = output(_WIDTH)
+        for part in table.rendered(data):
+            shown.print(part)
+    if files.plots is not None:
+        for path in pictures.draw(data, files.plots):
+            say(console, f"drawn: {path}")
+    if files.report is not None:
+        page.write(data, files.report)
+        say(console, f"written: {files.report}")
+    if files.spec_bench is not None:
+        written = spec_bench.write(data, files.spec_bench, tokenizer, asked)
+        example = f", such as {written[0]}" if written else ""
+        say(console, f"written: {len(written)} answer files{example}")
+    return 0
 
 
 def _measure(
-    options: Options,
-    settings: Settings,
-    entries: Sequence[Entry],
-    prompts: Prompts,
-    data: dict[str, Any],
-    notes: Console,
-    interrupted: _Interrupted,
-) -> Any:
-    """Load and run; returns the target's tokenizer. A file is begun when all models are there."""
-    title = f"bench of {settings.target}"
-    with progress(notes, title) as tell:
+    settings: BenchSettings,
+    entries: Sequence[MethodEntry],
+    prompts: ChosenPrompts,
+    files: _Files,
+    load_drafts: bool,
+    console: Console,
+) -> tuple[BenchResults, Any]:
+    """Measure, or go on measuring; return the results and the target's tokenizer.
 
-        def report(stage: str, share: float) -> None:
-            tell(stage if notes.is_terminal else stage.partition(" · ")[0], share)
+    The results file is begun when all models are loaded.
+    """
+    from hierspec.bench import results
+    from hierspec.bench.methods import planned
+    from hierspec.bench.methods.ours import BenchModels
+    from hierspec.bench.run import Bench
+    from hierspec.utils.machine import environment
 
-        report("loading the target", 0.0)
-        target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
-        models = Models(target, settings.drafts)
-        if options.drafts is not None:
-            report("loading the drafts", 0.0)
-            models.load_drafts()
-        measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
-        longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
-        tuning = _token_ids(models, prompts.tuning, longest)
-        _begin(options, data)
-        interrupted.how = to_go_on
-        models.planning = Planning(
-            models,
-            prompts.tuning,
-            profiling(len(tuning), max(8, min(128, 2 * settings.tune_tokens))),
-            path=profile_path(options),
-        )
-        Bench(
-            models=models,
-            settings=settings,
-            entries=entries,
-            measured=measured,
-            tuning=tuning,
-            data=data,
-            categories=[question.category for question in prompts.asked],
-            path=options.output,
-            report=report,
-        ).run()
-    return models.tokenizer
+    from .rendering import progress
+
+    notes = [*_target_notes(settings.target), *prompts.notes]
+    fresh = results.make(settings, environment(), notes)
+    with results.locked(files.results):
+        data = results.resume(files.results, fresh, files.overwrite)
+        if data is not fresh:
+            files.next_step = files.to_go_on
+        with progress(console, f"bench of {settings.target}") as bar:
+
+            def report(stage: str, share: float) -> None:
+                bar(stage if console.is_terminal else stage.partition(" · ")[0], share)
+
+            report("loading the target", 0.0)
+            target = target_config(settings.target, settings.dtype, settings.device)
+            models = BenchModels(target, settings.drafts)
+            if load_drafts:
+                report("loading the drafts", 0.0)
+                models.load_drafts()
+            measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
+            longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
+            tuning = _token_ids(models, prompts.tuning, longest)
+            _begin(files, data)
+            files.next_step = files.to_go_on
+            effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
+            models.planning = planned.Planning(models, prompts.tuning, effort, path=files.profile)
+            Bench(
+                models=models,
+                settings=settings,
+                entries=entries,
+                measured=measured,
+                tuning=tuning,
+                data=data,
+                categories=[question.category for question in prompts.asked],
+                path=files.results,
+                report=report,
+            ).run()
+    files.next_step = files.to_show_again
+    return data, models.tokenizer
 
 
-def _begin(options: Options, data: dict[str, Any]) -> None:
-    """The file is there before minutes of work; a profile that is to be measured anew is gone."""
-    if options.output is None:
+def _begin(files: _Files, data: BenchResults) -> None:
+    """Write the file before minutes of work; remove a profile that is to be measured anew."""
+    from hierspec.bench import results
+
+    if files.results is None:
         return
-    files.write(options.output, data)
-    if options.overwrite and (profile := profile_path(options)) is not None:
-        profile.unlink(missing_ok=True)  # planned methods are measured anew as well
+    results.write(files.results, data)
+    if files.overwrite and files.profile is not None:
+        files.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
 
 
-def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list[int]]:
-    """As ``generate`` would read them; each with room for what is to be written."""
+def _token_ids(models: BenchModels, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+    """Return prompts as ``generate`` reads them; each leaves room for what is to be written."""
     if models.tokenizer is None:
         raise HierspecError(
             "the target has no tokenizer beside it, and prompts are texts: save one into its folder"
@@ -362,43 +448,17 @@ def _token_ids(models: Models, prompts: Sequence[str], tokens: int) -> list[list
     return found
 
 
-def _asked(options: Options, settings: Mapping[str, Any]) -> tuple[questions.Question, ...]:
-    """The questions behind the prompts of a results file; none where ``--prompts`` is not given.
+def _target_notes(target: str) -> list[str]:
+    """Return what the readers of the results should know of a synthetic target."""
+    from hierspec.zoo.synthetic import DEFAULT_EPS
 
-    Raises:
-        ValueError: other prompts were measured.
-    """
-    if options.prompts is None:
-        return ()
-    target, counts = settings["target"], (settings["num_prompts"], settings["tune_prompts"])
-    prompts = choose(target, options.prompts, *counts)
-    if prompts.identity["sha256"] != settings["prompts"]["sha256"]:
-        raise HierspecError(
-            f"{options.prompts} is not what was measured on ({settings['prompts']['file']}): "
-            "give that file, or leave --prompts out"
-        )
-    return prompts.asked
-
-
-def _notes(options: Options, prompts: Prompts) -> list[str]:
-    notes = []
-    if options.target.startswith("zoo:large"):
-        from hierspec.zoo.synthetic import DEFAULT_EPS
-
-        eps = options.target.partition("eps=")[2].partition("&")[0]
-        with contextlib.suppress(ValueError):  # told when the target is loaded, with the fix
-            value = float(eps) if eps else DEFAULT_EPS
-            known = _AGREEMENT.get(value)
-            alpha = f", α(trunk, large) = {known}" if known else ""
-            notes.append(
-                f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"
-            )
-    return [*notes, *prompts.notes]
-
-
-def _tokenizer(target: str) -> Any:
-    """The target's, without its weights."""
-    from hierspec.config.checkpoints import load_tokenizer
-    from hierspec.zoo import registry
-
-    return load_tokenizer(registry.resolve(target) if target.startswith("zoo:") else target)
+    if not target.startswith("zoo:large"):
+        return []
+    eps = target.partition("eps=")[2].partition("&")[0]
+    try:
+        value = float(eps) if eps else DEFAULT_EPS
+    except ValueError:  # refused when the target is loaded, with the fix
+        return []
+    known = _AGREEMENT.get(value)
+    alpha = f", α(trunk, large) = {known}" if known else ""
+    return [f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"]

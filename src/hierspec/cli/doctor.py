@@ -8,10 +8,14 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from hierspec.errors import HierspecError
 from hierspec.utils import openmp
 
+from .options import AsJson
 
-def run(*, as_json: bool) -> int:
+
+def doctor(as_json: AsJson = False) -> int:
+    """Say what hierspec finds here: versions, devices, threads, caches, fast paths."""
     found = examine()
     if as_json:
         print(json.dumps(found, indent=2))
@@ -24,7 +28,7 @@ def run(*, as_json: bool) -> int:
 
 
 def examine() -> dict[str, dict[str, Any]]:
-    """Versions, hardware, threads, caches, fast paths and the shipped models."""
+    """Return versions, hardware, threads, caches, fast paths and the shipped models."""
     import torch
 
     from hierspec.lm.lean.linear import prepacking_works
@@ -34,7 +38,7 @@ def examine() -> dict[str, dict[str, Any]]:
     try:
         profiles = cache_folder()
         kept = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
-    except ValueError as error:
+    except HierspecError as error:
         kept = str(error)
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}

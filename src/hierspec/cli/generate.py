@@ -1,7 +1,4 @@
-"""How a generation looks on a terminal: coloured tokens, a legend, a table of levels.
-
-``hierspec generate``: choose the hierarchy, read the prompts, stream or print JSON.
-"""
+"""``hierspec generate``: choose the hierarchy, read the prompts, stream text or print JSON."""
 
 from __future__ import annotations
 
@@ -11,291 +8,267 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from hierspec.config import arguments
-from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.vocabulary import VocabularyWarning
-from hierspec.core.nodes import Concatenate, walk
-from hierspec.engine.generation import Generation
-from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.errors import HierspecError
-from hierspec.presets.registry import AUTO, PRESETS, preset
-from hierspec.utils.prompts import read_prompts, read_stdin
-from hierspec.utils.threads import use as use_threads
-from hierspec.zoo.registry import DEFAULT_TARGET
+
+from .options import MODEL, Device, Dtype, Threads, target_config
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hierspec.api import Hierarchy
+    from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.engine.generation import Generation
+    from hierspec.engine.results import GenerationResult
 
 
-# Lowest level first; the target writes in the terminal's own colour, bold, since its tokens are
-# the rare ones. Hues are told apart by most colour-blind readers, and brightness differs as well.
-_PALETTE = ("bright_cyan", "yellow", "magenta", "green", "bright_blue", "red")
-_TARGET = "bold"
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="Text to continue; - reads standard input.")
+    ] = None,
+    hierarchy: Annotated[
+        str,
+        typer.Option(
+            help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
+            "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
+            "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
+            "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
+            "swift, adadecode, lookahead, auto (measures once, then plans).",
+        ),
+    ] = "hierarchy",
+    target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(help="Draft model of a preset; repeat it, smallest first."),
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of PROMPT: a .jsonl file, a prompt a line; any other file is ONE prompt."
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Prompts of --prompts decoded together.")
+    ] = 1,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens to generate per prompt.")
+    ] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of this mass.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Keep tokens above this share of the likeliest.")
+    ] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="As in transformers.")] = 1.0,
+    frequency_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
+    presence_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of all randomness, below 2**64; default: a fresh one."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends the output; repeatable.")
+    ] = None,
+    include_stop: Annotated[
+        bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
+    ] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    logprobs: Annotated[
+        bool,
+        typer.Option(
+            "--logprobs", help="Report the target's log-probability of each token (with --json)."
+        ),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Then decode plainly with the same target, and compare."),
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every draft and verdict as JSON lines.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object (one a line with --prompts) instead of streaming; its "
+            "levels and target count the whole batch of batch_size sequences.",
+        ),
+    ] = False,
+) -> int:
+    """Continue a prompt through a hierarchy of models, streaming the text.
 
+    Without options it runs the shipped models. The colour of the text says which level wrote it.
 
-class Painter:
-    """Prints events as they come, each token in the colour of the level that wrote it."""
+    Examples:
 
-    def __init__(self, console: Console, levels: Sequence[str], target: str) -> None:
-        self.console = console
-        self.styles = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(levels)}
-        self.styles[target] = _TARGET
+      hierspec generate "def quicksort(items):" --compare
 
-    def legend(self) -> None:
-        """Which colour is whose; only where colours show."""
-        if self.console.is_terminal:
-            parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
-            self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
-
-    def prompt(self, text: str) -> None:
-        self._out(text, "dim")
-
-    def token(self, event: TokenEvent) -> None:
-        self._out(event.text, self.styles.get(event.level, ""))
-
-    def end(self) -> None:
-        self._out("\n", "")
-
-    def _out(self, text: str, style: str) -> None:
-        # Text, not markup: model output is full of brackets. soft_wrap leaves lines whole.
-        if self.console.is_terminal:
-            self.console.print(Text(text, style=style), end="", soft_wrap=True, highlight=False)
-        else:
-            self.console.file.write(text)
-        self.console.file.flush()
-
-
-def summary(
-    result: GenerationResult, plain: GenerationResult | None, same: bool | None
-) -> list[Table | Text]:
-    """Acceptance per level, tokens per second, and plain decoding beside it."""
-    return [*levels(result), figures(result, plain, same)]
-
-
-def figures(result: GenerationResult, plain: GenerationResult | None, same: bool | None) -> Text:
-    """Tokens per second of one sequence, and plain decoding beside it."""
-    lines = [
-        f"{result.num_tokens} tokens ({result.finish_reason}), "
-        f"{result.tokens_per_second:.1f} tokens/s, "
-        f"{result.mean_acceptance_length:.2f} tokens per target call, "
-        f"first after {result.time_to_first_token * 1e3:.0f} ms"
-    ]
-    if plain is not None and plain.tokens_per_second > 0:
-        ratio = result.tokens_per_second / plain.tokens_per_second
-        verdict = "" if same is None else (", same text" if same else ", text differs")
-        lines.append(
-            f"plain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}"
+      hierspec generate --target ./Llama-8B --draft ./Llama-1B --hierarchy speculative "Once"
+    """
+    if logprobs and not as_json:
+        raise HierspecError(
+            "--logprobs are printed with --json only: add it, or leave --logprobs out"
         )
-    if result.control:
-        rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
-        spent = ", ".join(f"{plan} ({count} rounds)" for plan, count in rounds[:4])
-        more = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
-        lines.append(f"plans followed: {spent}{more}; {result.control['switches']} switches")
-    text = Text(lines[0])
-    for line in lines[1:]:
-        text.append(f"\n{line}", style="bold")
-    return text
+    if as_json and trace is not None and str(trace) == "-":
+        raise HierspecError("--json and --trace - both write to standard output: trace to a file")
+    texts = _prompts(prompt, prompts)
 
-
-def levels(result: GenerationResult) -> list[Table | Text]:
-    """What every level did for the whole batch; any of its results tells."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("level")
-    for name in ("calls", "drafted", "kept", "acceptance", "time"):
-        table.add_column(name, justify="right")
-    for level in result.levels:
-        table.add_row(
-            level["name"],
-            str(level["calls"]),
-            str(level["num_draft_tokens"]),
-            str(level["num_accepted_tokens"]),
-            f"{level['acceptance_rate']:.0%}",
-            f"{level['seconds']:.2f} s",
-        )
-    target = result.target
-    table.add_row(
-        f"{target['name']} (target)", str(target["calls"]), "", "", "", f"{target['seconds']:.2f} s"
-    )
-    if result.batch_size == 1:
-        return [table]
-    return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command's options, parsed."""
-
-    prompt: str | None
-    hierarchy: str
-    target: str | None
-    drafts: tuple[str, ...]
-    dtype: str | None
-    device: str | None
-    threads: int | None
-    prompts: Path | None
-    batch_size: int
-    max_new_tokens: int
-    sampling: dict[str, Any]
-    seed: int | None
-    stop: tuple[str, ...]
-    include_stop: bool
-    ignore_eos: bool
-    chat: bool
-    logprobs: bool
-    compare: bool
-    trace: Path | None
-    as_json: bool
-
-
-def run(options: Options) -> int:
-    """Generate; 0 when all went well, 130 when the user cut it short."""
-    _check(options)
-    prompts = _prompts(options)
-    config = None if options.hierarchy == AUTO else choose(options)
-    use_threads(options.threads)
-    notes = Console(stderr=True)
+    from hierspec.config import arguments
+    from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
+    from hierspec.utils.threads import use as use_threads
 
+    from .rendering import notes
+
+    drafts = tuple(draft or ())
+    automatic = hierarchy == AUTO
+    config = None if automatic else _config(hierarchy, target, drafts, dtype, device)
+    use_threads(threads)
     # A wrong parameter should not wait for the models.
-    sampling = SamplingParams.make(**options.sampling)
-    arguments.seed(options.seed)
-    hierarchy = _automatic(options, notes) if config is None else _load(config, options, notes)
-    start = {
-        "max_new_tokens": options.max_new_tokens,
-        "seed": options.seed,
-        "stop": options.stop,
-        "include_stop_str": options.include_stop,
-        "ignore_eos": options.ignore_eos,
-        "chat": options.chat,
-        "logprobs": options.logprobs,
+    sampling = SamplingParams.make(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+    )
+    arguments.seed(seed)
+    console = notes()
+    if config is None:
+        from hierspec.zoo.registry import DEFAULT_TARGET
+
+        top = target_config(target or DEFAULT_TARGET, dtype, device)
+        models = _plan(top, drafts, temperature, as_json, console)
+    else:
+        models = _load(config, as_json, console)
+    plain = _plain(models) if compare else None
+    request: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "stop": tuple(stop or ()),
+        "include_stop_str": include_stop,
+        "ignore_eos": ignore_eos,
+        "chat": chat,
+        "logprobs": logprobs,
         "sampling": sampling,
     }
-    plain = _plain(hierarchy) if options.compare else None
-    cancelled = False
-    with _tracing(options.trace) as tracer:
-        for at in range(0, len(prompts), options.batch_size):
-            batch = prompts[at : at + options.batch_size]
-            generation = hierarchy.start(batch, tracer=tracer, **start)
-            cancelled = _drive(generation, hierarchy, batch, options)
+    with _tracing(trace) as tracer:
+        for at in range(0, len(texts), batch_size):
+            batch = texts[at : at + batch_size]
+            generation = models.start(batch, tracer=tracer, seed=seed, **request)
+            cancelled = _run(generation, batch, stream=not as_json and len(batch) == 1)
             results = generation.results()
-            others: list[GenerationResult | None] = [None] * len(results)
+            references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
-                seed = generation.seed
-                others = list(plain.generate_batch(batch, **{**start, "seed": seed}))
-            _report(results, others, options, sampling.greedy, notes)
+                references = plain.generate_batch(batch, seed=generation.seed, **request)
+            _report(results, references, as_json, sampling.greedy, console)
             if cancelled:
-                break
-    return 130 if cancelled else 0
+                return 130
+    return 0
 
 
-def _load(config: HierarchyConfig, options: Options, notes: Console) -> Hierarchy:
-    with _waiting(notes, f"loading {config.target.model}", not options.as_json), _noting(notes):
+def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+    from hierspec.utils.prompts import read_prompts, read_stdin
+
+    if file is not None:
+        if prompt is not None:
+            raise HierspecError("give a PROMPT or --prompts FILE, not both")
+        return read_prompts(file)
+    if prompt is None:
+        raise HierspecError(
+            'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
+        )
+    return [read_stdin() if prompt == "-" else prompt]
+
+
+def _config(
+    hierarchy: str,
+    target: str | None,
+    drafts: tuple[str, ...],
+    dtype: str | None,
+    device: str | None,
+) -> HierarchyConfig:
+    """Return the configuration that --hierarchy, --target, --draft, --dtype and --device mean."""
+    from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.presets.registry import PRESETS, preset
+
+    file = Path(hierarchy)
+    if hierarchy.lstrip().startswith("{") or (
+        file.suffix in (".json", ".toml") and hierarchy not in PRESETS
+    ):
+        if drafts:
+            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
+        config = HierarchyConfig.load(hierarchy)
+        changes = {"model": target or None, "dtype": dtype, "device": device}
+    else:
+        if hierarchy not in PRESETS and file.is_file():
+            raise HierspecError(
+                f"{file} is no hierarchy file by its name: it ends in .json or .toml"
+            )
+        _check_drafts(hierarchy, len(drafts))
+        config = preset(hierarchy, TargetConfig(model=target) if target else None, drafts)
+        changes = {"dtype": dtype, "device": device}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+
+
+def _check_drafts(name: str, count: int) -> None:
+    """Refuse draft models that the preset would ignore."""
+    from hierspec.presets.registry import PRESETS
+
+    most = PRESETS[name].max_drafts if name in PRESETS else None
+    if most is not None and count > most:
+        uses = {0: "no draft model", 1: "one draft model"}.get(most, f"{most} draft models")
+        raise HierspecError(f"preset {name!r} uses {uses}, and --draft names {count}")
+
+
+def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
+    waiting = contextlib.nullcontext()
+    if not quiet and console.is_terminal:
+        waiting = console.status(f"loading {config.target.model}")
+    with waiting, _vocabulary_notes(console):
         from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
 
 
-def _automatic(options: Options, notes: Console) -> Hierarchy:
-    """Measured if that has not been done here before, then planned."""
+def _plan(
+    target: TargetConfig,
+    drafts: tuple[str, ...],
+    temperature: float,
+    quiet: bool,
+    console: Console,
+) -> Hierarchy:
+    """Measure the models if that has not been done here before, then plan."""
     from hierspec.api import Hierarchy
+    from hierspec.core.nodes import Concatenate, walk
 
-    from .profile import progress
+    from .rendering import interruptible, progress, say
 
-    target = TargetConfig(
-        model=options.target or DEFAULT_TARGET,
-        dtype=options.dtype or "auto",
-        device=options.device or "auto",
-    )
-    try:
-        with _noting(notes), progress(notes, f"measuring {target.model} (once)") as report:
-            hierarchy = Hierarchy.auto(
-                target,
-                options.drafts,
-                temperature=options.sampling["temperature"],
-                report=report,
-            )
-    except KeyboardInterrupt:
-        notes.print("interrupted: the same command goes on where it was", highlight=False)
-        raise
-    if not options.as_json:
-        below = [
-            f"{node.name} × {node.budget}"
-            for node in walk(hierarchy.root.below)
-            if not isinstance(node, Concatenate)
-        ]
+    bar = progress(console, f"measuring {target.model} (once)")
+    with interruptible(console), _vocabulary_notes(console), bar as report:
+        models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
+    if not quiet:
+        nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
+        below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
-        notes.print(f"auto: {chosen}", highlight=False, markup=False, soft_wrap=True)
-    return hierarchy
+        say(console, f"auto: {chosen}")
+    return models
 
 
-def choose(options: Options) -> HierarchyConfig:
-    """The configuration meant by --hierarchy, --target, --draft, --dtype and --device."""
-    inline = options.hierarchy.lstrip().startswith("{")
-    file = Path(options.hierarchy)
-    if options.hierarchy in PRESETS or not (inline or file.suffix in (".json", ".toml")):
-        if options.hierarchy not in PRESETS and file.is_file():
-            raise HierspecError(
-                f"{file} is no hierarchy file by its name: it ends in .json or .toml"
-            )
-        _check_drafts(options)
-        target = TargetConfig(model=options.target) if options.target else None
-        config = preset(options.hierarchy, target, options.drafts)
-    else:
-        if options.drafts:
-            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
-        config = HierarchyConfig.load(options.hierarchy)
-        if options.target:
-            changed = dataclasses.replace(config.target, model=options.target)
-            config = dataclasses.replace(config, target=changed)
-    changes = {"dtype": options.dtype, "device": options.device}
-    changes = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
-
-
-def _check(options: Options) -> None:
-    """Refuse options that would be ignored, or spoil each other's output."""
-    if options.logprobs and not options.as_json:
-        raise HierspecError(
-            "--logprobs are printed with --json only: add it, or leave --logprobs out"
-        )
-    if options.as_json and options.trace is not None and str(options.trace) == "-":
-        raise HierspecError("--json and --trace - both write to standard output: trace to a file")
-
-
-def _check_drafts(options: Options) -> None:
-    chosen = PRESETS.get(options.hierarchy)
-    if chosen is None or chosen.max_drafts is None:
-        return
-    if len(options.drafts) > chosen.max_drafts:
-        uses = {0: "no draft model", 1: "one draft model"}.get(
-            chosen.max_drafts, f"{chosen.max_drafts} draft models"
-        )
-        given = len(options.drafts)
-        raise HierspecError(f"preset {chosen.name!r} uses {uses}, and --draft names {given}")
-
-
-def _prompts(options: Options) -> list[str]:
-    if options.prompts is not None:
-        if options.prompt is not None:
-            raise HierspecError("give a PROMPT or --prompts FILE, not both")
-        return read_prompts(options.prompts)
-    if options.prompt is None:
-        raise HierspecError(
-            'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
-        )
-    return [read_stdin() if options.prompt == "-" else options.prompt]
-
-
-def _plain(hierarchy: Any) -> Any:
-    """The same target without levels, on the same weights."""
+def _plain(hierarchy: Hierarchy) -> Hierarchy:
+    """Return the same target without levels, on the same weights."""
     from hierspec.api import Hierarchy
     from hierspec.config.build import Built
 
@@ -303,13 +276,16 @@ def _plain(hierarchy: Any) -> Any:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _drive(generation: Generation, hierarchy: Any, batch: Sequence[str], options: Options) -> bool:
-    """Run the batch, painting a single prompt as it streams; True if the user stopped it."""
-
+def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
+    """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
     painter = None
-    if not options.as_json and len(batch) == 1:
-        levels = [generation.names[i] for i in sorted(generation.names)]
-        painter = Painter(Console(highlight=False), levels[:-1], levels[-1])
+    if stream:
+        from rich.console import Console
+
+        from .rendering.generation import Painter
+
+        names = [generation.names[i] for i in sorted(generation.names)]
+        painter = Painter(Console(highlight=False), names)
         painter.legend()
         painter.prompt(batch[0])
     events = iter(generation)
@@ -327,47 +303,56 @@ def _drive(generation: Generation, hierarchy: Any, batch: Sequence[str], options
 
 
 def _report(
-    results: list[GenerationResult],
-    others: list[GenerationResult | None],
-    options: Options,
+    results: Sequence[GenerationResult],
+    references: Sequence[GenerationResult | None],
+    as_json: bool,
     greedy: bool,
-    notes: Console,
+    console: Console,
 ) -> None:
+    """Print what a batch gave, with plain decoding beside it where there is some."""
+    from .rendering.generation import levels, speeds, summary
 
-    for result, plain in zip(results, others, strict=True):
+    batch = len(results) > 1
+    for result, plain in zip(results, references, strict=True):
         same = result.token_ids == plain.token_ids if plain is not None and greedy else None
-        if options.as_json:
-            out = result.to_dict()
-            if plain is not None:
-                out["compare"] = {
-                    "tokens_per_second": plain.tokens_per_second,
-                    "speedup": result.tokens_per_second / plain.tokens_per_second
-                    if plain.tokens_per_second
-                    else None,
-                    "same_tokens": same,
-                }
-            print(json.dumps(out, ensure_ascii=False), flush=True)
+        if as_json:
+            print(json.dumps(_object(result, plain, same), ensure_ascii=False), flush=True)
             continue
-        if len(results) > 1:
+        if batch:
             print(result.text)
-            notes.print(figures(result, plain, same), highlight=False)
-            continue
-        for line in summary(result, plain, same):
-            notes.print(line, highlight=False)
-    if not options.as_json and len(results) > 1:
-        for line in levels(results[0]):
-            notes.print(line, highlight=False)
+        for part in [speeds(result, plain, same)] if batch else summary(result, plain, same):
+            console.print(part, highlight=False)
+    if batch and not as_json:
+        for part in levels(results[0]):
+            console.print(part, highlight=False)
+
+
+def _object(
+    result: GenerationResult, plain: GenerationResult | None, same: bool | None
+) -> dict[str, Any]:
+    """Return what ``--json`` prints of a result."""
+    if plain is None:
+        return result.to_dict()
+    speed = plain.tokens_per_second
+    compared = {
+        "tokens_per_second": speed,
+        "speedup": result.tokens_per_second / speed if speed else None,
+        "same_tokens": same,
+    }
+    return {**result.to_dict(), "compare": compared}
 
 
 @contextlib.contextmanager
-def _noting(notes: Console) -> Iterator[None]:
-    """Our warnings as notes; those of others as they were."""
+def _vocabulary_notes(console: Console) -> Iterator[None]:
+    """Print warnings about vocabularies as notes; leave those of other libraries as they are."""
+    from hierspec.config.vocabulary import VocabularyWarning
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", VocabularyWarning)
         yield
     for warning in caught:
         if issubclass(warning.category, VocabularyWarning):
-            notes.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
+            console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
@@ -375,28 +360,19 @@ def _noting(notes: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _waiting(notes: Console, what: str, shown: bool) -> Iterator[None]:
-    if shown and notes.is_terminal:
-        with notes.status(what):
-            yield
-    else:
-        yield
-
-
-@contextlib.contextmanager
 def _tracing(path: Path | None) -> Iterator[Any]:
-    """A tracer that writes to ``path``, line by line, so that an interrupted run keeps its own."""
+    """Give a tracer that writes line by line, so that an interrupted run keeps its own."""
     if path is None:
         yield None
         return
     from hierspec.engine.trace import JsonLinesTracer
 
+    if str(path) == "-":
+        yield JsonLinesTracer(sys.stdout)
+        return
     try:
-        stream = sys.stdout if str(path) == "-" else path.open("w", encoding="utf-8")
+        stream = path.open("w", encoding="utf-8")
     except OSError as error:
         raise HierspecError(f"cannot write the trace to {path}: {error.strerror}") from None
-    try:
+    with stream:
         yield JsonLinesTracer(stream)
-    finally:
-        if stream is not sys.stdout:
-            stream.close()

@@ -3,27 +3,144 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import typer
 
-from hierspec.config.exit_heads import HeadsFile, read
 from hierspec.errors import HierspecError
-from hierspec.training.heads.settings import Settings
-from hierspec.utils.threads import use as use_threads
 
-from .profile import progress
+from .options import MODEL, AsJson, Device, Dtype, Threads
+
+if TYPE_CHECKING:
+    from hierspec.config.exit_heads import HeadsFile
+
+app = typer.Typer(
+    help="Heads that make a model's early exits draft better, trained on its frozen layers.",
+    no_args_is_help=True,
+)
 
 
-def layers(text: str) -> tuple[int, ...]:
-    """``2,4,8`` as numbers.
+@app.command("train")
+def train(
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Further texts, as after --texts.", metavar="TEXTS"),
+    ] = None,
+    *,
+    model: Annotated[str, typer.Option(help=f"The model, which stays as it is: {MODEL}.")],
+    exits: Annotated[str, typer.Option(help="After which layers, as in 2,4,8.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File to write; default: exit_heads.safetensors in the model's directory. "
+            "An interrupted training goes on.",
+        ),
+    ] = None,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Texts to learn from, one or several: text files, .jsonl files, folders. "
+            "Default: what the shipped family learnt from; for other models, what they write.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="transform: a d x d matrix before the model's own head; full: a V x d head.",
+        ),
+    ] = "transform",
+    epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps, instead of --epochs.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of text to use.")] = 131_072,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate after the warm-up.")] = 2e-4,
+    rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
+    width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random.")] = 0,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace the file if there is one, and give up an interrupted training of other "
+            "settings.",
+        ),
+    ] = False,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> int:
+    """Train heads for early exits to match the last layer's law, the model left as it is.
 
-    Raises:
-        ValueError: it is no list of whole numbers.
+    Example:
+
+      hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
     """
+    from hierspec.training.heads import train as training
+    from hierspec.training.heads.settings import HeadsSettings
+    from hierspec.utils.threads import use as use_threads
+
+    from .rendering import interruptible, notes, progress, say
+
+    settings = HeadsSettings(
+        exits=_layers(exits),
+        kind=kind,
+        learning_rate=lr,
+        epochs=epochs,
+        steps=steps,
+        tokens=tokens,
+        rows=rows,
+        width=width,
+        seed=seed,
+    )
+    use_threads(threads)
+    console = notes()
+    with interruptible(console), progress(console, f"heads for {model}") as report:
+        file = training.train(
+            model,
+            settings,
+            output,
+            [*(texts or ()), *(more or ())],
+            dtype=dtype or "auto",
+            device=device or "auto",
+            overwrite=overwrite,
+            report=report,
+        )
+    _print(file, as_json)
+    before, after = file.info.get("before", {}), file.info.get("after", {})
+    if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
+        say(
+            console,
+            f"the exits after layers {', '.join(worse)} got worse on held-out text: give more or "
+            "more varied texts (--tokens), or a smaller --lr",
+        )
+    if not as_json:
+        example = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
+        say(console, f"written to {file.path}; as a level: {json.dumps(example)}")
+    return 0
+
+
+@app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(help="A file of heads, or the folder it lies in.")],
+    as_json: AsJson = False,
+) -> int:
+    """Say what heads a file holds, and how much better they draft than the exits without."""
+    from hierspec.config.exit_heads import read
+
+    heads = read(file)
+    for layer in heads.exits:
+        heads.tensors(layer)  # read and checked
+    _print(heads, as_json)
+    return 0
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Return ``2,4,8`` as numbers."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
         raise HierspecError(
@@ -32,83 +149,24 @@ def layers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def run(
-    model: str,
-    settings: Settings,
-    output: Path | None,
-    texts: Sequence[Path],
-    *,
-    dtype: str,
-    device: str,
-    overwrite: bool,
-    threads: int | None,
-    as_json: bool,
-) -> int:
-    """Train and write heads; what an interrupted run left there is continued.
-
-    Returns:
-        0, or 130 when the user cut it short.
-    """
-    from hierspec.training.heads.train import train
-
-    use_threads(threads)
-    notes = Console(stderr=True)
-    try:
-        with progress(notes, f"heads for {model}") as report:
-            file = train(
-                model,
-                settings,
-                output,
-                texts,
-                dtype=dtype,
-                device=device,
-                overwrite=overwrite,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        _say(notes, "interrupted: the same command goes on where it was")
-        return 130
-    _print(file, as_json)
-    before, after = file.info["before"], file.info["after"]
-    if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
-        _say(
-            notes,
-            f"the exits after layers {', '.join(worse)} got worse on held-out text: give more or "
-            "more varied texts (--tokens), or a smaller --lr",
-        )
-    if not as_json:
-        example = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
-        _say(notes, f"written to {file.path}; as a level: {json.dumps(example)}")
-    return 0
-
-
-def show(path: Path, as_json: bool) -> int:
-    """Print what a file of heads holds, every number of it read and checked."""
-    file = read(path)
-    for layer in file.exits:
-        file.tensors(layer)
-    _print(file, as_json)
-    return 0
-
-
 def _print(file: HeadsFile, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"file": str(file.path), **file.info}))
-        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    from hierspec.utils.terminal import borderless
+
     info = file.info
+    if as_json:
+        print(json.dumps({"file": str(file.path), **info}))
+        return
     each = info.get("parameters", 0) / len(file.exits)
-    table = Table(
-        title=f"{escape(info['model'])}: {file.kind}, {each / 1e6:.2f} M parameters each",
-        title_justify="left",
-        box=None,
-    )
-    table.add_column("exit after layer", justify="right")
-    for name in ("acceptance", "equal argmax", "KL, nats"):
-        table.add_column(name, justify="right")
+    title = f"{info['model']}: {file.kind}, {each / 1e6:.2f} M parameters each"
+    columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
+    table = borderless((), columns, title)
     for layer in file.exits:
         before, after = (info.get(when, {}).get(str(layer), {}) for when in ("before", "after"))
-        cells = [_change(before, after, key) for key in ("acceptance", "agreement", "kl")]
-        table.add_row(str(layer), *cells)
+        changes = (_change(before, after, key) for key in ("acceptance", "agreement", "kl"))
+        table.add_row(str(layer), *changes)
     console = Console()
     console.print(table)
     texts = info.get("texts", {})
@@ -123,8 +181,3 @@ def _print(file: HeadsFile, as_json: bool) -> None:
 def _change(before: dict[str, float], after: dict[str, float], key: str) -> str:
     values = (row.get(key) for row in (before, after))
     return " → ".join("?" if value is None else f"{value:.3f}" for value in values)
-
-
-def _say(notes: Console, text: str) -> None:
-    """A line as it is: names may hold brackets, and paths must not be broken."""
-    notes.print(text, highlight=False, markup=False, soft_wrap=True)

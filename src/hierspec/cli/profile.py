@@ -2,134 +2,150 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+import typer
 
-from hierspec.config.schema import TargetConfig
-from hierspec.profiling.settings import Report, Settings
-from hierspec.utils.checks import temperature as check_temperature
-from hierspec.utils.threads import use as use_threads
+from .options import (
+    MODEL,
+    Device,
+    Dtype,
+    Prompts,
+    Temperatures,
+    Threads,
+    target_config,
+    to_measure_at,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
-def run(
-    target: TargetConfig,
-    candidates: Sequence[str],
-    prompts: Path | None,
-    output: Path,
-    temperatures: Sequence[float],
-    settings: Settings,
-    threads: int | None,
-    as_json: bool,
+def profile(
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(help="Further candidates, as after --candidates.", metavar="CANDIDATES"),
+    ] = None,
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write; an interrupted run goes on.")
+    ],
+    target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large",
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup; "
+            "options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. "
+            "Default: the shipped family.",
+        ),
+    ] = None,
+    prompts: Prompts = None,
+    temperature: Temperatures = None,
+    max_speculative_tokens: Annotated[
+        int, typer.Option(min=1, max=32, help="Largest budget to know about.")
+    ] = 15,
+    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use.")] = 16,
+    tokens: Annotated[
+        int, typer.Option(min=8, help="Tokens of its own that the target adds to each prompt.")
+    ] = 128,
+    places: Annotated[
+        int, typer.Option(min=1, help="Places along each text where drafts are tried.")
+    ] = 6,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as well.")] = False,
 ) -> int:
-    """Measure and write the profile; what an interrupted run left there is continued.
+    """Measure how often models agree and what their calls cost here, for hierspec plan.
 
-    Returns:
-        0, or 130 when the user cut it short.
+    Example:
+
+      hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    from hierspec.profiling import settings as texts
+    from rich.console import Console
+
     from hierspec.profiling.auto import default_candidates
     from hierspec.profiling.candidates import parse
     from hierspec.profiling.measure import measure
+    from hierspec.profiling.settings import ProfileSettings
+    from hierspec.profiling.texts import builtin
     from hierspec.utils.prompts import read_prompt_file
+    from hierspec.utils.threads import use as use_threads
 
-    for value in temperatures:
-        check_temperature(value, "--temperature")
+    from .rendering import interruptible, notes, progress, say
+
+    settings = ProfileSettings(
+        max_speculative_tokens=max_speculative_tokens,
+        tokens=tokens,
+        places=places,
+        prompts=num_prompts,
+        repeats=repeats,
+    )
+    temperatures = to_measure_at(temperature)
     use_threads(threads)
-    chosen = [parse(text) for text in candidates] or default_candidates(target.model)
-    source: dict[str, Any] = {"name": "built in"}
-    lines: Sequence[str] = texts.builtin(target.model)
+    words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
+    chosen = [parse(word) for word in words] or default_candidates(target)
+    texts, source = builtin(target), {"name": "built in"}
     if prompts is not None:
         file = read_prompt_file(prompts)
-        lines, source = file.prompts, {"name": file.name, "sha256": file.sha256}
-    notes = Console(stderr=True)
-    try:
-        with progress(notes, f"profiling {target.model}") as report:
-            data = measure(
-                target,
-                chosen,
-                lines,
-                temperatures,
-                settings,
-                path=output,
-                source=source,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        _say(notes, "interrupted: the same command goes on where it was")
-        return 130
+        texts, source = file.prompts, {"name": file.name, "sha256": file.sha256}
+    console = notes()
+    with interruptible(console), progress(console, f"profiling {target}") as report:
+        data = measure(
+            target_config(target, dtype, device),
+            chosen,
+            texts,
+            temperatures,
+            settings,
+            path=output,
+            source=source,
+            report=report,
+        )
     if as_json:
         print(json.dumps(data))
-    else:
-        show(data, Console())
-        _say(notes, f"written to {output}; next: hierspec plan {output}")
+        return 0
+    for table in _tables(data):
+        Console().print(table)
+    say(console, f"written to {output}; next: hierspec plan {output}")
     return 0
 
 
-def _say(notes: Console, text: str) -> None:
-    """A line as it is: names may hold brackets, and paths must not be broken."""
-    notes.print(text, highlight=False, markup=False, soft_wrap=True)
+def _words(text: str) -> list[str]:
+    """Return several candidates in one word as several; JSON is one."""
+    return [text] if text.lstrip().startswith("{") else text.split()
 
 
-@contextlib.contextmanager
-def progress(notes: Console, title: str) -> Iterator[Report]:
-    """A bar on a terminal; a line per stage elsewhere."""
-    if not notes.is_terminal:
-        last = ""
+def _tables(data: dict[str, Any]) -> Iterator[Table]:
+    """Yield costs and acceptances, a table for each temperature."""
+    from rich.text import Text
 
-        def tell(stage: str, share: float) -> None:
-            nonlocal last
-            if stage != last:
-                _say(notes, f"{title}: {100 * share:3.0f} %  {stage}")
-            last = stage
+    from hierspec.utils.terminal import borderless
 
-        yield tell
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %  {task.fields[stage]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=notes, transient=True) as bar:
-        task = bar.add_task(title, total=1.0, stage="")
-        yield lambda stage, share: bar.update(task, completed=share, stage=stage)
-
-
-def show(data: dict[str, Any], console: Console) -> None:
-    """Costs and acceptances as tables."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    names = [escape(name) for name in _short([model["name"] for model in data["models"]])]
+    names = _short([model["name"] for model in data["models"]])
     for label, measured in data["temperatures"].items():
         alone = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
         pairs = {(pair["drafter"], pair["verifier"]): pair for pair in measured["pairs"]}
-        table = Table(title=f"temperature {float(label):g}", title_justify="left", box=None)
-        table.add_column("model", overflow="fold")
-        table.add_column("ms a call", justify="right")
-        for name in names[1:]:
-            table.add_column(f"kept by {name}", justify="right", overflow="fold")
+        columns = ("ms a call", *(f"kept by {name}" for name in names[1:]))
+        table = borderless(("model",), columns, title=f"temperature {float(label):g}")
         for i, name in enumerate(names):
             ms = f"{alone[i]['check']['0']['mean']:.2f}" if i in alone else "–"
-            kept = [_kept(pairs.get((i, k))) for k in range(1, len(names))]
-            table.add_row(name, ms, *kept)
-        console.print(table)
+            kept = (_kept(pairs.get((i, k))) for k in range(1, len(names)))
+            table.add_row(Text(name), ms, *kept)
+        yield table
 
 
 def _short(names: list[str]) -> list[str]:
-    """Folders by their last part, where that tells them apart."""
+    """Return folders by their last part, where that tells them apart."""
     last = [name.rsplit("/", 1)[-1] if name[0] in "/.~" else name for name in names]
     return last if len(set(last)) == len(last) else names
 
 
 def _kept(pair: dict[str, Any] | None) -> str:
-    """The share of first draft tokens kept, and tokens a call at the largest budget."""
+    """Return the share of first draft tokens kept, and tokens a call at the largest budget."""
     if pair is None:
         return ""
     return f"{pair['survival']['block'][1]:.2f}  ({pair['tokens_per_call']:.1f} a call)"

@@ -1,14 +1,22 @@
-"""The command line's root: its name, its help, and the options that stand before a command."""
+"""The command line as a whole: its name, its help, the options before a command, its commands."""
 
 from __future__ import annotations
 
-from typing import Annotated  # typer reads annotations at run time
+from typing import Annotated
 
 import typer
 
 from hierspec import __version__
 
-MODEL = "directory, hub id, or zoo:NAME"
+from . import heads, zoo
+from .bench import bench
+from .certify import certify
+from .doctor import doctor
+from .generate import generate
+from .plan import plan
+from .profile import profile
+from .reproduce import reproduce
+from .timeline import timeline
 
 app = typer.Typer(
     name="hierspec",
@@ -37,3 +45,9 @@ def _top(
     ] = False,
 ) -> None:
     pass
+
+
+for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
+    app.command()(command)
+app.add_typer(heads.app, name="heads")
+app.add_typer(zoo.app, name="zoo")

@@ -3,64 +3,83 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from hierspec.errors import HierspecError
-from hierspec.timeline import chrome, html, read, stories, svg
-from hierspec.timeline.drawing import Texts
-from hierspec.utils.files import write_whole
+
+from .options import MODEL, load_tokenizer
+
+if TYPE_CHECKING:
+    from hierspec.timeline.drawing import Texts
 
 ENDINGS = (".svg", ".html", ".json")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command's options, parsed."""
+def timeline(
+    trace: Annotated[Path, typer.Argument(help="What hierspec generate --trace wrote.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="A picture (.svg), a page (.html), or a trace for Perfetto and "
+            "chrome://tracing (.json).",
+        ),
+    ],
+    sequence: Annotated[
+        int | None, typer.Option(min=0, help="Which sequence a .svg shows; default: the first.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help=f"Whose tokenizer tells the tokens' texts: {MODEL}.")
+    ] = None,
+) -> int:
+    """Draw a generation: which level called when, and what became of every drafted token.
 
-    trace: Path
-    output: Path
-    sequence: int | None = None
-    tokenizer: str | None = None
+    Example:
 
+      hierspec generate "def quicksort(items):" --trace t.jsonl
 
-def run(options: Options) -> int:
-    """Write the picture and say what is in it."""
-    ending = options.output.suffix.lower()
+      hierspec timeline t.jsonl -o t.html --tokenizer zoo:large
+    """
+    ending = output.suffix.lower()
     if ending not in ENDINGS:
-        raise HierspecError(f"{str(options.output)!r}: a timeline ends in {', '.join(ENDINGS)}")
-    if options.sequence is not None and ending != ".svg":
+        raise HierspecError(f"{str(output)!r}: a timeline ends in {', '.join(ENDINGS)}")
+    if sequence is not None and ending != ".svg":
         raise HierspecError("--sequence goes with .svg: the other forms show every sequence")
-    if options.output.resolve() == options.trace.resolve():
-        raise HierspecError(f"{options.output} is the trace itself: choose another output")
-    if not (folder := options.output.parent).is_dir():
-        raise HierspecError(f"cannot write {options.output}: there is no folder {folder}")
-    events = read(options.trace)
-    texts = None if options.tokenizer is None else load_texts(options.tokenizer)
+    if output.resolve() == trace.resolve():
+        raise HierspecError(f"{output} is the trace itself: choose another output")
+    if not (folder := output.parent).is_dir():
+        raise HierspecError(f"cannot write {output}: there is no folder {folder}")
+
+    from hierspec.timeline import chrome, html, read, stories, svg
+    from hierspec.utils.files import write_whole
+
+    events = read(trace)
+    texts = None if tokenizer is None else _texts(tokenizer)
     if ending == ".svg":
-        out = svg(events, options.sequence or 0, texts)
+        out = svg(events, sequence or 0, texts)
     elif ending == ".html":
         out = html(events, texts)
     else:
         out = json.dumps(chrome(events, texts)) + "\n"
-    write_whole(options.output, out, "the timeline")
+    write_whole(output, out, "the timeline")
     found = stories(events)
     calls = sum(len(story.calls) for story in found)
     many = "1 sequence" if len(found) == 1 else f"{len(found)} sequences"
-    print(f"wrote {options.output}; the trace holds {many}, {calls} calls")
+    print(f"wrote {output}; the trace holds {many}, {calls} calls")
     return 0
 
 
-def load_texts(model: str) -> Texts:
-    """Token id → text, by the tokenizer of a model.
+def _texts(model: str) -> Texts:
+    """Return token id → text, by the tokenizer of a model.
 
     Raises:
-        ValueError: there is no tokenizer.
+        HierspecError: there is no tokenizer.
     """
-    from hierspec.config.checkpoints import load_tokenizer
-    from hierspec.zoo import registry
-
-    tokenizer = load_tokenizer(registry.resolve(model) if model.startswith("zoo:") else model)
+    tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise HierspecError(f"no tokenizer at {model!r}: name the target, a directory or a hub id")
     return lambda token: tokenizer.decode([token], clean_up_tokenization_spaces=False)

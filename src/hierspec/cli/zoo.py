@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hierspec.errors import HierspecError
+
+from .options import Threads
 
 app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
 
 
 @app.command("train")
-def train_command(
+def train(
     out: Annotated[Path, typer.Argument(help="Folder to write the family to.")],
     seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
     trunk_steps: Annotated[int | None, typer.Option(help="Training steps of the trunk.")] = None,
@@ -22,22 +23,25 @@ def train_command(
     checkpoints: Annotated[Path | None, typer.Option(help="Default: OUT/.training")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from checkpoints found there.")] = True,
     quick: Annotated[bool, typer.Option(help="Tiny and useless, in seconds; for tests.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads for torch.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Rebuild the family from this Python's standard library (about an hour on two cores)."""
-    from hierspec.training.family.build import train
+    from rich.console import Console
+
+    from hierspec.training.family import build
     from hierspec.utils.threads import use as use_threads
 
     use_threads(threads)
-    metrics = train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
+    metrics = build.train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
     losses = metrics["evaluation"]["held_out_loss"]
     worth = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
     Console().print(f"Wrote {out}. Held-out loss in nats per token: {worth}")
 
 
 @app.command("list")
-def list_command() -> None:
+def list_models() -> None:
     """The names that can stand where a model is asked for."""
+    from rich.console import Console
     from rich.table import Table
 
     from hierspec.zoo.registry import ENTRIES
@@ -51,10 +55,11 @@ def list_command() -> None:
 
 
 @app.command("card")
-def card_command(
+def card(
     plain: Annotated[bool, typer.Option(help="Markdown as it is, without formatting.")] = False,
 ) -> None:
     """The model card: data, sizes, losses, and which model accepts how much of which."""
+    from rich.console import Console
     from rich.markdown import Markdown
 
     from hierspec.zoo.registry import DATA

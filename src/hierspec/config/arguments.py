@@ -13,7 +13,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.checks import strict
+from hierspec.utils.schema import closed
 
 from .schema import TargetConfig
 
@@ -86,13 +86,13 @@ def sampling_params(value: Any, options: Mapping[str, Any], others: Sequence[str
         others: names of the call's other options, for the hint at a misspelt one.
     """
     if unknown := [name for name in options if name not in SAMPLING]:
-        strict({unknown[0]: None}, [*SAMPLING, *others], "options")
+        closed({unknown[0]: None}, [*SAMPLING, *others], "options")
     if value is None:
         return SamplingParams.make(**options)
     if options:
         raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
     if isinstance(value, Mapping):
-        return SamplingParams.make(**strict(value, list(SAMPLING), "sampling"))
+        return SamplingParams.make(**closed(value, list(SAMPLING), "sampling"))
     several = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, SamplingParams) for one in several):
         raise HierspecError(f"sampling must be SamplingParams or a mapping, not {_shown(value)}")

@@ -11,6 +11,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
+from hierspec.utils import machine
 from hierspec.zoo import registry
 
 from .schema import TargetConfig
@@ -44,7 +45,7 @@ class Loaded:
             self.backends[key] = load(
                 source,
                 dtype=_dtype(model.dtype),
-                device=_device(model.device),
+                device=machine.device(model.device),
                 backend=model.backend,
             )
             self.tokenizers[model.model] = load_tokenizer(source)
@@ -65,7 +66,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         return None
     try:
         return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError):
+    except Exception:  # tokenizers raise what they like; generation says where one is needed
         return None
 
 
@@ -79,16 +80,3 @@ def _dtype(name: str) -> torch.dtype | None:
             "float64"
         )
     return dtype
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        if device.type != "meta":  # it holds no weights to run
-            return device
-    except (RuntimeError, AssertionError):
-        pass
-    raise HierspecError(f"device {name!r} is not available here; try --device cpu")

@@ -1,6 +1,4 @@
-"""What the metadata of a file of heads must be, before anything relies on it.
-
-``exit_heads.safetensors``: written once, checked before anything of it is used.
+"""The file of trained exit heads: ``exit_heads.safetensors``, checked before anything is used.
 
 Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``; one metadata entry, ``hierspec``, holds a
 JSON object: what was trained, on which model, and how well the heads did on held-out text.
@@ -11,94 +9,57 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import torch
+from pydantic import AfterValidator, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import KINDS, TRANSFORM, ExitHead, Heads
+from hierspec.lm.exit_heads import TRANSFORM, ExitHead, Heads
 from hierspec.lm.load import DTYPES
-from hierspec.utils.checks import is_number
+from hierspec.utils import schema
 from hierspec.utils.files import write_whole
+from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint
-
-from . import exit_heads as description
-
-
-def wrong(info: Mapping[str, Any]) -> str | None:
-    """What is wrong with the description of a file of heads, in a line; ``None``: nothing."""
-    for key, (sound, what, needed) in _KEYS.items():
-        if key not in info:
-            if needed:
-                return f"its metadata lacks {key!r}"
-        elif not sound(info[key]):
-            return f"its metadata has no valid {key!r}: {_short(info[key])} is not {what}"
-    last = info["num_layers"] - 1
-    beyond = [layer for layer in info["exits"] if layer > last]
-    if beyond:
-        return (
-            f"its metadata has no valid 'exits': a model of {last + 1} layers has none after "
-            f"layer {beyond[0]}"
-        )
-    return None
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _exits(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(map(_count, value))
-        and value == sorted(set(value))
-    )
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _figures(value: Any) -> bool:
-    """By exit, by name: numbers."""
-    return isinstance(value, dict) and all(
-        isinstance(row, dict) and all(map(is_number, row.values())) for row in value.values()
-    )
-
-
-_SIZE, _FIGURES = "a whole number above 0", "an object of numbers by exit"
-# key → whether a value is sound, what it should be, and whether a file must have it
-_KEYS: dict[str, tuple[Callable[[Any], bool], str, bool]] = {
-    "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}", True),
-    "exits": (_exits, "a list of different layers from 1 on, ascending", True),
-    "model": (_text, "a text", True),
-    "hidden_size": (_count, _SIZE, True),
-    "vocab_size": (_count, _SIZE, True),
-    "num_layers": (_count, _SIZE, True),
-    "input_size": (_count, _SIZE, False),
-    "fingerprint": (lambda value: value is None or _text(value), "a text or null", False),
-    "parameters": (_count, _SIZE, False),
-    "before": (_figures, _FIGURES, False),
-    "after": (_figures, _FIGURES, False),
-    "texts": (lambda value: isinstance(value, dict), "an object", False),
-}
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
 _KEY = "hierspec"
+
+
+def _ascending(exits: list[int]) -> list[int]:
+    if exits != sorted(set(exits)):
+        raise ValueError(f"layers must be ascending and different, not {exits}")
+    return exits
+
+
+_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Figures = dict[str, dict[str, _Finite]]  # by exit, by name
+
+
+class HeadsInfo(TypedDict):
+    """What is known of a file of heads; ``docs/heads.md`` lists the keys, of which these are
+    checked."""
+
+    kind: Literal["transform", "full"]
+    exits: Annotated[list[PositiveInteger], Field(min_length=1), AfterValidator(_ascending)]
+    model: NonEmptyString
+    hidden_size: PositiveInteger
+    vocab_size: PositiveInteger
+    num_layers: PositiveInteger
+    input_size: NotRequired[PositiveInteger]
+    fingerprint: NotRequired[NonEmptyString | None]
+    parameters: NotRequired[PositiveInteger]
+    before: NotRequired[Figures]
+    after: NotRequired[Figures]
+    texts: NotRequired[dict[str, Any]]
 
 
 class HeadsWarning(UserWarning):
@@ -110,11 +71,11 @@ class HeadsFile:
     """A file of heads whose description was read and found sound; tensors are read on demand.
 
     Attributes:
-        info: its metadata (docs/heads.md lists the keys).
+        info: its metadata.
     """
 
     path: Path
-    info: Mapping[str, Any]
+    info: HeadsInfo
 
     @property
     def kind(self) -> str:
@@ -132,38 +93,36 @@ class HeadsFile:
         """
         if layer not in self.exits:
             raise HierspecError(
-                f"{self.path} has heads for the exits after layers {_listed(self.exits)}, none "
-                f"after layer {layer}: choose one of those, or train it with hierspec heads train"
+                f"{self.path} has heads for the exits after layers "
+                f"{', '.join(map(str, self.exits))}, none after layer {layer}: choose one of "
+                "those, or train it with hierspec heads train"
             )
         try:
             with safe_open(self.path, framework="pt") as file:
                 names = set(file.keys())
-                weight, bias = (
-                    file.get_tensor(name) if (name := f"exit.{layer}.{part}") in names else None
+                found = {
+                    part: file.get_tensor(name)
                     for part in ("weight", "bias")
-                )
+                    if (name := f"exit.{layer}.{part}") in names
+                }
         except (SafetensorError, OSError) as error:
-            raise _broken(self.path, _first_line(error)) from None
-        if weight is None:
-            raise _broken(self.path, f"the weight of exit {layer} is missing")
+            raise _damaged(self.path, _first_line(error)) from None
+        if "weight" not in found:
+            raise _damaged(self.path, f"the weight of exit {layer} is missing")
         rows = self.info["hidden_size" if self.kind == TRANSFORM else "vocab_size"]
         columns = self.info.get("input_size", self.info["hidden_size"])
-        for part, tensor, shape in (("weight", weight, (rows, columns)), ("bias", bias, (rows,))):
-            if tensor is None:
-                continue
+        for part, tensor in found.items():
+            shape = (rows, columns) if part == "weight" else (rows,)
+            wrong = None
             if tensor.shape != shape:
-                raise _broken(
-                    self.path,
-                    f"the {part} of exit {layer} has shape {tuple(tensor.shape)}, not {shape}",
-                )
-            if tensor.dtype not in DTYPES:
-                raise _broken(
-                    self.path,
-                    f"the {part} of exit {layer} is of {tensor.dtype}, which no head is",
-                )
-        if not all(bool(t.isfinite().all()) for t in (weight, bias) if t is not None):
-            raise _broken(self.path, f"the head of exit {layer} holds NaN or infinite numbers")
-        return weight, bias
+                wrong = f"has shape {tuple(tensor.shape)}, not {shape}"
+            elif tensor.dtype not in DTYPES:
+                wrong = f"is of {tensor.dtype}, which no head is"
+            elif not tensor.isfinite().all():
+                wrong = "holds NaN or infinite numbers"
+            if wrong:
+                raise _damaged(self.path, f"the {part} of exit {layer} {wrong}")
+        return found["weight"], found.get("bias")
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
@@ -209,7 +168,7 @@ def read(ref: str | Path) -> HeadsFile:
         why = error.strerror or error
         raise HierspecError(f"cannot read the exit heads in {path} ({why})") from None
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise _broken(path, _first_line(error)) from None
+        raise _damaged(path, _first_line(error)) from None
     if not isinstance(info, dict) or "exits" not in info:
         raise HierspecError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
@@ -219,9 +178,17 @@ def read(ref: str | Path) -> HeadsFile:
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
             f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
         )
-    if wrong := description.wrong(info):
-        raise _broken(path, wrong)
-    return HeadsFile(path, info)
+    try:
+        schema.read(HeadsInfo, info, "its metadata")
+    except HierspecError as error:
+        raise _damaged(path, error) from None
+    last = info["num_layers"] - 1
+    if beyond := [layer for layer in info["exits"] if layer > last]:
+        raise _damaged(
+            path,
+            f"its metadata.exits: a model of {last + 1} layers has none after layer {beyond[0]}",
+        )
+    return HeadsFile(path, cast(HeadsInfo, info))
 
 
 def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHead:
@@ -264,11 +231,7 @@ def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHea
     return head
 
 
-def _listed(exits: tuple[int, ...]) -> str:
-    return ", ".join(map(str, exits)) or "none"
-
-
-def _broken(path: Path, why: object) -> ValueError:
+def _damaged(path: Path, why: object) -> HierspecError:
     return HierspecError(f"{path} is damaged ({why}): train the heads again")
 
 

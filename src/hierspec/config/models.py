@@ -6,6 +6,7 @@ target's own, and levels that leave out the same layers share a cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,22 +15,24 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import SkippingBackend, evenly
-from hierspec.lm.trunk.fixed import trunk_for
+from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.zoo import registry
 
 from .checkpoints import Key, Loaded, key_of
-from .schema import (
+from .levels import (
     AdaptiveExitConfig,
+    AnyLevelConfig,
+    ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
-    LevelConfig,
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
-    TargetConfig,
+    flat,
 )
+from .schema import TargetConfig
 from .vocabulary import check_same_vocabulary, check_sizes, check_table
 
 
@@ -38,11 +41,12 @@ class LevelModels:
     """Makes the models of one hierarchy.
 
     Args:
-        exits: layer counts of the target after which some level ends.
+        levels: all that will be asked for; a trunk must know beforehand where they exit.
+        loaded: checkpoints to share; what is missing there is loaded and added.
     """
 
     target: TargetConfig
-    exits: list[int]
+    levels: Sequence[AnyLevelConfig]
     loaded: Loaded
     trunks: dict[Key, Trunk] = field(default_factory=dict)
     skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
@@ -55,13 +59,15 @@ class LevelModels:
         """
         return self._trunk(self.target).view()
 
-    def model(self, level: LevelConfig) -> tuple[Any, str]:
-        """A level's model, and its name.
+    def model(self, level: AnyLevelConfig) -> tuple[Any, str]:
+        """A level's model, and its name; a concatenation has no model.
 
         Raises:
             ValueError: it cannot be read, or its vocabulary is not the target's.
         """
         target = self.target
+        if isinstance(level, ConcatenateConfig):
+            return None, level.method
         if isinstance(level, EarlyExitConfig):
             trunk, layer = self._trunk(target), level.exit_layer
             if level.head is None:
@@ -128,7 +134,14 @@ class LevelModels:
     def _trunk(self, model: TargetConfig) -> Trunk:
         key = key_of(model)
         if key not in self.trunks:
-            exits = self.exits if key == key_of(self.target) else ()
+            exits = self._exits() if key == key_of(self.target) else ()
             backend = self.loaded.backend(model)
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]
+
+    def _exits(self) -> list[int]:
+        """Every layer count of the target after which some level ends."""
+        exits = {level.exit_layer for level in flat(self.levels, EarlyExitConfig)}
+        for level in flat(self.levels, AdaptiveExitConfig):
+            exits.update(level.exit_layers)
+        return sorted(exits)

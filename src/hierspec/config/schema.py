@@ -1,8 +1,8 @@
-"""The hierarchy file: frozen dataclasses, one place for defaults, strict keys.
+"""The hierarchy file: a target and the levels below it, smallest first; strict keys.
 
-JSON or TOML, smallest level first. The same object is what the planner prints and what
-``generate --hierarchy`` takes. Parsing checks shape and ranges; what needs the models (an exit
-layer, a vocabulary) is checked when they are there (:mod:`hierspec.config.build`).
+JSON or TOML. The same object is what the planner prints and what ``generate --hierarchy`` takes.
+Reading checks shape and ranges; what needs the models (an exit layer, a vocabulary) is checked
+when they are there (:mod:`hierspec.config.build`).
 """
 
 from __future__ import annotations
@@ -10,32 +10,37 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import boolean, positive, strict
+from hierspec.utils.files import read_text
+from hierspec.utils.schema import (
+    Boolean,
+    NonEmptyString,
+    PositiveInteger,
+    declared,
+    json_object,
+    read,
+)
 
 from .levels import (
     WINDOWS,
     AdaptiveExitConfig,
     AnyLevelConfig,
+    Chain,
     ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     LevelConfig,
+    ModelName,
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
-    TargetConfig,
-    json_object,
-    known,
-    make,
-    parse_chain,
-    parse_rule,
-    parse_window,
+    Rule,
 )
 
 __all__ = [
@@ -51,52 +56,66 @@ __all__ = [
     "NgramTableConfig",
     "PromptLookupConfig",
     "TargetConfig",
-    "parse_chain",
-    "parse_window",
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared
+class TargetConfig:
+    """The model whose distribution the output has.
+
+    Attributes:
+        model: a directory, a hub id, or ``zoo:NAME``.
+        dtype: ``float32``, ``bfloat16``, … or ``auto``: as the checkpoint says.
+        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
+        device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
+        cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
+            (:mod:`hierspec.utils.graphs`). The draft models follow it.
+    """
+
+    model: ModelName
+    dtype: NonEmptyString = "auto"
+    backend: NonEmptyString = "auto"
+    device: NonEmptyString = "auto"
+    cuda_graphs: Boolean = True
+
+
+def _target(data: Any) -> Any:
+    return {"model": data} if isinstance(data, str) else data
+
+
+@declared
 class HierarchyConfig:
     """A target and the levels below it, smallest first.
 
     Attributes:
+        target: also just its model's name.
         verify: the rule by which the target verifies the last level.
         top_m: for ``verify: leading``.
         allow_lossy: let through rules that change the output law.
     """
 
-    target: TargetConfig
-    levels: tuple[AnyLevelConfig, ...] = ()
-    verify: str = "block"
-    top_m: int = 1
-    allow_lossy: bool = False
+    target: Annotated[TargetConfig, BeforeValidator(_target)]
+    levels: Chain = ()
+    verify: Rule = "block"
+    top_m: PositiveInteger = 1
+    allow_lossy: Boolean = False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:
-        """Parse; every mistake is a ``ValueError`` that names the place and the fix."""
-        data = strict(data, [f.name for f in dataclasses.fields(cls)], "hierarchy")
-        if "target" not in data:
-            raise HierspecError('hierarchy: "target" is missing: {"target": {"model": "..."}, ...}')
-        levels = data.get("levels", [])
-        if not isinstance(levels, list | tuple):
-            raise HierspecError("hierarchy.levels must be a list, smallest level first")
-        positive(data.get("top_m", 1), "top_m")
-        boolean(data.get("allow_lossy", False), "allow_lossy")
-        return make(
-            cls,
-            {
-                **data,
-                "target": _target(data["target"]),
-                "levels": parse_chain(levels, "levels"),
-                "verify": parse_rule(data.get("verify", "block"), "verify"),
-            },
-            "hierarchy",
-        )
+        """Read what a file holds.
+
+        Raises:
+            HierspecError: naming the place and the fix.
+        """
+        return read(cls, data, "hierarchy")
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> HierarchyConfig:
-        """From a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file."""
+        """From a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file.
+
+        Raises:
+            HierspecError: it cannot be read, or is no hierarchy.
+        """
         if isinstance(source, Mapping):
             return cls.from_dict(source)
         if not isinstance(source, str | Path):
@@ -106,57 +125,36 @@ class HierarchyConfig:
             )
         text = str(source)
         if text.lstrip().startswith("{"):
-            return cls.from_dict(json_object(text, "the inline hierarchy"))
+            return cls.from_dict(json_object(text, "the inline hierarchy", "a hierarchy"))
         path = Path(source)
+        fix = ": give a .json or .toml file, inline JSON, or the name of a preset"
+        body = read_text(path, "the hierarchy file", fix)
+        if path.suffix != ".toml":
+            return cls.from_dict(json_object(body, text, "a hierarchy"))
         try:
-            body = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise HierspecError(
-                f"cannot read the hierarchy file {text!r} ({error.strerror}): "
-                "give a .json or .toml file, inline JSON, or the name of a preset"
-            ) from None
-        except UnicodeDecodeError:
-            raise HierspecError(f"{text}: not a text file; a hierarchy is JSON or TOML") from None
-        if path.suffix == ".toml":
-            try:
-                return cls.from_dict(tomllib.loads(body))
-            except tomllib.TOMLDecodeError as error:
-                raise HierspecError(f"{text}: not valid TOML: {error}") from None
-        return cls.from_dict(json_object(body, text))
+            return cls.from_dict(tomllib.loads(body))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise HierspecError(f"{text}: not valid TOML: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The file's own form, defaults left out."""
-        out = _plain(self)
-        out["levels"] = [_level_dict(level) for level in self.levels]
-        return out
+        return _plain(self)
 
 
-def _target(data: Any) -> TargetConfig:
-    """From a target's object, or its model's name."""
-    values = known(TargetConfig, {"model": data} if isinstance(data, str) else data, "target")
-    boolean(values.get("cuda_graphs", True), "target.cuda_graphs")
-    return make(TargetConfig, values, "target")
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    out = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if f.default is not dataclasses.MISSING and value == f.default:
-            continue
-        if isinstance(value, TargetConfig):
-            value = _plain(value)
-        out[f.name] = value
+def _plain(value: Any) -> Any:
+    """A part of a configuration as JSON has it: what tells its kind, and all but defaults."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    kind = next((name for name, cls in WINDOWS.items() if isinstance(value, cls)), None)
+    out: dict[str, Any] = {} if kind is None else {"kind": kind}
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if own != default or field.name in _ALWAYS:
+            out[field.name] = _plain(own)
     return out
 
 
-def _level_dict(level: AnyLevelConfig) -> dict[str, Any]:
-    if isinstance(level, ConcatenateConfig):
-        parts = [[_level_dict(part) for part in chain] for chain in level.parts]
-        return {"method": level.method, "parts": parts, "repeat": level.repeat}
-    out = {"method": level.method, **_plain(level)}
-    kind = next(name for name, cls in WINDOWS.items() if isinstance(level.window, cls))
-    out.pop("window", None)
-    if kind != "fixed":
-        out["window"] = {"kind": kind, **_plain(level.window)}
-    return out
+_ALWAYS = ("method", "levels", "repeat")  # written though they say what holds anyway

@@ -8,7 +8,11 @@ from hierspec.errors import HierspecError
 
 
 def target_config(model: str) -> Any:
-    """A model's own configuration, without its weights."""
+    """The configuration of a model by name, as transformers reads it.
+
+    Raises:
+        HierspecError: there is none, or transformers cannot use it.
+    """
     if model.startswith("zoo:"):
         from hierspec.zoo.registry import resolve
 
@@ -17,5 +21,5 @@ def target_config(model: str) -> Any:
 
     try:
         return AutoConfig.from_pretrained(model)
-    except OSError as error:
-        raise HierspecError(f"cannot read the configuration of {model!r}: {error}") from None
+    except Exception as error:  # transformers and its validators raise what they like
+        raise HierspecError(f"cannot read the configuration of {model!r}: {error}") from error

@@ -259,7 +259,7 @@ def _search_blocks(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, 
     """The same in two steps: which block of tokens, then which token of it."""
     size = probs.shape[1]
     whole = size // _BLOCK * _BLOCK
-    blocks = probs[:, :whole].view(len(probs), whole // _BLOCK, _BLOCK)
+    blocks = probs[:, :whole].view(probs.shape[0], -1, _BLOCK)
     masses = [torch.sum(blocks, -1, dtype=torch.float64)]
     if whole < size:
         masses.append(torch.sum(probs[:, whole:], -1, keepdim=True, dtype=torch.float64))

@@ -14,7 +14,7 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
-from hierspec.sampling.scores import Job
+from hierspec.sampling.scores import ScoreRows
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class DraftCall:
         slot: (model, number of the draft) → the sequence's place in that model's cache.
     """
 
-    job: Job
+    job: ScoreRows
     limit: int
     budget: int
     state: State

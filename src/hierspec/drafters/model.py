@@ -27,8 +27,8 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.windows import State, Window
 from hierspec.errors import HierspecError
 from hierspec.lm.base import DeviceModel, Drafted, FollowingModel, LanguageModel, Query
-from hierspec.sampling.sampler import NoLawError, Sampler
-from hierspec.sampling.scores import Job, distributions, sampler_of, unusable
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.sampling.scores import ScoreRows, distributions, unusable
 from hierspec.sampling.scores import signals as read
 
 from .base import DraftCall, Drafts, proposal_of
@@ -50,13 +50,13 @@ class Growing:
     distributions: list[Distributions] = field(default_factory=list[Distributions])
     signals: list[float] = field(default_factory=list[float])
 
-    def job(self) -> Job:
+    def job(self) -> ScoreRows:
         """How its next row is read."""
         job = self.call.job
         if not self.tokens:
             return job
         context = job.context.plus(self.tokens)
-        return Job(
+        return ScoreRows(
             params=job.params,
             context=context,
             start=len(context),
@@ -207,7 +207,7 @@ class ModelDrafter:
                 uniforms = [drafts[i].call.rng.take(1).item() for i in going]
             try:
                 tokens, found = sampler.pick(scores, uniforms)
-            except NoLawError:
+            except NoDistributionError:
                 raise unusable([drafts[i].job() for i in going], scores, scores) from None
             if len(going) == 1:
                 return scores, tokens, [found]
@@ -253,7 +253,7 @@ class ModelDrafter:
         began = time.perf_counter()
         try:
             found = model.draft(queries, counts, steps, sampler, uniforms)
-        except NoLawError as error:
+        except NoDistributionError as error:
             if error.scores is None:
                 text = f"{self.node.name} produced scores that are no law; try --dtype float32"
                 raise HierspecError(text) from None
@@ -264,12 +264,12 @@ class ModelDrafter:
         return found
 
 
-def shared_sampler(jobs: Sequence[Job]) -> Sampler | None:
+def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
     """What all rows are read with; ``None`` where readings differ or somebody edits scores."""
     if any(job.params.edits_scores for job in jobs):
         return None
-    first = sampler_of(jobs[0])
-    return first if all(sampler_of(job) == first for job in jobs[1:]) else None
+    first = jobs[0].sampler()
+    return first if all(job.sampler() == first for job in jobs[1:]) else None
 
 
 def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, bool]:

@@ -24,7 +24,7 @@ from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query
-from hierspec.sampling.scores import Job, distributions, logprobs, signals
+from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
 from hierspec.verifiers.multi_draft import verify_several
 from hierspec.verifiers.verify import verify_batch
 
@@ -145,7 +145,7 @@ class Runtime:
     def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
         """Every sequence's draft, in one call → verdicts, with signals and log-probabilities."""
         drafts: list[Proposal] = []
-        jobs: list[Job] = []
+        jobs: list[ScoreRows] = []
         queries: list[Query] = []
         for task in tasks:
             request = task.request
@@ -172,7 +172,7 @@ class Runtime:
 
         Equal ones of a sequence share a query; each other one has a slot of its own.
         """
-        jobs: list[Job] = []
+        jobs: list[ScoreRows] = []
         queries: list[Query] = []
         drafts: list[tuple[Proposal, ...]] = []
         places: list[list[int]] = []  # per task and draft, its query
@@ -224,7 +224,7 @@ class Runtime:
 
     def _rows(self, node: Node, tasks: list[Task]) -> list[Distributions]:
         assert not isinstance(node, Concatenate)
-        jobs: list[Job] = []
+        jobs: list[ScoreRows] = []
         queries: list[Query] = []
         for task in tasks:
             assert isinstance(task.request, Row)
@@ -238,11 +238,11 @@ class Runtime:
                     task.raw[job.context.pending] = own
         return rows
 
-    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> Job:
+    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> ScoreRows:
         """How to read the last ``num_rows`` rows of a context."""
         sequence = task.sequence
         params = sequence.params
-        return Job(
+        return ScoreRows(
             params=params,
             temperature=None if params.greedy else node.temperature,
             context=context,
@@ -255,7 +255,7 @@ class Runtime:
         )
 
     def _score(
-        self, node: Draft | Verify, jobs: list[Job], queries: list[Query]
+        self, node: Draft | Verify, jobs: list[ScoreRows], queries: list[Query]
     ) -> tuple[torch.Tensor, list[Distributions]]:
         """Scores [Σ num_rows, V] and what they say, a value a job."""
         model: LanguageModel = node.model

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from hierspec.api import Hierarchy
-from hierspec.config.build import Built, build, flat
+from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded, load_tokenizer
-from hierspec.config.schema import DraftModelConfig, HierarchyConfig, NgramTableConfig
+from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
+from hierspec.config.schema import HierarchyConfig
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams

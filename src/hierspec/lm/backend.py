@@ -7,10 +7,12 @@ says which run of rows belongs to which sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+
+Linear = Callable[[torch.Tensor], torch.Tensor]  # [N, in] → [N, out]
 
 
 class Span(NamedTuple):
@@ -33,6 +35,7 @@ class Backend(Protocol):
         fast_path: which implementation runs, in a few words (for ``hierspec doctor``).
         hidden_size: d, the width of the hidden states between layers.
         dtype: of the hidden states; scores are float32 (float64 for a float64 model).
+        weight_dtype: of the weights.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Backend(Protocol):
     max_length: int
     device: torch.device
     dtype: torch.dtype
+    weight_dtype: torch.dtype
 
     def new_cache(self, capacity: int) -> Any:
         """Room for the keys and values of ``capacity`` tokens of one sequence, all layers."""
@@ -65,6 +69,9 @@ class Backend(Protocol):
         """
         ...
 
-    def head(self, h: torch.Tensor) -> torch.Tensor:
-        """Final norm, language-model head, soft-capping and scaling: [N, d] → scores [N, V]."""
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
+        """Final norm, language-model head, soft-capping and scaling: [N, d] → scores [N, V].
+
+        ``unembed`` stands in for the model's own output matrix.
+        """
         ...

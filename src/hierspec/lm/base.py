@@ -17,7 +17,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, Uniforms
 from hierspec.sampling.sampler import Sampler
-from hierspec.sampling.scores import Job
+from hierspec.sampling.scores import ScoreRows
 from hierspec.utils.graphs import Graphs
 
 
@@ -72,7 +72,7 @@ class Query:
         return len(self.context) - self.start + 1
 
     @staticmethod
-    def of(job: Job, slot: Slot) -> Query:
+    def of(job: ScoreRows, slot: Slot) -> Query:
         """The query of the rows that ``job`` reads."""
         own = job.temperature
         return Query(slot, job.context, job.start, job.params.temperature if own is None else own)
@@ -184,6 +184,6 @@ class DeviceModel(LanguageModel, Protocol):
             uniforms: for each query as many as its count, spent in order; none where greedy.
 
         Raises:
-            NoLawError: some row of scores has NaN or forbids every token.
+            NoDistributionError: some row of scores has NaN or forbids every token.
         """
         ...

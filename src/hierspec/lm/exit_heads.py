@@ -1,4 +1,4 @@
-"""The two kinds of exit heads, written once for training and for the engine.
+"""Heads of early exits: the two kinds, as they are trained and as the engine runs them.
 
 *transform*: ``h + W h + b`` with a matrix W [d, d], then the model's own final norm and
 unembedding: an affine map from one layer's features to the last one's. W and b start at zero.
@@ -6,10 +6,7 @@ unembedding: an affine map from one layer's features to the last one's. W and b 
 *full*: the model's own final norm, then a matrix [V, d] in place of its unembedding, as in P1 §4.1.
 It starts as a copy of the model's own (and of its bias, if that has one).
 
-So both start as the exit without a head. A transform has V / d times fewer parameters: 31 times
-for a vocabulary of 128 k and d = 4096.
-
-A trained head in the engine: scores for the rows that an exit is asked for.
+So both start as the exit without a head. A transform has V / d times fewer parameters.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ attention and MLP parts apart, and the choice is given: no search for good layer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ class SkippingBackend:
         skip: layers left out, counted from 0.
 
     Raises:
-        ValueError: a layer that is not there, named twice, or none left out, or none kept.
+        HierspecError: a layer that is not there, named twice, or none left out, or none kept.
     """
 
     def __init__(self, backend: Backend, skip: Sequence[int]) -> None:
@@ -43,29 +42,20 @@ class SkippingBackend:
         if not self.kept:
             raise HierspecError(f"skip_layers leaves no layer of {backend.name}: keep at least one")
         self.backend = backend
+        self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
+        self.head = backend.head
         self.name = f"{backend.name}~{len(self.kept)}/{depth}"
         self.fast_path = backend.fast_path
         self.num_layers = len(self.kept)
         self.vocab_size, self.hidden_size = backend.vocab_size, backend.hidden_size
         self.max_length = backend.max_length
-        self.device, self.dtype = backend.device, backend.dtype
-
-    def new_cache(self, capacity: int) -> Any:
-        return self.backend.new_cache(capacity)
-
-    def grow(self, cache: Any, capacity: int) -> Any:
-        return self.backend.grow(cache, capacity)
-
-    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-        return self.backend.embed(ids, spans)
+        self.device = backend.device
+        self.dtype, self.weight_dtype = backend.dtype, backend.weight_dtype
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         for first, end in runs(self.kept[lo:hi]):
             h = self.backend.layers(h, first, end, spans)
         return h
-
-    def head(self, h: torch.Tensor) -> torch.Tensor:
-        return self.backend.head(h)
 
 
 def runs(layers: Sequence[int]) -> list[tuple[int, int]]:
@@ -85,7 +75,7 @@ def evenly(share: float, depth: int) -> tuple[int, ...]:
     The first and the last layer are never among them, and at least one other is.
 
     Raises:
-        ValueError: fewer than three layers: there is no middle.
+        HierspecError: fewer than three layers: there is no middle.
     """
     middle = depth - 2
     if middle < 1:

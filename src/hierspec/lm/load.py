@@ -1,4 +1,4 @@
-"""From a name to a running transformer: a directory, a hub id, or tensors made on demand."""
+"""Loading a model: from a directory, a hub id, or tensors made on demand, to a backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from hierspec.errors import HierspecError
 
 from .backend import Backend
-from .weights import WeightSource
+from .weights import Checkpoint, WeightSource, from_directory, hf_model
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -36,7 +36,7 @@ def load(
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
-        ValueError: nothing usable is there, or the model cannot be driven; says what to do.
+        HierspecError: nothing usable is there, or the model cannot be driven; says what to do.
     """
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
@@ -52,8 +52,6 @@ def load(
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
-    from .weights import from_directory
-
     return _from_source(from_directory(path), dtype, device, backend)
 
 
@@ -74,28 +72,30 @@ def _from_source(
             raise HierspecError(
                 f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
             ) from None
+        except RuntimeError as error:
+            if "memory" in str(error):
+                raise
+            raise HierspecError(
+                f"{source.name}: config.json and weights do not fit each other "
+                f"({_first_line(error)}): they are of different models"
+            ) from error
     from hierspec.lm.hf.decoder import HFBackend
 
-    path = getattr(source, "path", None)
-    if path is not None:
-        return _from_pretrained(str(path), chosen, device, name=source.name)
-    from .weights import hf_model
-
+    if isinstance(source, Checkpoint):
+        return _from_pretrained(str(source.path), chosen, device, name=source.name)
     return HFBackend(hf_model(source, chosen).to(device), source.name)
 
 
 def _from_hub(
     ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
 ) -> Backend:
-    """Fetch a snapshot (or find it in the local cache), then load that directory."""
+    """Load the directory of a snapshot, fetched or found in the local cache."""
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if looks_like_path or not ref:
         raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
     if trust_remote_code:
         return _from_pretrained(ref, dtype, device, trust_remote_code=True)
     from huggingface_hub import snapshot_download
-
-    from .weights import from_directory
 
     try:
         folder = snapshot_download(
@@ -107,8 +107,7 @@ def _from_hub(
             f"({type(error).__name__}: {_first_line(error)}). Offline, give the path of a folder "
             "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
         ) from error
-    source = from_directory(folder)
-    built = _from_source(source, dtype, device, backend)
+    built = _from_source(from_directory(folder), dtype, device, backend)
     built.name = ref
     return built
 
@@ -133,7 +132,9 @@ def _from_pretrained(
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # models and their validators raise what they like
+        if isinstance(error, MemoryError) or "memory" in str(error):
+            raise
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {_first_line(error)}"
         ) from error

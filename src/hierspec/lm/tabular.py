@@ -32,7 +32,7 @@ class TabularModel:
             (oldest first), or by tuples of ints. Every key of length 0 … order must be there.
 
     Raises:
-        ValueError: a law is missing, too long, negative, or does not sum to 1 within 1e-9.
+        HierspecError: a law is missing, too long, negative, or does not sum to 1 within 1e-9.
     """
 
     graphs: Graphs | None = None
@@ -50,16 +50,16 @@ class TabularModel:
             raise HierspecError(
                 f"vocab must be positive and order at least 0; got {vocab}, {order}"
             )
-        distributions = {_key(key): law for key, law in table.items()}
-        keys = [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
-        self._check_keys(distributions, keys, order)
+        laws = {_key(key): law for key, law in table.items()}
+        keys = _contexts(vocab, order)
+        _check_keys(laws, keys, order)
         self.name = name
         self.vocab_size = vocab
         self.order = order
         self.max_length = max_length
         self.device = torch.device("cpu")
         self._index = {key: i for i, key in enumerate(keys)}
-        self._laws = torch.stack([_law(key, distributions[key], vocab) for key in keys])
+        self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
         self._scores = self._laws.log()
 
     @property
@@ -110,10 +110,7 @@ class TabularModel:
         """
         if kind not in KINDS:
             raise HierspecError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
-        table = {}
-        for n in range(order + 1):
-            for key in product(range(vocab), repeat=n):
-                table[key] = _draw(vocab, generator, kind)
+        table = {key: _draw(vocab, generator, kind) for key in _contexts(vocab, order)}
         return cls(vocab, order, table, name=name)
 
     @classmethod
@@ -125,10 +122,9 @@ class TabularModel:
             raise HierspecError(f"two disjoint laws need at least 2 tokens, got {vocab}")
         half = vocab // 2
         low, high = {}, {}
-        for n in range(order + 1):
-            for key in product(range(vocab), repeat=n):
-                low[key] = _draw(half, generator, "random") + [0.0] * (vocab - half)
-                high[key] = [0.0] * half + _draw(vocab - half, generator, "random")
+        for key in _contexts(vocab, order):
+            low[key] = _draw(half, generator, "random") + [0.0] * (vocab - half)
+            high[key] = [0.0] * half + _draw(vocab - half, generator, "random")
         return cls(vocab, order, low, name="low"), cls(vocab, order, high, name="high")
 
     def same(self, name: str = "same") -> TabularModel:
@@ -144,22 +140,29 @@ class TabularModel:
                 f"{self.name} knows tokens 0 … {self.vocab_size - 1}; the context has {list(key)}"
             ) from None
 
-    @staticmethod
-    def _check_keys(distributions: dict[Any, Any], keys: list[tuple[int, ...]], order: int) -> None:
-        missing = [key for key in keys if key not in distributions]
-        if missing:
-            shown = ", ".join(repr(",".join(map(str, key))) for key in missing[:5])
-            raise HierspecError(
-                f"the table lacks {len(missing)} of {len(keys)} keys: {shown}"
-                f"{', …' if len(missing) > 5 else ''} (order {order} needs every context of up to "
-                f"{order} tokens)"
-            )
-        extra = sorted(set(distributions) - set(keys))
-        if extra:
-            shown = ", ".join(repr(",".join(map(str, key))) for key in extra[:5])
-            raise HierspecError(
-                f"the table has keys that no context of order {order} meets: {shown}"
-            )
+
+def _contexts(vocab: int, order: int) -> list[tuple[int, ...]]:
+    """Every context of up to ``order`` tokens."""
+    return [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
+
+
+def _check_keys(
+    laws: Mapping[tuple[int, ...], Any], keys: Sequence[tuple[int, ...]], order: int
+) -> None:
+    if missing := [key for key in keys if key not in laws]:
+        raise HierspecError(
+            f"the table lacks {len(missing)} of {len(keys)} keys: {_first_five(missing)} "
+            f"(order {order} needs every context of up to {order} tokens)"
+        )
+    if extra := sorted(set(laws) - set(keys)):
+        raise HierspecError(
+            f"the table has keys that no context of order {order} meets: {_first_five(extra)}"
+        )
+
+
+def _first_five(keys: Sequence[tuple[int, ...]]) -> str:
+    shown = ", ".join(repr(",".join(map(str, key))) for key in keys[:5])
+    return f"{shown}{', …' if len(keys) > 5 else ''}"
 
 
 def _key(key: Any) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     """A Hugging Face model directory with safetensors; nothing is read but names yet.
 
     Raises:
-        ValueError: a file is missing or damaged; the message says which and what to do.
+        HierspecError: a file is missing or damaged; the message says which and what to do.
     """
     from transformers import AutoConfig
 
@@ -99,8 +99,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from None
+    except Exception as error:  # transformers and its validators raise what they like
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from error
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
@@ -110,7 +110,7 @@ def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
     """The transformers model with these weights, in evaluation mode, on the CPU.
 
     Raises:
-        ValueError: the weights do not fit the configuration.
+        HierspecError: the weights do not fit the configuration.
     """
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
@@ -138,9 +138,9 @@ def _locate(path: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
     try:
         where = json.loads(index.read_text())["weight_map"]
-    except (ValueError, KeyError) as error:
+        files = {name: path / file for name, file in where.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _broken(index, error) from None
-    files = {name: path / file for name, file in where.items()}
     for file in sorted(set(files.values())):
         with _open(file) as opened:
             held = set(opened.keys())
@@ -162,5 +162,5 @@ def _open(file: Path) -> Any:
         raise _broken(file, error) from None
 
 
-def _broken(file: Path, why: object) -> ValueError:
+def _broken(file: Path, why: object) -> HierspecError:
     return HierspecError(f"{file} is damaged ({why}): fetch or write it again")

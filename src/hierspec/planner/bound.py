@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
 from .estimates import Chain, Estimates
-from .latency import drafted
+from .latency import prices
 from .mixed import mixed
 
 
@@ -75,15 +76,9 @@ def lower_bound(
         orders: whether P2's two orders count as well.
     """
     if estimates.classes:  # a chain's price is the mean of prices that are each bounded
-        limits: dict[str, Any] = {
-            "max_models": max_models,
-            "usable": usable,
-            "tail": tail,
-            "orders": orders,
-        }
-        parts = [lower_bound(one, **limits).ms for one in estimates.classes]
-        whole = lower_bound(replace(estimates, classes=()), **limits)
-        return Bound(sum(parts) / len(parts), whole.chain)
+        bound = partial(lower_bound, max_models=max_models, usable=usable, tail=tail, orders=orders)
+        ms = sum(bound(one).ms for one in estimates.classes) / len(estimates.classes)
+        return Bound(ms, bound(replace(estimates, classes=())).chain)
     target = estimates.target
     models = sorted({*(range(target) if usable is None else usable), target})
     most = len(models) if max_models is None else min(max_models, len(models))
@@ -106,7 +101,7 @@ def lower_bound(
                 for s in models[: models.index(i)] if tail else ():
                     if estimates.can_draft(s, k):
                         terms.append(_tailed(estimates, ways, s, i, k, kappa, tail))
-                table[k] = min(terms, key=_ms)
+                table[k] = min(terms, key=attrgetter("ms"))
         if max_models is None:
             tables = [table]
             break
@@ -115,10 +110,6 @@ def lower_bound(
     if orders and most > 2:
         ms = min([ms, *(price for price, _ in mixed(estimates, models))])
     return Bound(ms, _chain(estimates, tables))
-
-
-def _ms(term: _Term) -> float:
-    return term.ms
 
 
 def _chained(estimates: Estimates, ways: np.ndarray, i: int, k: int, kappa: float) -> _Term:
@@ -143,25 +134,16 @@ def _tailed(
 
 def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -> _Term:
     """The best single draft under model k, exactly."""
-    best = _Term()
-    last = min(estimates.max_budget, ways.shape[2] - 1)
+    best, n = _Term(), np.array(estimates.budgets)
     for i in (i for i in models if estimates.can_draft(i, k)):
         if i in estimates.windows:
-            ratios = np.array([_stopped(estimates, i, k, n) for n in range(1, last + 1)])
+            chains = [Chain((i, k), (budget,)) for budget in estimates.budgets]
+            ratios = prices(estimates, chains)[0].sum(0)
         else:
-            n = np.arange(1, last + 1)
             ratios = (estimates.draft_ms[i, n] + estimates.verify_ms[i, k, n]) / ways[i, k, n]
         at = int(ratios.argmin())
-        best = min(best, _Term(float(ratios[at]), i, at + 1, alone=True), key=_ms)
+        best = min(best, _Term(float(ratios[at]), i, at + 1, alone=True), key=attrgetter("ms"))
     return best
-
-
-def _stopped(estimates: Estimates, i: int, k: int, budget: int) -> float:
-    """A drafter that stops by itself, under model k."""
-    offer = drafted(estimates, i, budget)
-    tokens = float(offer.kept(k).sum())
-    ms = float(offer.spent.sum() + offer.lengths @ estimates.verify_ms[i, k])
-    return ms / tokens if tokens > 0 else np.inf
 
 
 def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:

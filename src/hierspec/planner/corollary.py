@@ -1,19 +1,19 @@
-"""How many rounds a level needs: γ of P1 §2.4, exactly (MATH §4).
+"""P1's formula for the latency of a hierarchy, Corollary 3.1, with γ exact (MATH §4).
 
-P1 estimates γ by simulation and says that an exact formula is hard. It is the mean of a renewal
-count: a round over ℓ draft tokens yields between 1 and ℓ + 1 tokens, and u(s) is the probability
-that some round ends with exactly s tokens held, so that γ = Σ_{s < t} u(s).
+γ is how many rounds a level needs [P1 §2.4]. P1 estimates it by simulation and says that an exact
+formula is hard. It is the mean of a renewal count: a round over ℓ draft tokens yields between 1 and
+ℓ + 1 tokens, and u(s) is the probability that some round ends with exactly s tokens held, so that
+γ = Σ_{s < t} u(s).
 
-P1's formula for the latency of a hierarchy, Corollary 3.1, with γ exact.
-
-It takes every level to hand up exactly its budget. Algorithm 1 hands up what overshoots as well,
-so the formula is an upper bound there: 2–3 % too high on average at good plans, without limit for
-silly budgets (MATH §4). :func:`hierspec.planner.latency.latency` is the exact model.
+The formula takes every level to hand up exactly its budget. Algorithm 1 hands up what overshoots as
+well, so the formula is an upper bound there: 2–3 % too high on average at good plans, without limit
+for silly budgets. :func:`hierspec.planner.latency.latency` is the exact model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from hierspec.errors import HierspecError
 
 from .estimates import Chain, Estimates
-from .latency import Latency
+from .latency import Latency, latency
 
 _TINY = 5e-324  # stands for an acceptance rate of 0, whose logarithm is not finite
 
@@ -139,31 +139,12 @@ def corollary(estimates: Estimates, chain: Chain) -> Latency:
     Drafters' own windows are unknown to it: it takes them to draft their whole budget.
 
     Raises:
-        ValueError: a level cannot draft for the one above, or the chain has an order, a tail or a
-            dropped bonus, which the formula does not cover.
+        HierspecError: a level cannot draft for the one above, or the chain has an order, a tail
+            or a dropped bonus, which the formula does not cover.
     """
     if chain.order != "chain" or chain.tail or chain.dropped_bonus:
         raise HierspecError(
             "P1's formula covers plain chains alone (no tail, order or dropped bonus): use the "
             'exact latency model, "latency_model": "exact"'
         )
-    target = chain.levels[-1]
-    if chain.plain:
-        ms = estimates.plain_ms if target == estimates.target else estimates.draft_ms[target, 1]
-        return Latency(float(ms), 1.0, (float(ms),))
-    for i, k in pairwise(chain.levels):
-        if not estimates.can_draft(i, k):
-            names = estimates.names
-            raise HierspecError(f"nothing is known of {names[i]}'s drafts for {names[k]}")
-    spent = np.zeros(len(chain.levels))
-    spent[0] = estimates.draft_ms[chain.levels[0], chain.budgets[0]]
-    for level, (below, budget) in enumerate(pairwise(chain.budgets), 1):
-        i, k = chain.levels[level - 1], chain.levels[level]
-        gamma = rounds_from_survival(estimates.survival[i, k], max(below, budget))[below, budget]
-        spent[level] = estimates.verify_ms[i, k, below]
-        spent *= gamma
-    i, length = chain.levels[-2], chain.budgets[-1]
-    spent[-1] = estimates.verify_ms[i, target, length]
-    emitted = float(estimates.survival[i, target, : length + 1].sum())
-    per_token = spent / emitted
-    return Latency(float(per_token.sum()), emitted, tuple(map(float, per_token)))
+    return latency(replace(estimates, windows={}, classes=()), chain, overshoot=False)

@@ -1,12 +1,4 @@
-"""The same search under a memory budget: a Pareto front of cost and memory in every state.
-
-Weights are counted by owner and once (early exits share a trunk), so the memory that models above
-will add depends on what is there already. A label therefore keeps its bytes and those of its owners
-that may be asked for again. Label a makes label b needless when it costs no more and needs no more
-memory whatever is added: bytes(a) + bytes(owners of b that a lacks) ≤ bytes(b). That is exact; it
-is fast for the few dozen candidates among which memory is scarce, not for all problems.
-
-The best hierarchy by P1's formula, by backward dynamic programming (MATH §4).
+"""The best hierarchy by P1's formula, by backward dynamic programming (MATH §4).
 
 P1 reduces the choice of models and budgets to a generalized shortest path in a graph of states
 (model i, t tokens to hold) [P1 §3.3]. Its only cycles are the loops at the ends, so that the
@@ -18,10 +10,18 @@ cheapest way to hold t tokens,
 is had from the smaller models first, and the answer is the minimum of c_K and of
 (c_K + V_i(t)) / E[tokens | i, t]: O(K²T²) instead of a linear program. Unlike P1's graph this one
 also has ℓ > t. By the formula that never pays while prices grow with length; measured ones may not.
+
+Under a memory budget a state has a Pareto front of cost and memory instead of one cost. Weights are
+counted by owner and once (early exits share a trunk), so the memory that models above will add
+depends on what is there already: a label keeps its bytes and those of its owners that may be asked
+for again. Label a makes label b needless when it costs no more and needs no more memory whatever is
+added: bytes(a) + bytes(owners of b that a lacks) ≤ bytes(b). That is exact; it is fast for the few
+dozen candidates among which memory is scarce, not for all problems.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,137 +31,264 @@ from hierspec.errors import HierspecError
 from .corollary import rounds_from_survival
 from .estimates import Chain, Estimates
 
-_DRAFTING = (-1, 0, 0)
+Ranking = list[tuple[float, Chain]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Labels:
-    """Ways to reach one state, [n] each.
+class Graph:
+    """Costs and multipliers of the edges; T̄ = ``estimates.max_budget``.
+
+    A model that cannot draft for another has infinite ``call`` and ``rounds`` there, and so has a
+    draft of no tokens (index 0 of ℓ).
 
     Attributes:
-        size: bytes, the target's included; ``owners``: number of the set of owners that a larger
-            model may share; ``models``: how many models, 0 where that is unlimited.
-        parent: [n, 3] (model, ℓ, its label), or −1 first for drafting one by one.
+        draft: [K+1, T̄+1] ms; ``[i, t]``: t tokens drafted one by one.
+        call: [K+1, K+1, T̄+1] ms; ``[i, k, ℓ]``: one call of k on ℓ tokens handed up by i.
+        rounds: [K+1, K+1, T̄+1, T̄+1]; ``[i, k, ℓ, t]``: γ, rounds of ℓ tokens of i until k holds
+            t; infinite for the target, which holds none.
+        tokens: [K+1, T̄+1]; ``[i, ℓ]``: expected tokens of one call of the target on ℓ tokens of i.
+        plain: ms a token of plain decoding.
     """
 
+    estimates: Estimates
+    draft: np.ndarray
+    call: np.ndarray
+    rounds: np.ndarray
+    tokens: np.ndarray
+    plain: float
+
+
+def graph(estimates: Estimates) -> Graph:
+    """Price every edge of P1's graph.
+
+    Raises:
+        HierspecError: survival or costs are known for shorter drafts than the largest budget.
+    """
+    target, top = estimates.target, estimates.max_budget
+    count = target + 1
+    if top < 1:
+        raise HierspecError(f"the largest budget is at least 1, not {top}")
+    if top > estimates.longest:
+        raise HierspecError(
+            f"drafts were measured up to {estimates.longest} tokens: ask for budgets up to that "
+            f"instead of {top}"
+        )
+    survival = estimates.survival[..., : top + 1]
+    call = estimates.verify_ms[..., : top + 1]
+    known = ~np.isnan(survival) & ~np.isnan(call)
+    known &= (np.arange(count)[:, None] < np.arange(count))[:, :, None]
+    known[:, :, 0] = False
+    call = np.where(known, call, np.inf)
+    draft = estimates.draft_ms[:, : top + 1]
+    # Stored as [t, ℓ, k, i]: the search reads, for one k, whole rows over the models below it.
+    gamma = np.full((top + 1, top + 1, count, count), np.inf)
+    below, above = np.nonzero(known[:, :, 1])
+    inner = above < target
+    below, above = below[inner], above[inner]
+    if len(below):
+        solved = np.moveaxis(rounds_from_survival(survival[below, above], top), 0, -1)  # [ℓ, t, P]
+        solved = solved[1:].swapaxes(0, 1)
+        gamma[:, 1:, above, below] = np.where(np.isnan(solved), np.inf, solved)
+    return Graph(
+        estimates,
+        np.where(np.isnan(draft), np.inf, draft),
+        call,
+        gamma.transpose(3, 2, 1, 0),
+        np.where(known[:, target], np.cumsum(survival[:, target], axis=-1), 0.0),
+        estimates.plain_ms,
+    )
+
+
+def shortest(graph: Graph, max_models: int | None = None, memory: int | None = None) -> Ranking:
+    """The best chain that ends in each state (model below the target, its budget), best first.
+
+    Plain decoding stands among them with its own price.
+
+    Args:
+        max_models: most models of a chain, the target included; ``None``: no limit.
+        memory: most bytes of weights of a chain (:meth:`Estimates.bytes`).
+
+    Returns:
+        (ms a token by P1's formula, chain), ascending; ties go to fewer models.
+
+    Raises:
+        HierspecError: not even the target may be used.
+    """
+    estimates = graph.estimates
+    target = estimates.target
+    if max_models is not None and max_models < 1:
+        raise HierspecError("max_models counts the target as well: it is at least 1")
+    if memory is not None and estimates.bytes([target]) > memory:
+        raise HierspecError(
+            f"the target alone needs {estimates.bytes([target])} bytes: a memory budget of {memory}"
+            " leaves nothing to choose from"
+        )
+    found: Ranking = [(graph.plain, Chain((target,)))]
+    if max_models != 1 and target:
+        if memory is None or estimates.bytes(range(target + 1)) <= memory:
+            found += _unlimited(graph, max_models)
+        else:
+            found += _within(graph, memory, max_models)
+    return sorted(found, key=lambda item: (item[0], len(item[1].levels)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """V of one depth, [K, T̄+1], and where it comes from: model · (T̄+1) + ℓ, −1 for drafting."""
+
     cost: np.ndarray
-    size: np.ndarray
-    owners: np.ndarray
-    models: np.ndarray
     parent: np.ndarray
 
-    def __getitem__(self, at: np.ndarray) -> _Labels:
-        return _Labels(
-            self.cost[at], self.size[at], self.owners[at], self.models[at], self.parent[at]
-        )
+
+def _unlimited(graph: Graph, max_models: int | None) -> Ranking:
+    tables = _tables(graph, max_models)
+    target, last = graph.estimates.target, tables[-1]
+    # Where a model cannot draft for the target the call is infinite, and the tokens are 0.
+    value = (graph.call[:target, target] + last.cost) / np.maximum(graph.tokens[:target], 1.0)
+    ends = np.argwhere(np.isfinite(value))
+    parents = [table.parent.tolist() for table in tables]
+    size = last.cost.shape[1]
+    return [(float(value[i, t]), _chain(parents, size, i, t, target)) for i, t in ends.tolist()]
 
 
-def within(prices: Prices, memory: int, max_models: int | None) -> Ranking:
+def _tables(graph: Graph, max_models: int | None) -> list[_Table]:
+    """One table where depth is free; else table n is over at most n + 1 models below the target."""
+    target = graph.estimates.target
+    drafting = _Table(graph.draft[:target].copy(), np.full(graph.draft[:target].shape, -1))
+    if max_models is None or max_models > target:
+        for k in range(1, target):
+            _relax(graph, k, drafting.cost, drafting)  # reads finished rows, writes row k
+        return [drafting]
+    tables = [drafting]
+    for _ in range(max_models - 2):
+        new = _Table(graph.draft[:target].copy(), np.full(graph.draft[:target].shape, -1))
+        for k in range(1, target):
+            _relax(graph, k, tables[-1].cost, new)
+        tables.append(new)
+    return tables
+
+
+def _relax(graph: Graph, k: int, below: np.ndarray, into: _Table) -> None:
+    """Let model k be held up by each smaller model, with V of those in ``below``."""
+    size = below.shape[1]
+    gamma = graph.rounds[:k, k].transpose(2, 1, 0).reshape(size, -1)  # [t, ℓ·k]
+    through = gamma * (graph.call[:k, k] + below[:k]).T.reshape(-1)
+    best = through.argmin(1)
+    cost = through[np.arange(size), best]
+    better = cost < into.cost[k]
+    into.cost[k, better] = cost[better]
+    length, model = np.divmod(best[better], k)
+    into.parent[k, better] = model * size + length
+
+
+def _chain(parents: list[list[list[int]]], size: int, i: int, t: int, target: int) -> Chain:
+    levels, budgets, depth = [target], [], len(parents) - 1
+    while True:
+        levels.append(i)
+        budgets.append(t)
+        parent = parents[depth][i][t]
+        if parent < 0:
+            return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
+        i, t = divmod(parent, size)
+        depth = max(depth - 1, 0)  # a single table leads to itself
+
+
+_LABEL = np.dtype(
+    [
+        ("cost", "f8"),
+        ("size", "i8"),  # bytes, the target's included
+        ("owners", "i8"),  # number of the set of owners that a larger model may share
+        ("models", "i8"),  # below the target; 0 where their number is unlimited
+        ("below", "i8"),  # where it comes from: model (-1: drafted one by one), ℓ, and its label
+        ("length", "i8"),
+        ("label", "i8"),
+    ]
+)
+
+
+def _within(graph: Graph, memory: int, max_models: int | None) -> Ranking:
     """The best chain that ends in each state and needs at most ``memory`` bytes."""
-    owners = _Owners(prices)
-    target = prices.estimates.target
-    below = None if max_models is None else max_models - 1
-    states: list[list[_Labels]] = []  # [model][t]
+    owners, target = _Owners(graph.estimates), graph.estimates.target
+    states: list[list[np.ndarray]] = []  # [model][t]: labels
     for k in range(target):
-        states.append(_fronts(prices, owners, states, k, memory, below))
+        states.append(_fronts(graph, owners, states, k, memory, max_models))
     found: Ranking = []
     for i, row in enumerate(states):
         for t, labels in enumerate(row):
-            if len(labels.cost) and np.isfinite(prices.call[i, target, t]):
-                best = int(labels.cost.argmin())
-                cost = float(prices.call[i, target, t] + labels.cost[best])
+            if len(labels) and np.isfinite(graph.call[i, target, t]):
+                best = int(labels["cost"].argmin())
+                cost = float(graph.call[i, target, t] + labels["cost"][best])
                 chain = _chain_of_label(states, i, t, best, target)
-                found.append((cost / float(prices.tokens[i, t]), chain))
+                found.append((cost / float(graph.tokens[i, t]), chain))
     return found
 
 
 def _fronts(
-    prices: Prices,
+    graph: Graph,
     owners: _Owners,
-    states: list[list[_Labels]],
+    states: list[list[np.ndarray]],
     k: int,
     memory: int,
-    most: int | None,
-) -> list[_Labels]:
+    max_models: int | None,
+) -> list[np.ndarray]:
     """Of model k, a front for each budget t."""
-    pool, through = _handed_up(prices, owners, states, k)
-    fits = pool.size <= memory
-    if most is not None:
-        fits &= pool.models <= most
-    pool, through = pool[fits], through[fits]
-    own, extra = owners.join(owners.none, k)
-    alone = owners.target_size + extra
+    own, size = owners.join(0, k)
+    counted = int(max_models is not None)
+    alone = np.array([(0.0, owners.target_size + size, own, counted, -1, 0, 0)], _LABEL)
+    alone = alone[alone["size"] <= memory]
+    pool = np.concatenate([alone[:0], *_handed_up(graph, owners, states, k, counted)])
+    pool = pool[(pool["size"] <= memory) & (pool["models"] < (max_models or np.inf))]
     fronts = []
-    for t in range(prices.draft.shape[1]):
-        base = _Labels(
-            np.array([prices.draft[k, t]]),
-            np.array([alone]),
-            np.array([own]),
-            np.array([0 if most is None else 1]),
-            np.array([_DRAFTING]),
-        )[np.array([alone <= memory])]
-        cost = pool.cost * prices.rounds[through[:, 0], k, through[:, 1], t]
-        priced = _Labels(cost, pool.size, pool.owners, pool.models, through)
-        if most is None:
-            priced = _Labels(cost, pool.size, pool.owners, np.zeros_like(pool.models), through)
-        fronts.append(_undominated(_joined([base, priced]), owners))
+    for t in range(graph.draft.shape[1]):
+        alone["cost"] = graph.draft[k, t]
+        through = pool.copy()
+        through["cost"] *= graph.rounds[pool["below"], k, pool["length"], t]
+        fronts.append(_undominated(np.concatenate([alone, through]), owners))
     return fronts
 
 
 def _handed_up(
-    prices: Prices, owners: _Owners, states: list[list[_Labels]], k: int
-) -> tuple[_Labels, np.ndarray]:
-    """All labels of smaller models that may draft for k, with one call of k and k's memory."""
-    none = np.zeros(0, dtype=int)
-    parts = [_Labels(np.zeros(0), none, none, none, np.zeros((0, 3), dtype=int))]
+    graph: Graph, owners: _Owners, states: list[list[np.ndarray]], k: int, counted: int
+) -> Iterator[np.ndarray]:
+    """The labels of smaller models that may draft for k, with one call of k and k's memory."""
     for i in range(k):
-        for length in range(1, prices.draft.shape[1]):
-            labels, call = states[i][length], prices.call[i, k, length]
-            count = len(labels.cost)
-            if not count or not np.isfinite(call):
+        for length in range(1, graph.draft.shape[1]):
+            labels, call = states[i][length].copy(), graph.call[i, k, length]
+            if not len(labels) or not np.isfinite(call):
                 continue
-            sets, inverse = np.unique(labels.owners, return_inverse=True)
-            new = np.array([owners.join(int(number), k) for number in sets])[inverse]
-            parent = np.column_stack((np.full(count, i), np.full(count, length), np.arange(count)))
-            parts.append(
-                _Labels(
-                    labels.cost + call,
-                    labels.size + new[:, 1],
-                    new[:, 0],
-                    labels.models + 1,
-                    parent,
-                )
-            )
-    pool = _joined(parts)
-    return pool, pool.parent
+            sets, inverse = np.unique(labels["owners"], return_inverse=True)
+            joined = np.array([owners.join(int(number), k) for number in sets])[inverse]
+            labels["cost"] += call
+            labels["owners"] = joined[:, 0]
+            labels["size"] += joined[:, 1]
+            labels["models"] += counted
+            labels["below"], labels["length"], labels["label"] = i, length, np.arange(len(labels))
+            yield labels
 
 
-def _undominated(labels: _Labels, owners: _Owners) -> _Labels:
-    labels = labels[np.isfinite(labels.cost)]
-    labels = labels[np.lexsort((labels.models, labels.size, labels.cost))]
+def _undominated(labels: np.ndarray, owners: _Owners) -> np.ndarray:
+    labels = labels[np.isfinite(labels["cost"])]
+    labels = labels[np.lexsort((labels["models"], labels["size"], labels["cost"]))]
     # Within equal owners and depth only size is left to compare: a running minimum does.
-    keep = np.zeros(len(labels.cost), dtype=bool)
-    kinds = np.column_stack((labels.owners, labels.models))
+    keep = np.zeros(len(labels), dtype=bool)
+    kinds = np.column_stack((labels["owners"], labels["models"]))
     for kind in np.unique(kinds, axis=0):
         at = np.flatnonzero((kinds == kind).all(1))
-        size = labels.size[at]
+        size = labels["size"][at]
         least = np.minimum.accumulate(size)
         keep[at] = np.append(True, size[1:] < least[:-1])
     labels = labels[keep]
     # Across them, each against every cheaper one.
-    missing = owners.missing()[np.ix_(labels.owners, labels.owners)]  # [a, b]
-    needless = (labels.size[:, None] + missing <= labels.size) & (
-        labels.models[:, None] <= labels.models
-    )
-    keep = np.logical_not(np.triu(needless, 1).any(axis=0, keepdims=True))[0]
-    return labels[keep]
+    size, models = labels["size"], labels["models"]
+    missing = owners.missing()[np.ix_(labels["owners"], labels["owners"])]  # [a, b]
+    needless = (size[:, None] + missing <= size) & (models[:, None] <= models)
+    return labels[~np.triu(needless, 1).any(axis=0)]
 
 
 class _Owners:
-    """Sets of owners that several models share, by number, and their bytes."""
+    """Sets of owners that several models share, by number (0: the empty one), and their bytes."""
 
-    def __init__(self, prices: Prices) -> None:
-        estimates = prices.estimates
+    def __init__(self, estimates: Estimates) -> None:
         self._of = estimates.owners
         self._bytes = estimates.memory
         self._target = estimates.owners[estimates.target]
@@ -169,7 +296,6 @@ class _Owners:
         self._sets: list[frozenset[str]] = [frozenset()]
         self._numbers = {self._sets[0]: 0}
         self._missing = np.zeros((0, 0), dtype=int)
-        self.none = 0
 
     def join(self, number: int, k: int) -> tuple[int, int]:
         """(set with model k's owner, less those no larger model has; bytes that k adds)."""
@@ -195,183 +321,12 @@ class _Owners:
         return self._missing
 
 
-def _joined(parts: list[_Labels]) -> _Labels:
-    return _Labels(
-        np.concatenate([part.cost for part in parts]),
-        np.concatenate([part.size for part in parts]),
-        np.concatenate([part.owners for part in parts]),
-        np.concatenate([part.models for part in parts]),
-        np.concatenate([part.parent for part in parts]),
-    )
-
-
-def _chain_of_label(states: list[list[_Labels]], i: int, t: int, label: int, target: int) -> Chain:
+def _chain_of_label(
+    states: list[list[np.ndarray]], i: int, t: int, label: int, target: int
+) -> Chain:
     levels, budgets = [target], []
     while i >= 0:
         levels.append(i)
         budgets.append(t)
-        i, t, label = states[i][t].parent[label].tolist()
+        i, t, label = (int(states[i][t][key][label]) for key in ("below", "length", "label"))
     return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
-
-
-Ranking = list[tuple[float, Chain]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prices:
-    """Costs and multipliers of the graph's edges; T̄ = ``estimates.max_budget``.
-
-    A model that cannot draft for another has infinite ``call`` and ``rounds`` there, and so has a
-    draft of no tokens (index 0 of ℓ).
-
-    Attributes:
-        draft: [K+1, T̄+1] ms; ``[i, t]``: t tokens drafted one by one.
-        call: [K+1, K+1, T̄+1] ms; ``[i, k, ℓ]``: one call of k on ℓ tokens handed up by i.
-        rounds: [K+1, K+1, T̄+1, T̄+1]; ``[i, k, ℓ, t]``: γ, rounds of ℓ tokens of i until k holds
-        t;
-            infinite for the target, which holds none.
-        tokens: [K+1, T̄+1]; ``[i, ℓ]``: expected tokens of one call of the target on ℓ tokens of i.
-        plain: ms a token of plain decoding.
-    """
-
-    estimates: Estimates
-    draft: np.ndarray
-    call: np.ndarray
-    rounds: np.ndarray
-    tokens: np.ndarray
-    plain: float
-
-
-def prices(estimates: Estimates) -> Prices:
-    """Price every edge of P1's graph.
-
-    Raises:
-        ValueError: survival or costs are known for shorter drafts than the largest budget.
-    """
-    target, top = estimates.target, estimates.max_budget
-    count = target + 1
-    if top < 1:
-        raise HierspecError(f"the largest budget is at least 1, not {top}")
-    if top >= estimates.survival.shape[-1]:
-        raise HierspecError(
-            f"drafts were measured up to {estimates.survival.shape[-1] - 1} tokens: ask for "
-            f"budgets up to that instead of {top}"
-        )
-    survival = estimates.survival[..., : top + 1]
-    call = estimates.verify_ms[..., : top + 1]
-    known = ~np.isnan(survival) & ~np.isnan(call)
-    known &= (np.arange(count)[:, None] < np.arange(count))[:, :, None]
-    known[:, :, 0] = False
-    call = np.where(known, call, np.inf)
-    draft = estimates.draft_ms[:, : top + 1]
-    # Stored as [t, ℓ, k, i]: the search reads, for one k, whole rows over the models below it.
-    gamma = np.full((top + 1, top + 1, count, count), np.inf)
-    below, above = np.nonzero(known[:, :, 1])
-    inner = above < target
-    below, above = below[inner], above[inner]
-    if len(below):
-        solved = np.moveaxis(rounds_from_survival(survival[below, above], top), 0, -1)  # [ℓ, t, P]
-        solved = solved[1:].swapaxes(0, 1)
-        gamma[:, 1:, above, below] = np.where(np.isnan(solved), np.inf, solved)
-    return Prices(
-        estimates,
-        np.where(np.isnan(draft), np.inf, draft),
-        call,
-        gamma.transpose(3, 2, 1, 0),
-        np.where(known[:, target], np.cumsum(survival[:, target], axis=-1), 0.0),
-        estimates.plain_ms,
-    )
-
-
-def shortest(prices: Prices, max_models: int | None = None, memory: int | None = None) -> Ranking:
-    """The best chain that ends in each state (model below the target, its budget), best first.
-
-    Plain decoding stands among them with its own price.
-
-    Args:
-        max_models: most models of a chain, the target included; ``None``: no limit.
-        memory: most bytes of weights of a chain (:meth:`Estimates.bytes`).
-
-    Returns:
-        (ms a token by P1's formula, chain), ascending; ties go to fewer models.
-
-    Raises:
-        ValueError: not even the target may be used.
-    """
-    estimates = prices.estimates
-    target = estimates.target
-    if max_models is not None and max_models < 1:
-        raise HierspecError("max_models counts the target as well: it is at least 1")
-    if memory is not None and estimates.bytes([target]) > memory:
-        raise HierspecError(
-            f"the target alone needs {estimates.bytes([target])} bytes: a memory budget of {memory}"
-            " leaves nothing to choose from"
-        )
-    found: Ranking = [(prices.plain, Chain((target,)))]
-    if max_models != 1 and target:
-        if memory is None or estimates.bytes(range(target + 1)) <= memory:
-            found += _unlimited(prices, max_models)
-        else:
-            found += within(prices, memory, max_models)
-    return sorted(found, key=lambda item: (item[0], len(item[1].levels)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Table:
-    """V of one depth, [K, T̄+1], and where it comes from: model · (T̄+1) + ℓ, −1 for drafting."""
-
-    cost: np.ndarray
-    parent: np.ndarray
-
-
-def _unlimited(prices: Prices, max_models: int | None) -> Ranking:
-    tables = _tables(prices, max_models)
-    target, last = prices.estimates.target, tables[-1]
-    # Where a model cannot draft for the target the call is infinite, and the tokens are 0.
-    value = (prices.call[:target, target] + last.cost) / np.maximum(prices.tokens[:target], 1.0)
-    ends = np.argwhere(np.isfinite(value))
-    parents = [table.parent.tolist() for table in tables]
-    size = last.cost.shape[1]
-    return [(float(value[i, t]), _chain(parents, size, i, t, target)) for i, t in ends.tolist()]
-
-
-def _tables(prices: Prices, max_models: int | None) -> list[_Table]:
-    """One table where depth is free; else table n is over at most n + 1 models below the target."""
-    target = prices.estimates.target
-    drafting = _Table(prices.draft[:target].copy(), np.full(prices.draft[:target].shape, -1))
-    if max_models is None or max_models > target:
-        for k in range(1, target):
-            _relax(prices, k, drafting.cost, drafting)  # reads finished rows, writes row k
-        return [drafting]
-    tables = [drafting]
-    for _ in range(max_models - 2):
-        new = _Table(prices.draft[:target].copy(), np.full(prices.draft[:target].shape, -1))
-        for k in range(1, target):
-            _relax(prices, k, tables[-1].cost, new)
-        tables.append(new)
-    return tables
-
-
-def _relax(prices: Prices, k: int, below: np.ndarray, into: _Table) -> None:
-    """Let model k be held up by each smaller model, with V of those in ``below``."""
-    size = below.shape[1]
-    gamma = prices.rounds[:k, k].transpose(2, 1, 0).reshape(size, -1)  # [t, ℓ·k]
-    through = gamma * (prices.call[:k, k] + below[:k]).T.reshape(-1)
-    best = through.argmin(1)
-    cost = through[np.arange(size), best]
-    better = cost < into.cost[k]
-    into.cost[k, better] = cost[better]
-    length, model = np.divmod(best[better], k)
-    into.parent[k, better] = model * size + length
-
-
-def _chain(parents: list[list[list[int]]], size: int, i: int, t: int, target: int) -> Chain:
-    levels, budgets, depth = [target], [], len(parents) - 1
-    while True:
-        levels.append(i)
-        budgets.append(t)
-        parent = parents[depth][i][t]
-        if parent < 0:
-            return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
-        i, t = divmod(parent, size)
-        depth = max(depth - 1, 0)  # a single table leads to itself

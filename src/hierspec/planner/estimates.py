@@ -1,15 +1,15 @@
-"""What the planner chooses between: which models to stack, with which budgets.
+"""The planner's input: what is known about a set of models, and how they may be stacked.
 
-What is known about a set of models: how often they agree, and what their calls cost.
-
-The planner reads nothing else. The numbers come from a problem file (:func:`ideal`) or from a
-measured profile; the latency models and the search are the same for both.
+:class:`Estimates` hold how often models agree and what their calls cost, from a problem file
+(:func:`ideal`) or a measured profile; latency models and search are the same for both. A
+:class:`Chain` is one of the hierarchies to choose between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -53,6 +53,15 @@ class Chain:
     def plain(self) -> bool:
         return len(self.levels) == 1
 
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(drafter, verifier) whose agreement the chain depends on."""
+        *drafters, target = self.levels
+        if self.order != "chain":
+            return tuple((model, target) for model in drafters)
+        tails = [(drafters[0], model) for model in self.levels[2:]] if self.tail else []
+        return (*pairwise(self.levels), *tails)
+
 
 LONGEST = 64  # tokens a level may hand up; longer hand-ups are priced as this long
 
@@ -95,17 +104,41 @@ class Estimates:
     def target(self) -> int:
         return len(self.names) - 1
 
+    @property
+    def longest(self) -> int:
+        """L, the longest draft that the curves cover."""
+        return self.survival.shape[2] - 1
+
+    @property
+    def budgets(self) -> range:
+        """Budgets that a level may have."""
+        return range(1, min(self.max_budget, self.longest) + 1)
+
     def can_draft(self, i: int, k: int) -> bool:
         """Whether model i's tokens may be handed to model k."""
         return i < k and not np.isnan(self.survival[i, k, 1])
 
+    def check(self, chain: Chain) -> None:
+        """Refuse a chain whose levels cannot draft for those that verify them.
+
+        Raises:
+            HierspecError: naming the two models.
+        """
+        for i, k in chain.pairs:
+            if not self.can_draft(i, k):
+                raise HierspecError(
+                    f"nothing is known of {self.names[i]}'s drafts for {self.names[k]}"
+                )
+
+    def step_ms(self, model: int) -> float:
+        """Milliseconds of one token of a model that decodes by itself."""
+        return float(self.plain_ms if model == self.target else self.draft_ms[model, 1])
+
     def bytes(self, levels: Sequence[int]) -> int:
         """Weights that a set of models needs, shared ones once; 0 where sizes are unknown."""
-        return (
-            sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in levels})
-            if (self.owners)
-            else 0
-        )
+        if not self.owners:
+            return 0
+        return sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in levels})
 
 
 def ideal(
@@ -114,12 +147,15 @@ def ideal(
     names: Sequence[str] | None = None,
     max_budget: int = 15,
     longest: int = LONGEST,
+    memory: Sequence[int] | None = None,
 ) -> Estimates:
     """Independent acceptances with fixed rates, and a price per call whatever its length [P1].
 
     Args:
         costs: of one call of each model, smallest first.
         acceptance: ``[i][j]``, i < j; ``None`` or NaN where i cannot draft for j.
+        longest: L, the longest draft that the curves cover.
+        memory: bytes of each model's weights.
     """
     count = len(costs)
     price = np.asarray(costs, dtype=np.float64)
@@ -129,13 +165,15 @@ def ideal(
             value = acceptance[i][j]
             rates[i, j] = np.nan if value is None else value
     lengths = np.arange(longest + 1)
-    survival = np.where(lengths == 0, 1.0, rates[:, :, None] ** lengths)
-    survival = np.where(np.isnan(rates)[:, :, None], np.nan, survival)
+    survival = np.where(np.isnan(rates)[:, :, None], np.nan, rates[:, :, None] ** lengths)
+    named = tuple(names) if names else tuple(f"model {i}" for i in range(count))
     return Estimates(
-        names=tuple(names) if names else tuple(f"model {i}" for i in range(count)),
+        names=named,
         survival=survival,
         draft_ms=price[:, None] * lengths,
         verify_ms=np.broadcast_to(price[None, :, None], (count, count, longest + 1)),
         plain_ms=float(price[-1]),
         max_budget=max_budget,
+        owners=named if memory is not None else (),
+        memory=dict(zip(named, memory or (), strict=memory is not None)),
     )

@@ -1,12 +1,8 @@
-"""What other engines can be told, and how: one drafter below the target, or none.
-
-Names of options as in vLLM's ``SpeculativeConfig`` and transformers' ``GenerationConfig``.
-
-The best setting of a plan that another engine can express, in that engine's own form.
+"""The best setting of a plan that another engine can express, in that engine's own form.
 
 Other engines take one drafter below the target, or none. Among those settings the best is found
 with the same latency model as the plan's, so that the note can say what the rest of the plan is
-worth.
+worth. Names of options as in vLLM's ``SpeculativeConfig`` and transformers' ``GenerationConfig``.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What an engine can be told.
+    """An engine and the settings that it takes.
 
     Attributes:
         name: as people write it.
@@ -144,7 +140,7 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
 
 
 def _dtype(model: Model) -> str:
-    """An argument that says it, where it is not the checkpoint's own."""
+    """The ``dtype`` argument, where it is not the checkpoint's own."""
     dtype = model.get("dtype")
     return "" if dtype in (None, "auto") else f", dtype={str(dtype)!r}"
 
@@ -188,7 +184,7 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
         best; ``note``: what the engine cannot express, and what that costs.
 
     Raises:
-        ValueError: there is no such engine, or ``models`` does not describe the plan's models.
+        HierspecError: there is no such engine, or ``models`` does not describe the plan's models.
     """
     if engine not in ENGINES:
         raise HierspecError(f"no engine called {engine!r}; there are: {', '.join(ENGINES)}")
@@ -227,10 +223,8 @@ def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | 
         priced = estimates
         if model and model["method"] == "early_exit":
             priced = without_sharing(estimates, i)
-        longest = min(estimates.max_budget, estimates.survival.shape[2] - 1)
-        for budget in range(1, longest + 1):
-            chain = Chain((i, target), (budget,))
-            choices.append(Choice(chain, latency(priced, chain)))
+        chains = [Chain((i, target), (budget,)) for budget in estimates.budgets]
+        choices += [Choice(chain, latency(priced, chain)) for chain in chains]
     return min(choices, key=lambda choice: choice.ms)
 
 
@@ -275,16 +269,14 @@ def _note(
 def _missing(
     best: Chain, engine: Engine, models: Sequence[Model | None], names: Sequence[str]
 ) -> list[str]:
+    """What of the best chain the engine cannot express."""
     out = []
     if len(best.levels) > 2:
         out.append(f"{len(best.levels)} levels ({' → '.join(names[i] for i in best.levels)})")
     reasons = (inexpressible(engine, models[i]) for i in best.levels[:-1])
     out += dict.fromkeys(reason for reason in reasons if reason)
-    if best.order != "chain":
-        out.append(f"the {best.order} order")
-    if best.tail:
-        out.append("a tail of the smallest model")
-    return out
+    out += [f"the {best.order} order"] if best.order != "chain" else []
+    return out + (["a tail of the smallest model"] if best.tail else [])
 
 
 def _listed(parts: Sequence[str]) -> str:

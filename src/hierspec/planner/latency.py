@@ -1,41 +1,27 @@
-"""What a hierarchy costs per token: the exact model, overshoot and measured curves included.
+"""Milliseconds a token of a hierarchy, overshoot and measured curves included (MATH §4).
 
-A level hands up an :class:`Offer`: how long it is, how much of it the level above keeps, and what
-it cost. Rounds of a level are independent, so its number of rounds is a renewal count, and the
-length of what it hands up is the renewal's overshoot (MATH §4). With independent acceptances and
-fixed prices this is exact for the algorithm; with measured survival curves and length-dependent
-costs it is the general model.
+A level hands up drafts of random length, of which the level above keeps a random part. Rounds of a
+level are independent, so its number of rounds is a renewal count, and the length of what it hands
+up is the renewal's overshoot. With independent acceptances and fixed prices this is exact for the
+algorithm; with measured survival curves and length-dependent costs it is the general model. P1's
+formula is the same without the overshoot (:mod:`hierspec.planner.corollary`).
+
+A search asks for thousands of chains, so chains of one shape are priced together, in arrays
+[T, B]: T - 1 tokens are the longest hand-up, and B chains stand side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
-from hierspec.errors import HierspecError
-
 from .estimates import Chain, Estimates
 
-Kept = Callable[[int], np.ndarray]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
-    """What a level hands up.
-
-    Attributes:
-        lengths: [L+1] law of its length.
-        kept: ``kept(k)[n, m]``, [L+1, L+1]: probability that it is n tokens long and model k keeps
-            the first m of them (0 for m > n).
-        spent: [K+1] expected milliseconds of each model.
-    """
-
-    lengths: np.ndarray
-    kept: Kept
-    spent: np.ndarray
+Kept = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +39,20 @@ class Latency:
     spent: tuple[float, ...]
 
 
-def latency(estimates: Estimates, chain: Chain) -> Latency:
+def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> Latency:
     """The exact price of ``chain``, or the general one where curves and costs are measured.
 
+    Args:
+        overshoot: whether a level hands up all it holds; ``False``: exactly its budget [P1].
+
     Raises:
-        ValueError: a level cannot draft for the one above it.
+        HierspecError: a level cannot draft for the one above it.
     """
     if estimates.classes:
-        return _mean([latency(one, chain) for one in estimates.classes])
-    target = chain.levels[-1]
-    if chain.plain:
-        ms = estimates.plain_ms if target == estimates.target else estimates.draft_ms[target, 1]
-        return Latency(float(ms), 1.0, (float(ms),))
-    offer, below = handed_up(estimates, chain)
-    kept = offer.kept(target)
-    tokens = float(kept.sum())  # Σ_m P(first m kept), the corrected or bonus token included
-    spent = offer.spent.copy()
-    spent[target] += _call_ms(estimates, below, target, offer.lengths)
-    per_token = spent / tokens
-    levels = tuple(float(per_token[i]) for i in chain.levels)
-    return Latency(float(per_token.sum()), tokens, levels)
+        return _mean([latency(one, chain, overshoot=overshoot) for one in estimates.classes])
+    estimates.check(chain)
+    ms, tokens = prices(estimates, [chain], overshoot)
+    return Latency(float(ms.sum()), float(tokens[0]), tuple(ms[:, 0].tolist()))
 
 
 def _mean(parts: Sequence[Latency]) -> Latency:
@@ -86,139 +66,234 @@ def _mean(parts: Sequence[Latency]) -> Latency:
     )
 
 
-def handed_up(estimates: Estimates, chain: Chain) -> tuple[Offer, int]:
-    """What the target is offered, and the model that hands it up."""
-    *models, _ = chain.levels
-    if chain.order == "interleaved":
-        (small, mid), (n, m) = models, chain.budgets
-        block = (drafted(estimates, small, n), drafted(estimates, mid, 1))
-        return reduce(joined, block * m), mid
-    if chain.order == "horizontal":
-        (small, mid), (n, m) = models, chain.budgets
-        return joined(drafted(estimates, mid, m), drafted(estimates, small, n)), mid
-    offer, below = drafted(estimates, models[0], chain.budgets[0]), models[0]
-    for model, budget in zip(models[1:], chain.budgets[1:], strict=True):
-        offer = verified(
-            estimates, offer, below, model, budget, bonus=model not in chain.dropped_bonus
-        )
-        if chain.tail:
-            offer = joined(offer, drafted(estimates, models[0], chain.tail))
-        below = model
-    return offer, below
+class PriceCache:
+    """Milliseconds a token of chains, each computed once.
 
-
-def drafted(estimates: Estimates, model: int, budget: int) -> Offer:
-    """``budget`` tokens one by one, or fewer where the drafter has a window of its own."""
-    size = estimates.survival.shape[2]
-    window = estimates.windows.get(model)
-
-    def kept(k: int) -> np.ndarray:
-        out = np.zeros((size, size))
-        if window is None:
-            out[budget, : budget + 1] = estimates.survival[model, k, : budget + 1]
-        else:
-            cut = min(budget, window.shape[1] - 1)
-            out[:cut, : cut + 1] = window[k, :cut, : cut + 1]
-            out[cut, : cut + 1] = window[k, cut:, : cut + 1].sum(0)
-        return out
-
-    lengths = np.zeros(size)
-    if window is None:
-        lengths[budget] = 1.0
-    else:  # the law of the length is whoever's column m = 0
-        lengths += kept(estimates.target)[:, 0]
-    return _offer(lengths, kept, model, estimates, lengths @ estimates.draft_ms[model])
-
-
-def verified(
-    estimates: Estimates, below: Offer, by: int, model: int, budget: int, bonus: bool = True
-) -> Offer:
-    """Rounds of ``model`` over what ``by`` hands up, until it holds at least ``budget`` tokens."""
-    gain = round_gain(below.kept(model), bonus)
-    rounds, lengths = renewal(gain, budget)
-
-    def kept(k: int) -> np.ndarray:
-        out = np.tril(np.broadcast_to(estimates.survival[model, k], (len(lengths),) * 2))
-        return lengths[:, None] * out
-
-    offer = _offer(
-        lengths, kept, model, estimates, _call_ms(estimates, by, model, below.lengths) * rounds
-    )
-    return replace(offer, spent=offer.spent + below.spent * rounds)
-
-
-def joined(first: Offer, second: Offer) -> Offer:
-    """A run of one, then a run of another."""
-    size = len(first.lengths)
-
-    def shifted(rows: np.ndarray, n: int) -> np.ndarray:
-        out = np.zeros_like(rows)
-        if n < size:
-            out[n:] = rows[: size - n]
-        out[-1] += rows[max(0, size - n) :].sum(0)
-        return out
-
-    lengths = sum(p * shifted(second.lengths, n) for n, p in enumerate(first.lengths) if p)
-
-    def kept(k: int) -> np.ndarray:
-        a, b = first.kept(k), second.kept(k)
-        out = np.zeros((size, size))
-        for n in np.flatnonzero(first.lengths).tolist():
-            out[:, : n + 1] += np.outer(shifted(second.lengths, n), a[n, : n + 1])
-            tail = shifted(b, n)[:, 1 : size - n]
-            out[:, n + 1 :] += a[n, n] * tail
-        return np.tril(out)
-
-    return Offer(np.asarray(lengths), kept, first.spent + second.spent)
-
-
-def round_gain(kept: np.ndarray, bonus: bool = True) -> np.ndarray:
-    """Law of the tokens that one round adds, [L+1], from the joint law of length and kept tokens.
-
-    Kept tokens and the corrected or bonus one; without bonus a fully kept draft adds only itself.
+    Attributes:
+        known: everything asked so far; infinite where a level cannot draft for the next.
     """
-    full = np.diagonal(kept).copy()
-    rejected = kept.copy()
-    rejected[:, :-1] -= kept[:, 1:]
-    np.fill_diagonal(rejected, 0.0)
-    exactly = np.tril(rejected, -1).sum(0)  # [m]: m kept, then a rejection
-    gain = np.zeros(len(kept))
-    gain[1:] = exactly[:-1]
-    gain[-1] += exactly[-1]
-    if bonus:
-        gain[1:] += full[:-1]
-        gain[-1] += full[-1]
-    else:
-        gain += full
+
+    def __init__(self, estimates: Estimates) -> None:
+        self.estimates = estimates
+        self.known: dict[Chain, float] = {}
+        self._classes = [PriceCache(one) for one in estimates.classes]
+
+    def ask(self, chains: Iterable[Chain]) -> np.ndarray:
+        """[n] milliseconds a token, as :func:`latency` gives them."""
+        chains = list(chains)
+        if self._classes:
+            ms = np.mean([part.ask(chains) for part in self._classes], axis=0)
+            self.known.update(zip(chains, ms.tolist(), strict=True))
+            return ms
+        groups: dict[tuple[object, ...], list[Chain]] = defaultdict(list)
+        for chain in dict.fromkeys(chain for chain in chains if chain not in self.known):
+            own = () if chain.order == "chain" else chain.budgets
+            groups[len(chain.budgets), chain.tail, chain.order, own].append(chain)
+        for group in groups.values():
+            ms = prices(self.estimates, group)[0].sum(0)
+            self.known.update(zip(group, np.where(np.isnan(ms), np.inf, ms).tolist(), strict=True))
+        return np.array([self.known[chain] for chain in chains])
+
+
+def prices(
+    estimates: Estimates, chains: Sequence[Chain], overshoot: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Price chains of one shape: depth, tail and order; and of P2's orders, budgets.
+
+    Returns:
+        [levels, B] milliseconds a token of each level, smallest first (NaN or infinite where a
+        level cannot draft for the next), and [B] tokens a call of the target.
+    """
+    if chains[0].plain:
+        steps = [estimates.step_ms(chain.levels[0]) for chain in chains]
+        return np.array([steps]), np.ones(len(chains))
+    stack = _Stack(estimates, chains)
+    drafts = stack.handed_up(overshoot)
+    rejected, full = drafts.kept(stack.models[-1])
+    tokens = ((stack.lengths + 1) * (rejected + full)).sum(0)  # the token of its own included
+    spent = drafts.spent + stack.call_ms(drafts, len(stack.models) - 1)
+    return np.divide(spent, tokens, out=np.full_like(spent, np.inf), where=tokens > 0), tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drafts:
+    """What the levels so far hand up.
+
+    Attributes:
+        lengths: [T, B] distribution of the length.
+        kept: by verifiers [B], two arrays [T, B]: the probability that exactly m tokens are kept
+            and the next one is rejected; and that there are n tokens, all of them kept.
+        spent: [levels, B] expected milliseconds of each level.
+        by: place of the level whose tokens they are; of several the largest.
+    """
+
+    lengths: np.ndarray
+    kept: Callable[[np.ndarray], Kept]
+    spent: np.ndarray
+    by: int
+
+
+class _Stack:
+    """Levels of B chains of one shape, carried upwards together."""
+
+    def __init__(self, estimates: Estimates, chains: Sequence[Chain]) -> None:
+        self.estimates, self.shape = estimates, chains[0]
+        self.models = np.array([chain.levels for chain in chains]).T  # [levels, B]
+        self.budgets = np.array([chain.budgets for chain in chains]).T
+        self.bonus = np.array(
+            [[model not in chain.dropped_bonus for model in chain.levels] for chain in chains]
+        ).T
+        # A level holds at most budget - 1 tokens before its last round, which adds all from below
+        # and one.
+        longest = int(self.budgets.sum(0).max()) + self.shape.tail * (len(self.budgets) - 1)
+        if self.shape.order == "interleaved":
+            longest = (self.shape.budgets[0] + 1) * self.shape.budgets[1]
+        self.lengths = np.arange(min(estimates.longest, longest) + 1)[:, None]
+        # Curves by length first, so that gathering many pairs gives [T, B].
+        self._survival = estimates.survival.transpose(2, 0, 1)[: len(self.lengths)]
+        self._verify = estimates.verify_ms.transpose(2, 0, 1)[: len(self.lengths)]
+
+    def handed_up(self, overshoot: bool) -> _Drafts:
+        """What the target is offered."""
+        if self.shape.order != "chain":
+            n, m = self.budgets
+            if self.shape.order == "horizontal":
+                return self.joined(self.drafted(1, m), self.drafted(0, n))
+            block = self.drafted(0, n), self.drafted(1, np.ones_like(n))
+            return reduce(self.joined, block * self.shape.budgets[1])
+        drafts = self.drafted(0, self.budgets[0])
+        tail = self.drafted(0, np.full_like(self.budgets[0], self.shape.tail))
+        for place in range(1, len(self.budgets)):
+            drafts = self.verified(drafts, place, overshoot)
+            if self.shape.tail:
+                drafts = self.joined(drafts, tail)
+        return drafts
+
+    def drafted(self, place: int, budgets: np.ndarray) -> _Drafts:
+        """``budgets`` [B] tokens one by one, or fewer where the drafter has a window of its own."""
+        models = self.models[place]
+        lengths = (self.lengths == budgets).astype(np.float64)
+        ms = self.estimates.draft_ms[models, budgets].astype(np.float64)
+        windows = [
+            (np.flatnonzero(models == model), window)
+            for model, window in self.estimates.windows.items()
+            if (models == model).any()
+        ]
+        for at, window in windows:
+            stops = window[self.estimates.target, :, :1]
+            later = _fit(stops[::-1].cumsum(0)[::-1], len(lengths))
+            lengths[:, at] = _cut(_fit(stops, len(lengths)), later, self.lengths, budgets[at])
+            costs = self.estimates.draft_ms[models[at], : len(lengths)]
+            ms[at] = (lengths[:, at] * costs.T).sum(0)
+
+        def kept(verifiers: np.ndarray) -> Kept:
+            rejected, full = self._kept(lengths, models, verifiers)
+            for at, window in windows:
+                window = window[verifiers[at]]  # [columns, M+1, M+1]
+                # [m]: at least m tokens and the first m kept; m tokens in all, each of them kept.
+                reached = _fit(window.sum(1).T, len(lengths) + 1)
+                ended = _fit(np.diagonal(window, axis1=1, axis2=2).T, len(lengths))
+                full[:, at] = _cut(ended, reached[:-1], self.lengths, budgets[at])
+                lost = reached[:-1] - ended - reached[1:]
+                rejected[:, at] = np.where(self.lengths < budgets[at], lost, 0.0)
+            return rejected, full
+
+        return _Drafts(lengths, kept, self._at(place, ms), place)
+
+    def verified(self, below: _Drafts, place: int, overshoot: bool) -> _Drafts:
+        """Rounds of a level over what is handed up to it, until it holds its budget."""
+        models, budgets = self.models[place], self.budgets[place]
+        rejected, full = below.kept(models)
+        rounds, lengths = _renewal(_gain(rejected, full, self.bonus[place]), budgets)
+        if not overshoot:
+            lengths = (self.lengths == budgets).astype(np.float64)
+        return _Drafts(
+            lengths,
+            lambda verifiers: self._kept(lengths, models, verifiers),
+            (below.spent + self.call_ms(below, place)) * rounds,
+            place,
+        )
+
+    def joined(self, first: _Drafts, second: _Drafts) -> _Drafts:
+        """A run of one, then a run of another, which is short."""
+
+        def kept(verifiers: np.ndarray) -> Kept:
+            rejected, full = first.kept(verifiers)
+            lost, both = (_convolved(full, more) for more in second.kept(verifiers))
+            both[-1] += lost[-1]  # beyond the longest draft nothing is looked at
+            lost[-1] = 0.0
+            return rejected + lost, both
+
+        return _Drafts(
+            _convolved(first.lengths, second.lengths),
+            kept,
+            first.spent + second.spent,
+            max(first.by, second.by),
+        )
+
+    def call_ms(self, drafts: _Drafts, place: int) -> np.ndarray:
+        """[levels, B] milliseconds of one call of a level on ``drafts``."""
+        verify = self._verify[:, self.models[drafts.by], self.models[place]]
+        return self._at(place, (drafts.lengths * verify).sum(0))
+
+    def _kept(self, lengths: np.ndarray, models: np.ndarray, verifiers: np.ndarray) -> Kept:
+        """Of drafts whose length says nothing about their tokens."""
+        survival = self._survival[:, models, verifiers]
+        rejected = np.zeros_like(lengths)
+        rejected[:-1] = lengths[:0:-1].cumsum(0)[::-1] * (survival[:-1] - survival[1:])
+        return rejected, lengths * survival
+
+    def _at(self, place: int, ms: np.ndarray) -> np.ndarray:
+        spent = np.zeros(self.models.shape)
+        spent[place] = ms
+        return spent
+
+
+def _cut(below: np.ndarray, at: np.ndarray, lengths: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+    """``below`` for lengths short of the budget, ``at`` where it is reached, 0 beyond."""
+    return np.where(lengths < budgets, below, np.where(lengths == budgets, at, 0.0))
+
+
+def _fit(rows: np.ndarray, size: int) -> np.ndarray:
+    """The first ``size`` rows, with zeros where there are fewer."""
+    return np.pad(rows[:size], ((0, max(0, size - len(rows))), (0, 0)))
+
+
+def _convolved(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
+    """Distribution [T, B] of a sum; what passes the end stays there. ``short`` has few rows."""
+    out = np.zeros_like(rows)
+    for n in np.flatnonzero(short.any(1)):
+        out[n:] += rows[: len(rows) - n] * short[n]
+        out[-1] += rows[len(rows) - n :].sum(0) * short[n]
+    return out
+
+
+def _gain(rejected: np.ndarray, full: np.ndarray, bonus: np.ndarray) -> np.ndarray:
+    """Distribution of the tokens that one round adds, [T, B]; without bonus none after ``full``."""
+    plus_one = rejected + full * bonus
+    gain = np.zeros_like(full)
+    gain[1:] = plus_one[:-1]
+    gain[-1] += plus_one[-1]
+    if not bonus.all():
+        gain += full * ~bonus
         gain[1] += gain[0]  # an empty draft still yields one token
         gain[0] = 0.0
     return gain
 
 
-def renewal(gain: np.ndarray, budget: int) -> tuple[float, np.ndarray]:
-    """Expected rounds until at least ``budget`` tokens are there, and the law of how many [L+1]."""
-    size = len(gain)
-    visits = np.zeros(budget)  # u(s): probability that some round ends with s tokens
+def _renewal(gain: np.ndarray, budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Expected rounds [B] until a level holds its budget, and distribution of what it holds."""
+    size, count = gain.shape
+    most = int(budgets.max())
+    visits = np.zeros((most, count))  # u(s): probability that some round ends with s tokens
     visits[0] = 1.0
-    for s in range(1, budget):
-        visits[s] = visits[:s] @ gain[s:0:-1][:s] if s < size else 0.0
-    lengths = np.zeros(size)
-    for s, u in enumerate(visits):
-        beyond = gain[budget - s :]
-        stop = min(size, budget + len(beyond))
-        lengths[budget:stop] += u * beyond[: stop - budget]
-        lengths[-1] += u * beyond[stop - budget :].sum()
-    return float(visits.sum()), lengths
-
-
-def _offer(lengths: np.ndarray, kept: Kept, model: int, estimates: Estimates, ms: float) -> Offer:
-    spent = np.zeros(len(estimates.names))
-    spent[model] = ms
-    return Offer(lengths, kept, spent)
-
-
-def _call_ms(estimates: Estimates, by: int, model: int, lengths: np.ndarray) -> float:
-    if not estimates.can_draft(by, model):
-        names = estimates.names
-        raise HierspecError(f"nothing is known of {names[by]}'s drafts for {names[model]}")
-    return float(lengths @ estimates.verify_ms[by, model])
+    for s in range(1, most):
+        visits[s] = (visits[:s] * gain[s:0:-1]).sum(0)
+    visits *= np.arange(most)[:, None] < budgets
+    above = gain[::-1].cumsum(0)[::-1]  # [x]: P(gain ≥ x)
+    lengths = visits[0] * gain
+    for s in range(1, most):
+        lengths[s:] += visits[s] * gain[: size - s]
+        lengths[-1] += visits[s] * above[size - s]
+    lengths *= np.arange(size)[:, None] >= budgets
+    return visits.sum(0), lengths

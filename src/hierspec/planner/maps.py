@@ -1,6 +1,4 @@
-"""Many plans over a grid, for the maps: which exits to take, whether a further model pays.
-
-Heat maps: two choices along the edges, what comes of them in the cells.
+"""Maps of plans over two choices: which exits to take, whether a further model pays.
 
 :func:`exits_map` asks P3's question (Figures 5 and 8): after which layers should the draft and the
 intermediate verifier leave the trunk? :func:`cost_acceptance_map` asks P1's (Table 9): what must a
@@ -13,27 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    checked,
-    new_figure,
-    plotting,
-    save,
-    style,
-)
+from hierspec.plotting.heat_map import heat_map
 
 from .estimates import Chain, Estimates, ideal
 from .latency import Latency, latency
@@ -74,7 +56,7 @@ def pairs_of_exits(
             to ``largest`` for each pair.
 
     Raises:
-        ValueError: no exits, or one whose number is not that of a model below the target.
+        HierspecError: no exits, or one whose number is not that of a model below the target.
     """
     for layer, number in exits.items():
         if not 0 <= number < estimates.target:
@@ -91,7 +73,7 @@ def pairs_of_exits(
     for r, c in product(range(count), range(count)):
         draft, middle = exits[layers[c]], exits[layers[r]]
         levels = (draft, estimates.target) if r == c else (draft, middle, estimates.target)
-        if r < c or not all(estimates.can_draft(*pair) for pair in pairwise(levels)):
+        if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
             continue
         choices = [budgets[: len(levels) - 1]] if budgets else None
         chain, ms = cheapest(estimates, levels, choices, largest)
@@ -155,85 +137,6 @@ def cheapest(
     priced = ((price(estimates, Chain(levels, tuple(b))).ms_per_token, b) for b in choices)
     ms, budgets = min(priced)
     return Chain(levels, tuple(budgets)), ms
-
-
-LEGIBLE = 40  # columns; beyond, numbers in the cells would be too small to read
-GROUPS = (SKY, ORANGE, GREEN, PURPLE, VERMILION, BLUE)
-
-
-def heat_map(
-    values: np.ndarray | Sequence[Sequence[float]],
-    row_labels: Sequence[object],
-    col_labels: Sequence[object],
-    path: str | Path,
-    title: str,
-    *,
-    row_title: str = "",
-    col_title: str = "",
-    value_title: str = "",
-    value_format: str = "{:.2f}",
-    details: Sequence[Sequence[str]] | None = None,
-    centre: float | None = None,
-    best: str | None = "max",
-    groups: np.ndarray | Sequence[Sequence[int]] | None = None,
-    group_names: Sequence[str] = (),
-    note: str = "",
-) -> None:
-    """Cells with their values, the best one framed.
-
-    Args:
-        values: [rows, cols]; NaN: an empty cell.
-        path: ends in ``.svg`` or ``.png``.
-        details: [rows, cols], a smaller second line of each cell.
-        centre: a value that matters (1 for speed-ups): worse is orange, better is blue. Without
-            it colours run from dark to light.
-        best: ``"max"``, ``"min"``, or ``None``: frame no cell.
-        groups: [rows, cols] numbers into ``group_names``, which then give the colours.
-        note: a line below.
-    """
-    path = checked(path)
-    cells = np.asarray(values, dtype=np.float64)
-    if cells.shape != (len(row_labels), len(col_labels)):
-        raise HierspecError(
-            f"{len(row_labels)} row labels and {len(col_labels)} column labels do not fit "
-            f"values of shape {cells.shape}"
-        )
-    if not np.isfinite(cells).any():
-        raise HierspecError("every cell is empty: there is nothing to draw")
-    rows, cols = cells.shape
-    side = 0.72 if details is not None else 0.56
-    left = 0.75 + 0.085 * max(len(str(label)) for label in row_labels)
-    top, bottom = 0.75, 0.62 + (0.28 if note else 0) + (0.32 if groups is not None else 0)
-    right = 0.35 if groups is not None else 1.15
-    width = max(left + cols * side + right, 0.099 * len(title) + 0.5)
-    height = rows * side * 0.8 + top + bottom
-    with style():
-        figure = new_figure(width, height)
-        box = (left / width, bottom / height, cols * side / width, rows * side * 0.8 / height)
-        axes = figure.add_axes(box)
-        paint = _painted(axes, cells, centre, groups, group_names)
-        if groups is None:
-            bar_box = (box[0] + box[2] + 0.18 / width, box[1], 0.16 / width, box[3])
-            bar = figure.colorbar(paint, cax=figure.add_axes(bar_box))
-            bar.outline.set_visible(False)
-            bar.ax.tick_params(labelsize=8, length=2)
-            bar.ax.set_title(value_title, fontsize=8, loc="left", color=GREY)
-        if cols <= LEGIBLE:
-            _write(axes, cells, paint, value_format, details)
-        if best:
-            _frame(axes, cells, best)
-        axes.set_xticks(range(cols), [str(label) for label in col_labels], fontsize=9)
-        axes.set_yticks(range(rows), [str(label) for label in row_labels], fontsize=9)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel(col_title, fontsize=10, labelpad=6)
-        axes.set_ylabel(row_title, fontsize=10, labelpad=6)
-        figure.text(0.25 / width, 1 - 0.3 / height, title, fontsize=12, weight="bold", va="center")
-        if groups is not None:
-            _legend(figure, np.asarray(groups), group_names, (0.27 if note else 0.05) / height)
-        if note:
-            figure.text(0.25 / width, 0.17 / height, note, fontsize=8, color=GREY, va="center")
-        save(figure, path)
 
 
 def exits_map(
@@ -305,77 +208,3 @@ def cost_acceptance_map(
         f"A accepts {100 * acceptance:g} % of B's tokens.",
     )
     return sweep
-
-
-def _painted(
-    axes: Any,
-    cells: np.ndarray,
-    centre: float | None,
-    groups: np.ndarray | Sequence[Sequence[int]] | None,
-    names: Sequence[str],
-) -> Any:
-    colors = plotting("colors")
-    shown = np.ma.masked_invalid(cells)
-    if groups is not None:
-        numbers = np.ma.masked_array(np.asarray(groups, dtype=float), shown.mask)
-        palette = colors.ListedColormap(GROUPS[: len(names)])
-        return axes.imshow(
-            numbers, cmap=palette, vmin=-0.5, vmax=len(names) - 0.5, aspect="auto", alpha=0.55
-        )
-    if centre is None:
-        return axes.imshow(shown, cmap="cividis", aspect="auto")
-    # One scale on both sides, so that equal shades are equal gains and losses.
-    reach = max(float(np.abs(shown - centre).max()), 1e-9)
-    low, high = float(shown.min()), float(shown.max())
-    whole = colors.LinearSegmentedColormap.from_list("gain", [VERMILION, "#FBFBFB", BLUE])
-    ends = [(min(low, centre) - centre + reach) / (2 * reach)]
-    ends.append((max(high, centre) - centre + reach) / (2 * reach))
-    part = colors.ListedColormap(whole(np.linspace(ends[0], ends[1], 256)))
-    return axes.imshow(
-        shown, cmap=part, vmin=min(low, centre), vmax=max(high, centre), aspect="auto"
-    )
-
-
-def _write(
-    axes: Any,
-    cells: np.ndarray,
-    paint: Any,
-    value_format: str,
-    details: Sequence[Sequence[str]] | None,
-) -> None:
-    shades = paint.to_rgba(paint.get_array(), alpha=None)
-    for r, c in np.argwhere(np.isfinite(cells)):
-        red, green, blue, _ = shades[r, c]
-        dark = paint.get_alpha() is None and 0.3 * red + 0.59 * green + 0.11 * blue < 0.58
-        ink = "white" if dark else INK
-        detail = details[r][c] if details is not None else ""
-        lift = 0.16 if detail else 0.0
-        text = value_format.format(cells[r, c])
-        axes.text(c, r - lift, text, ha="center", va="center", fontsize=9, color=ink)
-        if detail:
-            axes.text(c, r + 0.24, detail, ha="center", va="center", fontsize=6.5, color=ink)
-
-
-def _frame(axes: Any, cells: np.ndarray, best: str) -> None:
-    pick = np.nanargmax if best == "max" else np.nanargmin
-    r, c = np.unravel_index(int(pick(cells)), cells.shape)
-    rectangle = plotting("patches").Rectangle
-    axes.add_patch(
-        rectangle(
-            (c - 0.5, r - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2.5, clip_on=False
-        )
-    )
-
-
-def _legend(figure: Any, groups: np.ndarray, names: Sequence[str], low: float) -> None:
-    """Of the groups there are, ``low`` [of the figure's height] above its lower edge."""
-    patch = plotting("patches").Patch
-    there = [number for number in range(len(names)) if (groups == number).any()]
-    handles = [
-        patch(facecolor=GROUPS[number], alpha=0.55, edgecolor=PALE, label=names[number])
-        for number in there
-    ]
-    figure.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.01, low), ncols=len(handles),
-        frameon=False, fontsize=8.5, handlelength=1.2,
-    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from hierspec.plotting.figures import (
     SKY,
     VERMILION,
     chained,
-    checked,
     distinct,
-    new_figure,
-    plotting,
+    legend_below,
+    matplotlib,
+    picture_path,
     save,
+    sheet,
     shortened,
     style,
 )
@@ -40,24 +42,22 @@ def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
         unit: of the costs.
 
     Raises:
-        ValueError: another ending, or matplotlib is not installed.
+        HierspecError: another ending, or matplotlib is not installed.
     """
-    path = checked(path)
+    path = picture_path(path)
     bars = _bars(plan)
-    # Inches: both sides hang from the heading, and no row grows with the other side.
-    tall = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77
-    long = 0.56 * (len(bars) + 0.15)
-    height = max(tall + 1.1, long + 1.7)
+    levels = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77  # inches
+    ranking = 0.56 * (len(bars) + 0.15) + 0.5
     with style():
-        figure = new_figure(11.0, height)
-        figure.text(0.03, 1 - 0.33 / height, _title(plan), fontsize=14, weight="bold", va="center")
-        figure.text(
-            0.03, 1 - 0.63 / height, _subtitle(plan, unit), fontsize=9.5, color=GREY, va="center"
-        )
-        left = figure.add_axes((0.03, 1 - (tall + 1) / height, 0.40, tall / height))
-        _draw_levels(left, plan.best, plan)
-        right = figure.add_axes((0.48, 1 - (long + 1) / height, 0.49, long / height))
-        _draw_bars(right, bars, plan, unit)
+        height = max(levels, ranking)
+        figure = sheet(11.0, height + 0.4, _title(plan), _subtitle(plan, unit))
+        # Both sides hang from the heading, and no row grows with the other side.
+        rows = sorted({levels, ranking, height})
+        heights = [rows[0], *(b - a for a, b in pairwise(rows))]
+        grid = figure.add_gridspec(len(heights), 2, width_ratios=(45, 55), height_ratios=heights)
+        _draw_levels(figure.add_subplot(grid[: rows.index(levels) + 1, 0]), plan.best, plan)
+        lines = _draw_bars(figure.add_subplot(grid[: rows.index(ranking) + 1, 1]), bars, plan, unit)
+        legend_below(figure, lines)
         save(figure, path)
 
 
@@ -81,7 +81,7 @@ def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
     axes.set_xlim(0, 10)
     axes.set_ylim(-0.1, top + 0.1)
     axes.axis("off")
-    patch = plotting("patches").FancyBboxPatch
+    patch = matplotlib("patches").FancyBboxPatch
     for number, model in enumerate(chain.levels):
         y = step * number
         target = number == len(chain.levels) - 1
@@ -175,7 +175,8 @@ def _label(plan: Plan, choice: Choice) -> str:
     return chained([names[i] for i in chain.levels], chain.budgets, 60 - len(note)) + note
 
 
-def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> None:
+def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> list[Any]:
+    """The bars; returns the lines across them, for the legend."""
     plain = plan.estimates.plain_ms
     for row, (label, ms, color) in enumerate(bars):
         axes.barh(row, ms, height=0.36, color=color, zorder=2)
@@ -184,18 +185,17 @@ def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: 
             f"{plain / ms:.2f}×   {label}", (0, row - 0.2), (2, 3), textcoords="offset points",
             fontsize=9, va="bottom", zorder=4, bbox=white,
         )  # fmt: skip
-    axes.axvline(plain, color=VERMILION, linestyle="--", linewidth=1.3, label="plain decoding")
-    axes.axvline(
-        plan.lower_bound, color="black", linestyle=":", linewidth=1.5, zorder=3,
-        label="lower bound of all chains",
-    )  # fmt: skip
+    lines = [
+        axes.axvline(plain, color=VERMILION, linestyle="--", linewidth=1.3, label="plain decoding"),
+        axes.axvline(
+            plan.lower_bound, color="black", linestyle=":", linewidth=1.5, zorder=3,
+            label="lower bound of all chains",
+        ),
+    ]  # fmt: skip
     axes.set_ylim(len(bars) - 0.65, -0.8)
     axes.set_xlim(0, 1.04 * max(ms for _, ms, _ in bars))
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="x", labelsize=8.5, length=3)
     axes.set_xlabel(f"{unit} a token", fontsize=9, labelpad=3, loc="left")
-    axes.legend(
-        loc="upper right", bbox_to_anchor=(1.01, 0), bbox_transform=axes.transAxes, ncols=2,
-        frameon=False, fontsize=8.5, borderaxespad=2.4,
-    )  # fmt: skip
+    return lines

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .estimates import Chain, Estimates
 from .latency import Latency
 
 LatencyModel = Literal["exact", "corollary"]
+LATENCY_MODELS: tuple[LatencyModel, ...] = get_args(LatencyModel)
 
 
 @dataclass(frozen=True, slots=True)

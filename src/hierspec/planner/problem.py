@@ -10,33 +10,39 @@ and the last row may be missing. Only ``costs`` and ``acceptance`` are needed.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, Strict
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import is_number, positive, strict
+from hierspec.utils.schema import NonEmptyString, declared, read, read_json
 
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
-from .search import LATENCY_MODELS
 
 MOST_TOKENS = 100  # of max_speculative_tokens: the graph of P1's formula grows with its square
-_KEYS = [
-    "costs",
-    "acceptance",
-    "names",
-    "max_speculative_tokens",
-    "latency_model",
-    "memory_bytes",
-    "description",
-]
+Cost = Annotated[float, Strict(), Field(gt=0, le=1e100)]
+Rate = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
+Bytes = Annotated[int, Strict(), Field(ge=0)]
+LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
 _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
+
+
+@declared
+class ProblemFile:
+    """The file as it stands; ``description`` is for people."""
+
+    costs: Annotated[list[Cost], Field(min_length=1)]
+    acceptance: list[list[Any]] | None = None
+    names: list[NonEmptyString] | None = None
+    max_speculative_tokens: LargestBudget = 15
+    latency_model: LatencyModel = "exact"
+    memory_bytes: list[Bytes] | None = None
+    description: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,116 +58,83 @@ def load_json(path: str | Path) -> Mapping[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        ValueError: it cannot be read, or holds no JSON object.
+        HierspecError: it cannot be read, or holds no JSON object.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_bytes()
     except OSError as error:
         raise HierspecError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise HierspecError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise HierspecError(f"{path}: a problem is a JSON object, not {type(data).__name__}")
-    return data
+    return read_json(dict[str, Any], text, str(path))
 
 
 def parse_problem(data: Mapping[str, Any]) -> Problem:
     """A problem from its JSON object.
 
     Raises:
-        ValueError: naming the entry that is wrong, and what belongs there.
+        HierspecError: naming the entry that is wrong, and what belongs there.
     """
-    data = strict(data, _KEYS, "problem")
-    costs = _costs(data)
-    count = len(costs)
-    names = _names(data.get("names"), count)
-    rates = _rates(data, names)
-    top = data.get("max_speculative_tokens", 15)
-    check_tokens(top, "max_speculative_tokens")
-    model = data.get("latency_model", "exact")
-    if model not in LATENCY_MODELS:
+    file = read(ProblemFile, data, "")
+    names = _names(file)
+    rates = _rates(file, names)
+    top, sizes = file.max_speculative_tokens, file.memory_bytes
+    if sizes is not None and len(sizes) != len(names):
         raise HierspecError(
-            f"latency_model must be one of {', '.join(LATENCY_MODELS)}, not {model!r}"
+            f"memory_bytes must be a list of {len(names)} sizes, one for each model"
         )
-    estimates = ideal(costs, rates.tolist(), names, top, longest=max(LONGEST, 4 * top))
-    if data.get("memory_bytes") is not None:
-        sizes = _sizes(data["memory_bytes"], names)
-        estimates = replace(
-            estimates, owners=tuple(names), memory=dict(zip(names, sizes, strict=True))
-        )
-    return Problem(estimates, model, tuple(_oddities(costs, rates, names)))
+    estimates = ideal(
+        file.costs,
+        rates.tolist(),
+        names,
+        top,
+        longest=max(LONGEST, 4 * top),
+        memory=sizes,
+    )
+    return Problem(estimates, file.latency_model, tuple(_oddities(file.costs, rates, names)))
 
 
 def check_tokens(value: Any, where: str) -> None:
     """Refuse what is no largest budget."""
-    positive(value, where)
-    if value > MOST_TOKENS:
-        raise HierspecError(f"{where} must be at most {MOST_TOKENS}, not {value}")
+    read(LargestBudget, value, where)
 
 
-def _costs(data: Mapping[str, Any]) -> list[float]:
-    costs = data.get("costs")
-    if not isinstance(costs, list) or not costs:
-        raise HierspecError(
-            "costs must be a list of one cost per model, smallest first, target last"
-        )
-    for i, cost in enumerate(costs):
-        if not is_number(cost) or not 0 < cost <= 1e100:
-            raise HierspecError(f"costs[{i}] must be a finite number above 0, not {_shown(cost)}")
-    return [float(cost) for cost in costs]
-
-
-def _names(names: Any, count: int) -> list[str]:
+def _names(file: ProblemFile) -> list[str]:
+    names = file.names
     if names is None:
-        return [f"model {i}" for i in range(count)]
-    if not isinstance(names, list) or len(names) != count:
-        raise HierspecError(f"names must be a list of {count} texts, one for each of costs")
+        return [f"model {i}" for i in range(len(file.costs))]
+    if len(names) != len(file.costs):
+        raise HierspecError(
+            f"names must be a list of {len(file.costs)} strings, one for each of costs"
+        )
     for i, name in enumerate(names):
-        if not isinstance(name, str) or not name.strip():
-            raise HierspecError(f"names[{i}] must be a text of some length, not {name!r}")
+        if not name.strip():
+            raise HierspecError(f"names[{i}] must be a non-empty string, not {name!r}")
         if name in names[:i]:
             raise HierspecError(f"names[{i}]: {name!r} is the name of another model already")
     return names
 
 
-def _rates(data: Mapping[str, Any], names: list[str]) -> np.ndarray:
+def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
     """[K+1, K+1], NaN where nothing is drafted."""
-    count, rows = len(names), data.get("acceptance")
+    count, rows = len(names), file.acceptance
     rates = np.full((count, count), np.nan)
     if rows is None and count == 1:
         return rates
-    if not isinstance(rows, list) or len(rows) not in (count - 1, count):
+    if rows is None or len(rows) not in (count - 1, count):
         raise HierspecError(
             f"acceptance must be a list of {count} rows, one for each of costs (the last one may "
-            f"be left out), not {_shown(rows)}"
+            f"be left out), not {rows if rows is None else f'of {len(rows)}'}"
         )
     for i, row in enumerate(rows):
-        if not isinstance(row, list) or len(row) != count:
+        if len(row) != count:
             raise HierspecError(
                 f"acceptance[{i}] must be a row of {count} rates, one for each model; null where "
                 "there is none"
             )
         for j in range(i + 1, count):
-            rate, where = row[j], f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
-            if rate is None:
-                continue
-            if not is_number(rate) or not 0 <= rate <= 1:
-                raise HierspecError(
-                    f"{where} must be a rate from 0 to 1 or null, not {_shown(rate)}"
-                )
-            rates[i, j] = rate
+            if row[j] is not None:
+                where = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
+                rates[i, j] = read(Rate, row[j], where)
     return rates
-
-
-def _sizes(sizes: Any, names: list[str]) -> list[int]:
-    if not isinstance(sizes, list) or len(sizes) != len(names):
-        raise HierspecError(
-            f"memory_bytes must be a list of {len(names)} sizes, one for each model"
-        )
-    for i, size in enumerate(sizes):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise HierspecError(f"memory_bytes[{i}] must be a whole number of bytes, not {size!r}")
-    return sizes
 
 
 def _oddities(costs: list[float], rates: np.ndarray, names: list[str]) -> list[str]:
@@ -195,10 +168,3 @@ def _oddities(costs: list[float], rates: np.ndarray, names: list[str]) -> list[s
             "rates measured on the same text?"
         )
     return out
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,17 +1,14 @@
-"""Acceptance sources of simulated plans: coin flips, measured curves, or recorded drafts.
-
-A source also says how long drafts are, since drafters with windows stop by themselves. What it
-draws for a draft when that is made (its place in the record, where it stops) decides later how
-much of it is kept, so drafts wait here, in order, for the check that consumes them.
-
-Each level's tests are drawn or replayed on their own, as the planner assumes: where two levels
-find the same text hard, that is not seen.
-
-Any plan run by the simulated interpreter: what the planner's prices are checked against.
+"""Any plan run by the simulated interpreter: what the planner's prices are checked against.
 
 P1's Table 5 compares four latencies: real or independent acceptances, real or constant costs.
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
 pair and length. Under curves and real costs :func:`hierspec.planner.latency.latency` is exact.
+
+An acceptance source also says how long drafts are, since drafters with windows stop by themselves.
+What it draws for a draft when that is made (its place in the record, where it stops) decides later
+how much of it is kept, so drafts wait, in order, for the check that consumes them. Each level's
+tests are drawn or replayed on their own, as the planner assumes: where two levels find the same
+text hard, that is not seen.
 """
 
 from __future__ import annotations
@@ -21,16 +18,16 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify
+from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
+from hierspec.config.tree import rule, tree
+from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
 from hierspec.simulation.acceptances import Prices
 from hierspec.simulation.interpreter import LevelCount, Simulation, simulate
-from hierspec.verifiers import registry as verifiers
 
 from .estimates import Chain, Estimates
 
@@ -52,7 +49,7 @@ class Records:
         """From the pairs of a profile, at one temperature.
 
         Raises:
-            ValueError: they hold no records.
+            HierspecError: they hold no records.
         """
         if any("kept" not in pair or "lengths" not in pair for pair in pairs):
             raise HierspecError(
@@ -222,34 +219,38 @@ def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
     Args:
         names: of all models, by number.
     """
-    index, rule = count(), verifiers.get("tokenwise")
-
-    def named(model: int, more: str = "") -> str:
-        return (names[model] if names else f"model {model}") + more
-
-    def draft(model: int, budget: int, more: str = "") -> Draft:
-        return Draft(next(index), named(model, more), model, budget)
-
-    def verify(model: int, budget: int, below: Node | None) -> Verify:
-        bonus = model == target or model not in chain.dropped_bonus
-        return Verify(next(index), named(model), model, budget, rule, below, bonus=bonus)
-
     *drafters, target = chain.levels
-    below: Node | None = None
+
+    def level(model: int, budget: int, bonus: bool = True) -> NumberedConfig:
+        return NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus)
+
+    levels: list[Any] = []
     if chain.order == "chain":
         for at, (model, budget) in enumerate(zip(drafters, chain.budgets, strict=True)):
-            below = verify(model, budget, below) if at else draft(model, budget)
+            levels.append(level(model, budget, not at or model not in chain.dropped_bonus))
             if at and chain.tail:
-                parts = below, draft(drafters[0], chain.tail, " (tail)")
-                below = Concatenate(next(index), f"{named(model)} and tail", parts)
+                parts = tuple(levels), (level(drafters[0], chain.tail),)
+                levels = [NumberedConcatenation(parts=parts)]
     else:
         (small, mid), (n, m) = drafters, chain.budgets
         if chain.order == "interleaved":
-            parts, repeat = (draft(small, n), draft(mid, 1)), m
+            parts, repeat = ((level(small, n),), (level(mid, 1),)), m
         else:
-            parts, repeat = (draft(mid, m), draft(small, n)), 1
-        below = Concatenate(next(index), chain.order, parts, repeat)
-    return verify(target, 1, below)
+            parts, repeat = ((level(mid, m),), (level(small, n),)), 1
+        levels = [NumberedConcatenation(parts=parts, repeat=repeat)]
+
+    def named(model: int) -> str:
+        return names[model] if names else f"model {model}"
+
+    def model_of(level: Any, where: str) -> tuple[int | None, str]:
+        if isinstance(level, NumberedConcatenation):
+            tailed = level.parts[0][-1]
+            return None, f"{named(tailed.model)} and tail" if chain.tail else chain.order
+        model = target if level is None else level.model
+        is_tail = chain.tail and where.endswith(".parts[1][0]")
+        return model, named(model) + (" (tail)" if is_tail else "")
+
+    return tree(levels, model_of, rule("tokenwise"))
 
 
 def simulated(
@@ -273,47 +274,38 @@ def simulated(
             sums.
 
     Raises:
-        ValueError: a level cannot draft for the one above it, or has no records; names that are
+        HierspecError: a level cannot draft for the one above it, or has no records; names that are
             none.
     """
-    _check(estimates, chain)
+    estimates.check(chain)
     if isinstance(acceptances, str):
         check_name(acceptances, ACCEPTANCES[:-1], "acceptances other than Records")
     if isinstance(costs, str):
         check_name(costs, COSTS, "costs")
     if isinstance(acceptances, Records) or not estimates.classes:
-        source: Source
-        if isinstance(acceptances, Records):
-            source = Replayed(acceptances, estimates)
-        else:
-            source = Drawn(estimates, acceptances == "iid", seed)
-        prices = Measured(estimates) if costs == "real" else costs
-        return simulate(
-            root_of(chain, estimates.names),
-            source,
-            artificial(estimates) if isinstance(prices, str) else prices,
-            rounds,
-            lengths=source.drafted,
+        source: Source = (
+            Replayed(acceptances, estimates)
+            if isinstance(acceptances, Records)
+            else Drawn(estimates, acceptances == "iid", seed)
         )
+        if isinstance(costs, str):
+            costs = Measured(estimates) if costs == "real" else artificial(estimates)
+        root = root_of(chain, estimates.names)
+        return simulate(root, source, costs, rounds, lengths=source.drafted)
     each = -(-rounds // len(estimates.classes))
-    return _mean(
-        [
-            simulated(one, chain, acceptances, costs, each, seed + at)
-            for at, one in enumerate(estimates.classes)
-        ]
-    )
+    parts = enumerate(estimates.classes)
+    return _mean([simulated(one, chain, acceptances, costs, each, seed + n) for n, one in parts])
 
 
 def check_name(name: str, names: Sequence[str], what: str) -> None:
-    """Refuse one that is none of ``names``."""
+    """Refuse a name that is not among ``names``."""
     if name not in names:
         raise HierspecError(f"{what} cannot be {name!r}; there are: {', '.join(names)}")
 
 
 def artificial(estimates: Estimates) -> list[float]:
-    """A constant per call of each model, as P1 has it: its single step; plain decoding's for the
-    target."""
-    return [*estimates.draft_ms[:-1, 1].tolist(), estimates.plain_ms]
+    """A constant per call of each model, as P1 has it: its single step."""
+    return [estimates.step_ms(model) for model in range(len(estimates.names))]
 
 
 class Measured:
@@ -321,41 +313,29 @@ class Measured:
 
     def __init__(self, estimates: Estimates) -> None:
         self._draft, self._check = estimates.draft_ms.tolist(), estimates.verify_ms.tolist()
-        self._last = estimates.survival.shape[2] - 1
-        self._plain, self._target = estimates.plain_ms, estimates.target
+        self._last, self._steps = estimates.longest, artificial(estimates)
 
     def draft(self, model: int, n: int) -> float:
         return self._draft[model][min(n, self._last)]
 
     def check(self, drafter: int | None, model: int, n: int) -> float:
         if drafter is None:
-            return self._plain if model == self._target else self._draft[model][1]
+            return self._steps[model]
         return self._check[drafter][model][min(n, self._last)]
-
-
-def _check(estimates: Estimates, chain: Chain) -> None:
-    *drafters, target = chain.levels
-    if chain.order == "chain":
-        pairs = set(pairwise(chain.levels))
-        if chain.tail:
-            pairs |= {(drafters[0], model) for model in chain.levels[2:]}
-    else:
-        pairs = {(model, target) for model in drafters}
-    for i, k in sorted(pairs):
-        if not estimates.can_draft(i, k):
-            names = estimates.names
-            raise HierspecError(f"nothing is known of {names[i]}'s drafts for {names[k]}")
 
 
 def _mean(parts: Sequence[Simulation]) -> Simulation:
     """Over kinds of text with equally many tokens."""
-    levels = [LevelCount(level.name) for level in parts[0].levels]
-    for part in parts:
-        for total, level in zip(levels, part.levels, strict=True):
-            total.calls += level.calls
-            total.num_draft_tokens += level.num_draft_tokens
-            total.num_accepted_tokens += level.num_accepted_tokens
-            total.milliseconds += level.milliseconds
+    levels = [
+        LevelCount(
+            same[0].name,
+            sum(level.calls for level in same),
+            sum(level.num_draft_tokens for level in same),
+            sum(level.num_accepted_tokens for level in same),
+            sum(level.milliseconds for level in same),
+        )
+        for same in zip(*(part.levels for part in parts), strict=True)
+    ]
     return replace(
         parts[0],
         ms_per_token=sum(part.ms_per_token for part in parts) / len(parts),

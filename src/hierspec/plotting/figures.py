@@ -1,8 +1,15 @@
-"""What all pictures share: matplotlib on demand, colours that everyone can tell apart, the file."""
+"""Figures that planner, bench, timeline and papers draw: palette, sheets, words, and files.
+
+A figure is made and saved inside :func:`style`; :func:`sheet` gives it a heading and a note, and
+leaves the placing of everything between to matplotlib's constrained layout. matplotlib is imported
+when the first figure is made.
+"""
 
 from __future__ import annotations
 
 import importlib
+import io
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +23,14 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which survive every common colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-SKY, PURPLE = "#56B4E9", "#CC79A7"
+SKY, PURPLE, BROWN = "#56B4E9", "#CC79A7", "#8C6D31"
 INK, GREY, PALE = "#222222", "#767676", "#ECEFF3"
 ENDINGS = (".svg", ".png")
 STYLE = {
-    "font.family": "DejaVu Sans",
+    # A list of families, so that machines without the first one show the others' letters.
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.fonttype": "none",  # letters stay letters: small files that can be searched
     "svg.hashsalt": "hierspec",  # the same picture, the same file
     "axes.edgecolor": GREY,
@@ -29,13 +39,19 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+_WITHOUT_DATE = {
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+    "png": {"Software": None},
+}
+_MARGIN = 0.2  # inches left and right of heading and note
+_LINE = 0.17  # inches a line of a note
 
 
-def plotting(module: str = "figure") -> Any:
-    """A module of matplotlib.
+def matplotlib(module: str = "") -> Any:
+    """A module of matplotlib, by default the package itself.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        HierspecError: matplotlib is not installed.
     """
     try:
         return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
@@ -45,37 +61,113 @@ def plotting(module: str = "figure") -> Any:
         ) from None
 
 
-def checked(path: str | Path) -> Path:
-    """The path of a picture; its ending says the format."""
+def style() -> Any:
+    """A context in which figures are made and saved; nothing global changes."""
+    return matplotlib().rc_context(STYLE)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure; inches."""
+    return matplotlib("figure").Figure(figsize=(width, height), facecolor="white")
+
+
+def sheet(
+    width: float, height: float, title: str, subtitle: str = "", note: Sequence[str] = ()
+) -> Figure:
+    """A figure with a heading above and a note below, all else laid out by constrained layout.
+
+    Args:
+        width: inches; more where the title needs it.
+        height: inches between heading and note: for axes, their labels, legends and colour bars.
+        subtitle, note: paragraphs in grey, wrapped to the width.
+    """
+    width = max(width, text_width(title, 12.5) + 2 * _MARGIN)
+    below = [line for text in note for line in wrapped(text, width - 2 * _MARGIN, 8)]
+    above = wrapped(subtitle, width - 2 * _MARGIN, 9)
+    head = 0.46 + (0.06 + 0.19 * len(above) if above else 0.0)
+    foot = 0.1 + (0.04 + _LINE * len(below) if below else 0.0)
+    whole = head + height + foot
+    figure = new_figure(width, whole)
+    left = _MARGIN / width
+    figure.text(left, 1 - 0.27 / whole, title, fontsize=12.5, weight="bold", va="center")
+    for i, line in enumerate(above):
+        y = 1 - (0.55 + 0.19 * i) / whole
+        figure.text(left, y, line, fontsize=9, color=GREY, va="center")
+    for i, line in enumerate(reversed(below)):
+        figure.text(left, (0.14 + _LINE * i) / whole, line, fontsize=8, color=GREY, va="center")
+    rectangle = (0.1 / width, foot / whole, 1 - 0.2 / width, height / whole)
+    figure.set_layout_engine("constrained", rect=rectangle)
+    return figure
+
+
+def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
+    """Add a legend between the axes of a :func:`sheet` and its note, in as many lines as it takes.
+
+    Args:
+        handles: labelled artists.
+    """
+    width, whole = figure.get_size_inches()
+    widest = max(text_width(handle.get_label(), 9) for handle in handles) + 0.5
+    columns = max(1, min(len(handles), int((width - 2 * _MARGIN) / widest)))
+    layout: Any = figure.get_layout_engine()
+    x, y, across, up = layout.get()["rect"]
+    figure.legend(
+        handles=handles, ncols=columns, loc="lower left", bbox_to_anchor=(0.1 / width, y),
+        borderaxespad=0.2, frameon=False, fontsize=9, handlelength=1.4, columnspacing=1.4,
+    )  # fmt: skip
+    tall = (0.12 + 0.2 * -(-len(handles) // columns)) / whole
+    layout.set(rect=(x, y + tall, across, up - tall))
+
+
+def picture_path(path: str | Path) -> Path:
+    """The path of a picture; its ending says the format.
+
+    Raises:
+        HierspecError: it says another.
+    """
     path = Path(path)
     if path.suffix.lower() not in ENDINGS:
         raise HierspecError(f"{str(path)!r}: a picture ends in {' or '.join(ENDINGS)}")
     return path
 
 
-def style() -> Any:
-    """A context in which figures are made and saved; nothing global changes."""
-    return plotting("").rc_context(STYLE)
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The file's content, ``svg`` or ``png``: the same figure gives the same bytes."""
+    _settle(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=150, metadata=_WITHOUT_DATE[kind])
+    return file.getvalue()
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure; inches."""
-    return plotting().Figure(figsize=(width, height), facecolor="white")
+def _settle(figure: Figure) -> None:
+    """Lay the figure out for good, in round numbers: the solver's last digits vary between runs."""
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        x, y, width, height = (round(float(value), 6) for value in axes.get_position().bounds)
+        axes.set_position((x, y, width, height))
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture, without the date, so that it can be compared and committed.
+    """Write the picture, whole or not at all.
 
     Raises:
-        ValueError: it cannot be written; what was there before stays.
+        HierspecError: it cannot be written; what was there before stays.
     """
     kind = path.suffix.lower().removeprefix(".")
-    metadata = {"Date": None} if kind == "svg" else None
+    write_whole(path, rendered(figure, kind), "the picture")
 
-    def write(target: Path) -> None:  # whose own ending says nothing
-        figure.savefig(target, format=kind, dpi=150, metadata=metadata)
 
-    write_whole(path, write, "the picture")
+def text_width(text: str, size: float) -> float:
+    """About how many inches ``text`` takes; ``size``: of the font, in points."""
+    return 0.0079 * size * len(text)
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """``text`` in lines of about ``width`` inches."""
+    return textwrap.wrap(text, max(12, int(width / text_width("x", size))))
 
 
 def shortened(name: str, longest: int) -> str:
@@ -97,13 +189,16 @@ def distinct(names: Sequence[str]) -> list[str]:
     return cut if len(set(cut)) == len(set(names)) else list(names)
 
 
-def chained(names: Sequence[str], budgets: Sequence[int], room: int) -> str:
-    """``tiny 4 → mid 9 → target``, the longest names cut until about ``room`` letters suffice."""
-    longest = max(map(len, names))
+def chained(names: Sequence[str], budgets: Sequence[int], longest: int) -> str:
+    """``tiny 4 → mid 9 → target``, the longest names cut until about ``longest`` letters do."""
+    most = max(map(len, names))
     while True:
-        parts = [shortened(name, longest) for name in names]
+        parts = [shortened(name, most) for name in names]
         numbered = [f"{part} {budget}" for part, budget in zip(parts, budgets, strict=False)]
         text = " → ".join([*numbered, parts[-1]])
-        if len(text) <= room or longest <= 5:
+        if len(text) <= longest or most <= 5:
             return text
-        longest -= 1
+        most -= 1
+
+
+plotting = matplotlib  # the former name, until its last users are renamed

@@ -6,8 +6,7 @@ Defaults use the shipped family, so every preset runs on a fresh machine. Citati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -15,8 +14,7 @@ from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
 from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 
-from . import systems
-from .systems import Models
+from .systems import PRESETS, PresetModels
 
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
@@ -37,123 +35,6 @@ PAPERS = {
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A named configuration: what it is, where it comes from, and how to build it."""
-
-    name: str
-    summary: str
-    source: str
-    make: Callable[[Models], HierarchyConfig]
-    max_drafts: int | None = None  # how many draft models it uses; None: all there are
-
-
-_ALL = (
-    Preset("autoregressive", "plain decoding, one token a call", "", systems.autoregressive, 0),
-    Preset(
-        "speculative",
-        "one draft model, tokenwise verification",
-        "Speculative",
-        systems.speculative,
-        1,
-    ),
-    Preset("hierarchy", "a chain of draft models, block verification", "P1", systems.hierarchy),
-    Preset(
-        "self-speculative",
-        "two early exits of the target as a chain, block verification",
-        "P1",
-        systems.self_speculative,
-        0,
-    ),
-    Preset(
-        "horizontal-tail",
-        "as hierarchy; every level appends tokens of the smallest model",
-        "P1",
-        systems.horizontal_tail,
-    ),
-    Preset(
-        "tempered",
-        "as hierarchy, drafters at temperature 0.5; for requests at 0.6",
-        "P1",
-        systems.tempered,
-    ),
-    Preset("hispec", "two early exits of the target draft and pre-verify", "P3", systems.hispec, 0),
-    Preset("layerskip", "one early exit of the target drafts", "LayerSkip", systems.layerskip, 0),
-    Preset(
-        "branch", "one draft model, capped branch resampling (= block)", "P4", systems.branch, 1
-    ),
-    Preset(
-        "naive",
-        "one draft model, naive branch resampling with its extra calls",
-        "P4",
-        systems.naive,
-        1,
-    ),
-    Preset(
-        "multi-draft",
-        "several drafts of one model a round, block verification of one after another",
-        "P4",
-        systems.multi_draft,
-        1,
-    ),
-    Preset(
-        "multi-draft-tokenwise",
-        "several drafts of one model a round, recursive rejection sampling",
-        "P4",
-        systems.multi_draft_tokenwise,
-        1,
-    ),
-    Preset(
-        "dynamic-windows",
-        "entropy decides when a level hands up, thresholds adapt",
-        "P5",
-        systems.dynamic_windows,
-    ),
-    Preset(
-        "self-verify", "one draft model that stops by its own entropy", "P5", systems.self_verify, 1
-    ),
-    Preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", systems.pre_verify, 2),
-    Preset(
-        "pre-self-verify",
-        "as pre-verify, the smaller model stops by its own entropy",
-        "P5",
-        systems.pre_self_verify,
-        2,
-    ),
-    Preset(
-        "interleaved",
-        "small and mid draft in turn, one verification",
-        "P2",
-        systems.interleaved,
-        2,
-    ),
-    Preset(
-        "horizontal", "mid drafts first, then small, one verification", "P2", systems.horizontal, 2
-    ),
-    Preset(
-        "prompt-lookup", "copies from the context, no draft model", "", systems.prompt_lookup, 0
-    ),
-    Preset(
-        "swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", systems.swift, 0
-    ),
-    Preset(
-        "adadecode",
-        "each token drafted by the first sure one of three exits",
-        "AdaDecode",
-        systems.adadecode,
-        0,
-    ),
-    Preset(
-        "lookahead",
-        "drafts from a pool of n-grams, without Jacobi iterations",
-        "Lookahead",
-        systems.lookahead,
-        0,
-    ),
-)
-PRESETS = {preset.name: preset for preset in _ALL}
 
 
 def preset(
@@ -185,5 +66,5 @@ def preset(
     def num_layers() -> int:
         return target_config(chosen.model).num_hidden_layers
 
-    models = Models(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
+    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
     return PRESETS[name].make(models)

@@ -1,43 +1,43 @@
-"""What the systems of :mod:`hierspec.presets.systems` are put together from.
+"""The papers' systems, and what people compare them with, built from the models at hand.
 
-Early exits at shares of a model's depth, as layer counts: after layer 1, one layer has run.
-
-The papers' systems, and what people compare them with, built from the models at hand.
-
-One function each, from :class:`Models` to a :class:`HierarchyConfig`;
-:mod:`hierspec.presets.registry` gives
-them names and citations. Numbers are the papers' own where they give any. What was mended to keep
-the target's law stands in MATH's words: corrected and bonus tokens are handed up with the level's
-own law, residuals use the law of the model that drafted the slot.
+One function each, from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
+own where they give any. What was mended to keep the target's distribution is named in MATH's words:
+recovered and bonus tokens are handed up with the level's own distribution, residuals use that of
+the model that drafted the slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from hierspec.config.schema import (
+from hierspec.config.levels import (
     AdaptiveExitConfig,
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
-    HierarchyConfig,
     LayerSkipConfig,
     NgramPoolConfig,
     PromptLookupConfig,
-    TargetConfig,
 )
-from hierspec.core.windows import EntropyWindow, FixedWindow, Window
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
+
+TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
+SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
+NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
+WINDOW = 10  # P5's K (Appendix A.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class PresetModels:
     """What a preset is built from.
 
     Attributes:
-        target: the model whose law is kept.
+        target: the model whose distribution is kept.
         drafts: smaller models, smallest first.
         num_layers: of the target; early-exit presets place their exits by it.
     """
@@ -77,21 +77,40 @@ class Models:
         return layers
 
 
-def draft(model: str, num_tokens: int, window: Window | None = None) -> DraftModelConfig:
-    """A first level."""
-    return DraftModelConfig(
-        model=model, num_speculative_tokens=num_tokens, window=window or FixedWindow()
-    )
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named configuration.
+
+    Attributes:
+        source: key of :data:`hierspec.presets.registry.PAPERS`; empty where there is no paper.
+        max_drafts: how many draft models it uses; ``None``: all there are.
+    """
+
+    name: str
+    summary: str
+    source: str
+    make: Callable[[PresetModels], HierarchyConfig]
+    max_drafts: int | None
 
 
-def over(model: str, num_tokens: int, verify: str, window: Window | None = None) -> AnyLevelConfig:
-    """A level that verifies the one below."""
-    return DraftModelConfig(
-        model=model,
-        num_speculative_tokens=num_tokens,
-        verify=verify,
-        window=window or FixedWindow(),
-    )
+PRESETS: dict[str, Preset] = {}
+
+
+def preset(
+    name: str, summary: str, source: str = "", max_drafts: int | None = None
+) -> Callable[[Callable[[PresetModels], HierarchyConfig]], Any]:
+    """Make a function a preset of that name."""
+
+    def added(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
+        PRESETS[name] = Preset(name, summary, source, make, max_drafts)
+        return make
+
+    return added
+
+
+def level(model: str, num_tokens: int, verify: str | None = None, **more: Any) -> DraftModelConfig:
+    """A draft model as a level; with ``verify`` it verifies the level below."""
+    return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **more)
 
 
 def at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
@@ -112,32 +131,36 @@ def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     return tuple(found[1:])
 
 
-TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
-SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
-NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
-
-
-def autoregressive(models: Models) -> HierarchyConfig:
+@preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
+def autoregressive(models: PresetModels) -> HierarchyConfig:
     """The target alone."""
     return HierarchyConfig(target=models.target)
 
 
-def speculative(models: Models) -> HierarchyConfig:
+@preset("speculative", "one draft model, tokenwise verification", "Speculative", max_drafts=1)
+def speculative(models: PresetModels) -> HierarchyConfig:
     """One drafter, the classical rule (Leviathan et al., Chen et al., 2023)."""
-    return models.under(draft(models.drafts[-1], SINGLE))
+    return models.under(level(models.drafts[-1], SINGLE))
 
 
 # --- P1: a hierarchy of models, or of one model's exits
 
 
-def hierarchy(models: Models) -> HierarchyConfig:
+@preset("hierarchy", "a chain of draft models, block verification", "P1")
+def hierarchy(models: PresetModels) -> HierarchyConfig:
     """A chain of draft models [P1 Algorithm 1], verified by block."""
     small, *others = models.drafts
-    levels = [draft(small, 3), *(over(model, 12, "block") for model in others)]
+    levels = [level(small, 3), *(level(model, 12, "block") for model in others)]
     return models.under(*levels, verify="block")
 
 
-def self_speculative(models: Models) -> HierarchyConfig:
+@preset(
+    "self-speculative",
+    "two early exits of the target as a chain, block verification",
+    "P1",
+    max_drafts=0,
+)
+def self_speculative(models: PresetModels) -> HierarchyConfig:
     """Two exits of the target as a hierarchy [P1 §4].
 
     P1's plans for LayerSkip models exit after 7 and 9 of 32, 7 and 18 of 40, 7 and 23 of 80 layers,
@@ -151,7 +174,8 @@ def self_speculative(models: Models) -> HierarchyConfig:
     )
 
 
-def horizontal_tail(models: Models) -> HierarchyConfig:
+@preset("horizontal-tail", "as hierarchy; every level appends tokens of the smallest model", "P1")
+def horizontal_tail(models: PresetModels) -> HierarchyConfig:
     """``hierarchy``, where every level appends tokens of the smallest model to its own.
 
     P1's HSD + HH (§5, Appendix D) takes the heuristic from CS-Drafting (Chen et al., 2023,
@@ -159,14 +183,15 @@ def horizontal_tail(models: Models) -> HierarchyConfig:
     smallest model is a table that costs next to nothing; ten tokens of a network are not free.
     """
     small, *others = models.drafts
-    below: AnyLevelConfig = draft(small, 3)
+    below: AnyLevelConfig = level(small, 3)
     for model in others:
-        own = (below, over(model, 12, "block"))
-        below = ConcatenateConfig(parts=(own, (draft(small, TAIL),)))
+        own = (below, level(model, 12, "block"))
+        below = ConcatenateConfig(parts=(own, (level(small, TAIL),)))
     return models.under(below, verify="block")
 
 
-def tempered(models: Models) -> HierarchyConfig:
+@preset("tempered", "as hierarchy, drafters at temperature 0.5; for requests at 0.6", "P1")
+def tempered(models: PresetModels) -> HierarchyConfig:
     """``hierarchy`` with drafters at temperature 0.5, for requests at 0.6 [P1 §5, Table 10].
 
     A level's temperature is absolute: for requests below 0.5 this would be hotter than the target.
@@ -174,41 +199,17 @@ def tempered(models: Models) -> HierarchyConfig:
     """
     small, *others = models.drafts
     levels = [
-        DraftModelConfig(model=small, num_speculative_tokens=3, temperature=0.5),
-        *(
-            DraftModelConfig(
-                model=model, num_speculative_tokens=12, verify="block", temperature=0.5
-            )
-            for model in others
-        ),
+        level(small, 3, temperature=0.5),
+        *(level(model, 12, "block", temperature=0.5) for model in others),
     ]
     return models.under(*levels, verify="block")
-
-
-# --- P2: three models, one verification
-
-
-def interleaved(models: Models) -> HierarchyConfig:
-    """A token of the small model, a token of the larger one, four times."""
-    small, mid = models.pair("interleaved")
-    parts = ((draft(small, 1),), (draft(mid, 1),))
-    return models.under(ConcatenateConfig(parts=parts, repeat=4))
-
-
-def horizontal(models: Models) -> HierarchyConfig:
-    """All tokens of the larger model first.
-
-    No fewer tokens a call than interleaving wherever the larger model's are kept at least as often
-    as the small one's [MATH §2].
-    """
-    small, mid = models.pair("horizontal")
-    return models.under(ConcatenateConfig(parts=((draft(mid, 4),), (draft(small, 4),))))
 
 
 # --- P3: exits of one model draft and pre-verify
 
 
-def hispec(models: Models) -> HierarchyConfig:
+@preset("hispec", "two early exits of the target draft and pre-verify", "P3", max_drafts=0)
+def hispec(models: PresetModels) -> HierarchyConfig:
     """Drafts from an eighth of the layers, pre-verified by a quarter of them [P3 §3, §6].
 
     N_d = 2 and N_i = 4 are P3's defaults. It keeps a draft token that is among the intermediate
@@ -224,7 +225,8 @@ def hispec(models: Models) -> HierarchyConfig:
     )
 
 
-def layerskip(models: Models) -> HierarchyConfig:
+@preset("layerskip", "one early exit of the target drafts", "LayerSkip", max_drafts=0)
+def layerskip(models: PresetModels) -> HierarchyConfig:
     """One exit drafts (Elhoushi et al., 2024), after a quarter of the layers.
 
     P1's best single exits of such models are 8 of 32, 15 of 40 and 19 of 80 layers (Table 3).
@@ -236,30 +238,40 @@ def layerskip(models: Models) -> HierarchyConfig:
 # --- P4: branch resampling
 
 
-def branch(models: Models) -> HierarchyConfig:
+@preset("branch", "one draft model, capped branch resampling (= block)", "P4", max_drafts=1)
+def branch(models: PresetModels) -> HierarchyConfig:
     """Capped branch resampling, which is block verification [MATH §1]."""
-    return models.under(draft(models.drafts[-1], SINGLE), verify="block")
+    return models.under(level(models.drafts[-1], SINGLE), verify="block")
 
 
-def naive(models: Models) -> HierarchyConfig:
+@preset(
+    "naive", "one draft model, naive branch resampling with its extra calls", "P4", max_drafts=1
+)
+def naive(models: PresetModels) -> HierarchyConfig:
     """Naive branch resampling [P4 §5.1]: lossless for a fixed length, with further target calls."""
-    return models.under(draft(models.drafts[-1], SINGLE), verify="naive")
+    return models.under(level(models.drafts[-1], SINGLE), verify="naive")
 
 
-def multi_draft(models: Models) -> HierarchyConfig:
+@preset(
+    "multi-draft",
+    "several drafts of one model a round, block verification of one after another",
+    "P4",
+    max_drafts=1,
+)
+def multi_draft(models: PresetModels) -> HierarchyConfig:
     """Several drafts, block verification of one after another: P4's Algorithm 3, mended."""
-    return models.under(_several(models), verify="block-rrs")
+    return models.under(level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="block-rrs")
 
 
-def multi_draft_tokenwise(models: Models) -> HierarchyConfig:
+@preset(
+    "multi-draft-tokenwise",
+    "several drafts of one model a round, recursive rejection sampling",
+    "P4",
+    max_drafts=1,
+)
+def multi_draft_tokenwise(models: PresetModels) -> HierarchyConfig:
     """P4's baseline for several drafts (Table 2): recursive rejection with replacement."""
-    return models.under(_several(models), verify="rrs")
-
-
-def _several(models: Models) -> AnyLevelConfig:
-    return DraftModelConfig(
-        model=models.drafts[-1], num_speculative_tokens=SINGLE, num_drafts=NUM_DRAFTS
-    )
+    return models.under(level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="rrs")
 
 
 # --- P5: dynamic windows. Its Table 2 lists vanilla speculation, pre-verify, self-verify, both, and
@@ -268,42 +280,75 @@ def _several(models: Models) -> AnyLevelConfig:
 # stops by its entropy and the middle model still gathers a fixed number of tokens; in HSDDW the
 # middle model's entropy also decides when the target is asked. Vanilla is ``speculative``.
 
-WINDOW = 10  # P5's K (Appendix A.1)
 
-
-def self_verify(models: Models) -> HierarchyConfig:
-    """One draft model, stopped by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
-    return models.under(draft(models.drafts[-1], WINDOW, EntropyWindow()))
-
-
-def pre_verify(models: Models) -> HierarchyConfig:
-    """Two speculative decodings one after the other [P5 Figure 5a]; Table 2: pre-verify."""
-    small, mid = models.pair("pre-verify")
-    return models.under(draft(small, WINDOW), over(mid, WINDOW, "tokenwise"))
-
-
-def pre_self_verify(models: Models) -> HierarchyConfig:
-    """``pre-verify``, where the drafter stops by entropy [P5 Figure 5b]; Table 2: both."""
-    small, mid = models.pair("pre-self-verify")
-    return models.under(draft(small, WINDOW, EntropyWindow()), over(mid, WINDOW, "tokenwise"))
-
-
-def dynamic_windows(models: Models) -> HierarchyConfig:
+@preset("dynamic-windows", "entropy decides when a level hands up, thresholds adapt", "P5")
+def dynamic_windows(models: PresetModels) -> HierarchyConfig:
     """Every level hands up when its entropy says so [P5 §3.2, Algorithm 2]; Table 2: HSDDW."""
     small, *others = models.drafts
-    levels = [over(model, 15, "tokenwise", EntropyWindow()) for model in others]
-    return models.under(draft(small, WINDOW, EntropyWindow()), *levels)
+    levels = [level(model, 15, "tokenwise", window=EntropyWindow()) for model in others]
+    return models.under(level(small, WINDOW, window=EntropyWindow()), *levels)
+
+
+@preset("self-verify", "one draft model that stops by its own entropy", "P5", max_drafts=1)
+def self_verify(models: PresetModels) -> HierarchyConfig:
+    """One draft model, stopped by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
+    return models.under(level(models.drafts[-1], WINDOW, window=EntropyWindow()))
+
+
+@preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", max_drafts=2)
+def pre_verify(models: PresetModels) -> HierarchyConfig:
+    """Two speculative decodings one after the other [P5 Figure 5a]; Table 2: pre-verify."""
+    small, mid = models.pair("pre-verify")
+    return models.under(level(small, WINDOW), level(mid, WINDOW, "tokenwise"))
+
+
+@preset(
+    "pre-self-verify",
+    "as pre-verify, the smaller model stops by its own entropy",
+    "P5",
+    max_drafts=2,
+)
+def pre_self_verify(models: PresetModels) -> HierarchyConfig:
+    """``pre-verify``, where the drafter stops by entropy [P5 Figure 5b]; Table 2: both."""
+    small, mid = models.pair("pre-self-verify")
+    return models.under(
+        level(small, WINDOW, window=EntropyWindow()), level(mid, WINDOW, "tokenwise")
+    )
+
+
+# --- P2: three models, one verification
+
+
+@preset("interleaved", "small and mid draft in turn, one verification", "P2", max_drafts=2)
+def interleaved(models: PresetModels) -> HierarchyConfig:
+    """A token of the small model, a token of the larger one, four times."""
+    small, mid = models.pair("interleaved")
+    parts = ((level(small, 1),), (level(mid, 1),))
+    return models.under(ConcatenateConfig(parts=parts, repeat=4))
+
+
+@preset("horizontal", "mid drafts first, then small, one verification", "P2", max_drafts=2)
+def horizontal(models: PresetModels) -> HierarchyConfig:
+    """All tokens of the larger model first.
+
+    No fewer tokens a call than interleaving wherever the larger model's are kept at least as often
+    as the small one's [MATH §2].
+    """
+    small, mid = models.pair("horizontal")
+    return models.under(ConcatenateConfig(parts=((level(mid, 4),), (level(small, 4),))))
 
 
 # --- what people use besides
 
 
-def prompt_lookup(models: Models) -> HierarchyConfig:
+@preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
+def prompt_lookup(models: PresetModels) -> HierarchyConfig:
     """No draft model: copies from the context."""
     return models.under(PromptLookupConfig(num_speculative_tokens=SINGLE))
 
 
-def swift(models: Models) -> HierarchyConfig:
+@preset("swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", max_drafts=0)
+def swift(models: PresetModels) -> HierarchyConfig:
     """The target drafts without 45 % of its layers (Xia et al., 2024).
 
     SWIFT searches for the layers to leave out while it decodes, attention and MLP parts apart;
@@ -312,7 +357,13 @@ def swift(models: Models) -> HierarchyConfig:
     return models.under(LayerSkipConfig(skip=0.45, num_speculative_tokens=4))
 
 
-def adadecode(models: Models) -> HierarchyConfig:
+@preset(
+    "adadecode",
+    "each token drafted by the first sure one of three exits",
+    "AdaDecode",
+    max_drafts=0,
+)
+def adadecode(models: PresetModels) -> HierarchyConfig:
     """Each token from the first sure one of three exits (Wei et al., 2025).
 
     AdaDecode trains heads for its exits and lets the full model write a token that no exit is sure
@@ -325,7 +376,13 @@ def adadecode(models: Models) -> HierarchyConfig:
     return models.under(AdaptiveExitConfig(exit_layers=layers, num_speculative_tokens=4))
 
 
-def lookahead(models: Models) -> HierarchyConfig:
+@preset(
+    "lookahead",
+    "drafts from a pool of n-grams, without Jacobi iterations",
+    "Lookahead",
+    max_drafts=0,
+)
+def lookahead(models: PresetModels) -> HierarchyConfig:
     """Drafts from a pool of n-grams (Fu et al., 2024), without the Jacobi iterations that fill it.
 
     :mod:`hierspec.drafters.ngram_pool` says what that leaves.

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
 
-from .candidates import Pool
-from .rates import MAX_ENTRIES, Plan, edge, laws_after, likeliest, opened, overlap, plain
+from . import rounds
+from .candidates import CandidatePool
+from .rounds import DraftingPlan, distributions_after, opened_batch, probabilities, root_of
 
 
 @dataclass(slots=True, eq=False)
@@ -22,18 +25,47 @@ class Agreement:
     equal: float = 0.0
     positions: int = 0
 
+    @property
+    def acceptance(self) -> float | None:
+        """1 − TV on average; ``None`` where there was nothing to compare."""
+        return round(self.overlap / self.positions, 5) if self.positions else None
+
+    @property
+    def equal_argmax(self) -> float | None:
+        """The share of equal argmaxes; ``None`` as above."""
+        return round(self.equal / self.positions, 5) if self.positions else None
+
+
+def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
+    """1 − TV of every row, [n]."""
+    if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
+        return (likeliest(q) == likeliest(p)).astype(float)
+    for one, other in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
+        if isinstance(one, OneHotDistributions):
+            return probabilities(other, one.ids)
+    first, second = q.dense(vocab_size), p.dense(vocab_size)
+    return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
+
+
+def likeliest(rows: Distributions) -> np.ndarray:
+    """The token of the largest probability of every row, [n]."""
+    if isinstance(rows, OneHotDistributions):
+        return np.array(rows.ids)
+    assert isinstance(rows, DenseDistributions)
+    return rows.probs.argmax(-1).cpu().numpy()
+
 
 def agreements(
-    pool: Pool,
+    pool: CandidatePool,
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
     stops: Sequence[int],
-    plan: Plan,
+    plan: DraftingPlan,
 ) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
-    """One teacher-forced pass of every model that has a law, over a span of every text.
+    """One teacher-forced pass of every model that scores, over a span of every text.
 
     Args:
-        starts, stops: per text; the laws of the tokens at positions start … stop − 1.
+        starts, stops: per text; the distributions of the tokens at positions start … stop − 1.
 
     Returns:
         sums for every pair; and per text [positions, candidates] how easy the text is for each:
@@ -42,9 +74,9 @@ def agreements(
     scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
     sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
     target, ease = len(pool.entrants) - 1, []
-    width = max(1, MAX_ENTRIES // (pool.vocab_size * len(scoring)))
+    width = max(1, rounds.MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = opened(plain(pool), [0], [text], plan)
+        (sequence,) = opened_batch(root_of(pool), [0], [text], plan)
         first = max(start, 1)
         easy = np.zeros((max(stop - first, 0), target))
         for i, entrant in enumerate(pool.entrants[:-1]):
@@ -54,12 +86,11 @@ def agreements(
             for low in range(first, stop, width):
                 high = min(low + width, stop)
                 context = Context(text[: high - 1])
-                rows = {}
-                for number in scoring:
-                    (rows[number],) = laws_after(
-                        pool, number, [sequence], [context], [high - 1 - low]
-                    )
-                top = {number: likeliest(law) for number, law in rows.items()}
+                rows = {
+                    i: distributions_after(pool, i, [sequence], [context], [high - 1 - low])[0]
+                    for i in scoring
+                }
+                top = {i: likeliest(found) for i, found in rows.items()}
                 for (i, k), total in sums.items():
                     shared = overlap(rows[i], rows[k], pool.vocab_size)
                     if k == target:
@@ -73,7 +104,7 @@ def agreements(
     return sums, ease
 
 
-def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
+def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> np.ndarray:
     """The class of every place of every text, [texts, places].
 
     Places are alike if the text after them, up to the next place, is about as easy for each of the
@@ -84,7 +115,7 @@ def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
         ease: per text, [positions, candidates].
     """
     spans = [
-        easy[edge(len(easy), at, plan.places) : edge(len(easy), at + 1, plan.places)]
+        easy[plan.edge(len(easy), at) : plan.edge(len(easy), at + 1)]
         for easy in ease
         for at in range(plan.places)
     ]
@@ -106,10 +137,8 @@ def classes(ease: Sequence[np.ndarray], plan: Plan, count: int) -> np.ndarray:
 
 
 def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
-    """At each position, whether a look-up would have proposed the token that stands there."""
+    """At each position, whether a look-up would have proposed the token there."""
     index = lookup.open()
-    out = []
-    for at in range(start, stop):
-        out.append(lookup.propose(Context(text[:at]), 1, index) == (text[at],))
+    out = [lookup.propose(Context(text[:at]), 1, index) == (text[at],) for at in range(start, stop)]
     lookup.close(index)
     return out

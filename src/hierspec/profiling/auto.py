@@ -9,27 +9,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.utils.files import probe
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint
 from hierspec.zoo.registry import DEFAULT_TARGET
 
-from . import settings as texts
 from .candidates import Candidate, load, parse
 from .measure import measure
 from .profile import WHAT, Profile, from_dict, load_profile
-from .settings import Report, Settings
+from .settings import ProfileSettings, Report
+from .texts import builtin
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Auto:
+class AutoChoice:
     """What ``auto`` decided.
 
     Attributes:
@@ -50,23 +53,23 @@ def choose(
     drafts: Sequence[str] = (),
     *,
     temperature: float = 0.0,
-    settings: Settings | None = None,
+    settings: ProfileSettings | None = None,
     report: Report = lambda stage, share: None,
-) -> Auto:
+) -> AutoChoice:
     """The fastest hierarchy for these models on this machine.
 
     Args:
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
             shipped family, or prompt lookup alone for any other target.
         temperature: of the requests to come; 0 is greedy.
-        report: told how far a measurement is.
+        report: called with how far a measurement is.
 
     Raises:
         ValueError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = [parse(text) for text in drafts] or default_candidates(target.model)
-    settings = settings or Settings()
+    settings = settings or ProfileSettings()
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
@@ -80,7 +83,7 @@ def choose(
                 data = measure(
                     target,
                     candidates,
-                    texts.builtin(target.model),
+                    builtin(target.model),
                     [temperature],
                     settings,
                     path=path,
@@ -90,7 +93,7 @@ def choose(
                 profile = from_dict(data, str(path))
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
-    return Auto(config, best, profile, loaded, measured_now, path)
+    return AutoChoice(config, best, profile, loaded, measured_now, path)
 
 
 def serves(profile: Profile, temperature: float) -> bool:
@@ -114,27 +117,18 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 
     Where there are no locks several measure at once, which costs accuracy and no results.
     """
-    try:
-        import fcntl
-
+    lock = FileLock(f"{path}.lock")
+    with contextlib.suppress(OSError, NotImplementedError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f"{path.name}.lock").open("w")
-    except (ImportError, OSError):
-        yield
-        return
-    with file:
-        busy = False
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            busy = True
-        except OSError:  # a file system without locks
-            pass
-        if busy:
+            lock.acquire(blocking=False)
+        except Timeout:
             report("another process is measuring these models; waiting", 0.0)
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def default_candidates(target: str) -> list[Candidate]:
@@ -149,7 +143,7 @@ def default_candidates(target: str) -> list[Candidate]:
 
 
 def cache_path(
-    target: TargetConfig, candidates: Sequence[Candidate], settings: Settings | None = None
+    target: TargetConfig, candidates: Sequence[Candidate], settings: ProfileSettings | None = None
 ) -> Path:
     """The file for these models, weights, settings, versions and hardware.
 
@@ -160,10 +154,10 @@ def cache_path(
         target,
         [repr(c) for c in candidates],
         [fingerprint.weights(name) for name in _names(target, candidates)],
-        dataclasses.asdict(settings or Settings()),
-        fingerprint.hardware(fingerprint.device(target.device)),
+        dataclasses.asdict(settings or ProfileSettings()),
+        machine.hardware(machine.device(target.device)),
     ]
-    return cache_folder() / f"{fingerprint.key(what)}.json"
+    return cache_folder() / f"{file_key(what)}.json"
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:

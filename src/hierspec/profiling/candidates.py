@@ -1,18 +1,16 @@
-"""Which models a profile is about: the command line's words for them, and the models themselves.
-
-How much memory weights take, from configurations alone.
-"""
+"""Which models a profile is about: as the command line names them, and loaded."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.config import build
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.models import LevelModels
 from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
@@ -22,8 +20,8 @@ from hierspec.utils.checks import is_number
 from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
-_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # no prices of theirs are measured
-_PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # the planner's to choose
+_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
+_PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,9 @@ def parse(text: str) -> Candidate:
     text = text.strip()
     if text.startswith("{"):
         try:
-            level = json.loads(text)
+            return _candidate(text, json.loads(text))
         except json.JSONDecodeError as error:
             raise HierspecError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
-        return _candidate(text, level)
     head, *rest = text.split(",")
     level = _method(head)
     for option in rest:
@@ -103,34 +100,33 @@ def _method(head: str) -> dict[str, Any]:
 
 
 def _number(text: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
-    if not is_number(number):
-        raise HierspecError(f"candidate {text!r}: temperature must be a number, not {value!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if is_number(number := float(value)):
+            return number
+    raise HierspecError(f"candidate {text!r}: temperature must be a number, not {value!r}")
 
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
-    if chosen := [key for key in _PLANNED if key in level]:
-        raise HierspecError(f"candidate {name!r}: leave {chosen[0]} out, the planner chooses it")
-    if level.get("method") in _UNPLANNED:
-        raise HierspecError(f"candidate {name!r}: {level['method']} is not planned; leave it out")
-    if level.get("method") == "concatenate":
-        raise HierspecError(
-            f"candidate {name!r}: a concatenation is none; name its parts, the planner joins them"
-        )
+    method, chosen = level.get("method"), [key for key in _PLANNED if key in level]
+    why = None
+    if chosen:
+        why = f"leave {chosen[0]} out, the planner chooses it"
+    elif method in _UNPLANNED:
+        why = f"{method} is not planned; leave it out"
+    elif method == "concatenate":
+        why = "a concatenation is none; name its parts, the planner joins them"
+    if why:
+        raise HierspecError(f"candidate {name!r}: {why}")
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
     try:
         parsed = HierarchyConfig.from_dict(whole).levels[0]
-    except ValueError as error:
-        reason = str(error).replace("levels[0].", "").replace("levels[0]: ", "")
+    except HierspecError as error:
+        reason = str(error).removeprefix("hierarchy.levels[0]").lstrip(".: ")
         raise HierspecError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
     if parsed.num_drafts > 1:
         raise HierspecError(
-            f"candidate {name!r}: several drafts are not planned; remove num_drafts"
+            f"candidate {name!r}: multi-draft levels are not planned; remove num_drafts"
         )
     return Candidate(name, parsed)
 
@@ -160,7 +156,7 @@ class Entrant:
 
     @property
     def scores(self) -> bool:
-        """Whether it has a law of its own for any text."""
+        """Whether it has a distribution of its own after any text."""
         return not isinstance(self.model, PromptLookup)
 
     @property
@@ -181,7 +177,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class CandidatePool:
     """Everything to be measured, loaded. ``entrants`` end with the target."""
 
     target: TargetConfig
@@ -192,14 +188,14 @@ class Pool:
     def vocab_size(self) -> int:
         return self.entrants[-1].model.vocab_size
 
-    def ordered(self, order: Sequence[int]) -> Pool:
+    def ordered(self, order: Sequence[int]) -> CandidatePool:
         """The same with the entrants in another order."""
         return dataclasses.replace(self, entrants=tuple(self.entrants[i] for i in order))
 
 
 def load(
     target: TargetConfig, candidates: Sequence[Candidate], loaded: Loaded | None = None
-) -> Pool:
+) -> CandidatePool:
     """Load the models; one checkpoint is loaded once.
 
     Raises:
@@ -209,20 +205,20 @@ def load(
     if twice := [name for name in names if names.count(name) > 1]:
         raise HierspecError(f"candidate {twice[0]!r} is given twice; leave one out")
     loaded = loaded or Loaded()
-    levels = tuple(candidate.level for candidate in candidates)
-    top, views = build.models(target, levels, loaded)
+    models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
+    top = models.top()
     entrants = [
         Entrant(
             candidate.name,
-            model,
+            models.model(candidate.level)[0],
             _owner(target, candidate.level),
             candidate,
             _source(target, candidate.level),
         )
-        for candidate, (model, _) in zip(candidates, views, strict=True)
+        for candidate in candidates
     ]
     entrants.append(Entrant(target.model, top, target.model))
-    return Pool(target, tuple(entrants), loaded.tokenizers.get(target.model))
+    return CandidatePool(target, tuple(entrants), loaded.tokenizers.get(target.model))
 
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
@@ -241,7 +237,7 @@ def _source(target: TargetConfig, level: LevelConfig) -> str:
     return getattr(level, "model", None) or getattr(level, "table", None) or level.method
 
 
-def memory(pool: Pool) -> dict[str, int]:
+def memory(pool: CandidatePool) -> dict[str, int]:
     """Bytes of weights by owner: what early exits of one trunk share is counted once."""
     out = {}
     for entrant in pool.entrants:

@@ -1,11 +1,11 @@
-"""What a token costs outside the rounds: text, stop conditions, events.
-
-What calls cost, measured inside real rounds: laws, draws and verification included.
+"""What calls cost, measured inside real rounds: distributions, draws and verification included.
 
 A call is dearer after another model has had the caches of the processor, a check of n tokens is
 dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
 So every pair of models is timed as a two-level hierarchy with budgets of several lengths, all
 pairs and lengths in turns, and means are taken; samples past twice the median are left out.
+
+Outside the rounds a token costs text, stop conditions and its event: :func:`token_ms`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states
+from hierspec.core.nodes import Concatenate, Verify, initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rng import PhiloxRng
@@ -31,20 +31,22 @@ from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence, Task
 from hierspec.engine.stopping import StopConditions
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.verifiers import registry as verifiers
 
-from .candidates import Pool
-from .rates import rewind
+from .candidates import CandidatePool
+from .rounds import opened, rewind, root_of
+from .schema import MeasuredCost, TimeSummary
 
-TOKENS = 24
+WARM, TIMED = 1, 2  # rounds of a turn
+TOKENS = 24  # that tell what a token costs outside the rounds
+
+Pair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
+Samples = dict[int, list[float]]  # by number of tokens: milliseconds
 
 
-def token_ms(pool: Pool, prompt: Sequence[int], temperature: float) -> float:
+def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
     """Milliseconds a token, from a short plain generation."""
-    model = pool.entrants[-1].model
-    root = Verify(0, "target", model, 1, verifiers.get("block"), None)
     generation = Generation(
-        root,
+        root_of(pool),
         [list(prompt)],
         tokenizer=pool.tokenizer,
         params=[SamplingParams(temperature=temperature)],
@@ -53,7 +55,7 @@ def token_ms(pool: Pool, prompt: Sequence[int], temperature: float) -> float:
             ignore_eos=True,
             stop=(),
             max_new_tokens=TOKENS,
-            max_length=model.max_length,
+            max_length=pool.entrants[-1].model.max_length,
             include_stop_str=False,
         ),
         seed=0,
@@ -80,10 +82,6 @@ class _InRounds(Observer):
         self.seconds += time.perf_counter() - self._began
 
 
-WARM, TIMED = 1, 2  # rounds of a turn
-Samples = dict[int, list[float]]  # by number of tokens: milliseconds
-
-
 @dataclass(slots=True, eq=False)
 class PairTimes:
     """Milliseconds of a pair's calls, by length of the draft.
@@ -95,6 +93,11 @@ class PairTimes:
 
     draft: Samples = field(default_factory=lambda: defaultdict(list))
     check: Samples = field(default_factory=lambda: defaultdict(list))
+
+    def entry(self, drafter: int | None, verifier: int) -> MeasuredCost:
+        """As the profile keeps it."""
+        draft, check = summary(self.draft), summary(self.check)
+        return {"drafter": drafter, "verifier": verifier, "draft": draft, "check": check}
 
 
 class _Clock(Observer):
@@ -109,10 +112,9 @@ class _Clock(Observer):
         request = tasks[0].request
         assert not isinstance(request.node, Concatenate)
         _synchronise(request.node.model)
-        seconds = time.perf_counter() - began
         check = isinstance(request, Check)
         tokens = len(request.draft) if check else len(answers[0][0])
-        self.calls.append((check, tokens, seconds))
+        self.calls.append((check, tokens, time.perf_counter() - began))
 
 
 class Stopwatch:
@@ -123,27 +125,21 @@ class Stopwatch:
     """
 
     def __init__(
-        self, pool: Pool, tokens: Sequence[int], temperature: float, seed: int = 0
+        self, pool: CandidatePool, tokens: Sequence[int], temperature: float, seed: int = 0
     ) -> None:
         self.pool, self.base = pool, len(tokens)
         self.roots: dict[tuple[int | None, int, int], Verify] = {}
-        root = self._root(None, len(pool.entrants) - 1, 0)
-        self.sequence = LiveSequence(
-            id=0,
-            root=root,
-            tokens=list(tokens),
-            params=SamplingParams(temperature=temperature),
-            rng=PhiloxRng(seed),
-            wanted=1 << 30,
-        )
+        self.sequence = opened(root_of(pool), 0, tokens, temperature, PhiloxRng(seed))
 
     def close(self) -> None:
         self.sequence.close()
 
     def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
         """A few rounds of one pair; the first are not counted, since the caches were another's."""
-        sequence = self.sequence
-        sequence.root = self._root(drafter, verifier, budget)
+        sequence, key = self.sequence, (drafter, verifier, budget)
+        if key not in self.roots:
+            self.roots[key] = root_of(self.pool, verifier, drafter, budget)
+        sequence.root = self.roots[key]
         sequence.states = initial_states(sequence.root)
         runtime, clock = Runtime(sequence.root, self.pool.vocab_size), _Clock()
         runtime.observe(clock)
@@ -163,21 +159,6 @@ class Stopwatch:
         # Wound back, for the same tokens again would cost nothing.
         rewind(sequence, self.base)
 
-    def _root(self, drafter: int | None, verifier: int, budget: int) -> Verify:
-        key = (drafter, verifier, budget)
-        if key not in self.roots:
-            top = self.pool.entrants[verifier]
-            below = None
-            if drafter is not None:
-                low = self.pool.entrants[drafter]
-                below = Draft(0, low.name, low.model, budget, low.window, low.temperature)
-            rule = verifiers.get("block")
-            at = 0 if below is None else 1
-            self.roots[key] = Verify(
-                at, top.name, top.model, 1, rule, below, temperature=top.temperature
-            )
-        return self.roots[key]
-
 
 def _synchronise(model: Any) -> None:
     device = getattr(model, "device", None)
@@ -185,18 +166,14 @@ def _synchronise(model: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What is timed in one go; ``drafter`` is ``None`` for a call without a draft."""
-
-    drafter: int | None
-    verifier: int
-    budget: int
+def turns(pairs: Sequence[Pair], budgets: Sequence[int]) -> list[tuple[int | None, int, int]]:
+    """What is timed in one go: drafter, verifier and budget, 0 for a call without a draft."""
+    return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
 
 
 def time_pairs(
-    pool: Pool,
-    pairs: Sequence[tuple[int | None, int]],
+    pool: CandidatePool,
+    pairs: Sequence[Pair],
     tokens: Sequence[int],
     *,
     budgets: Sequence[int],
@@ -204,52 +181,51 @@ def time_pairs(
     temperature: float,
     seed: int = 0,
     done: Callable[[], None] = lambda: None,
-) -> dict[tuple[int | None, int], PairTimes]:
+) -> dict[Pair, PairTimes]:
     """Time all pairs and budgets, in a new random order every time around.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
     """
-    turns = [Turn(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
-    times: dict[tuple[int | None, int], PairTimes] = {pair: PairTimes() for pair in pairs}
+    wanted = turns(pairs, budgets)
+    times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
     watch = Stopwatch(pool, tokens, temperature, seed)
     try:
         for _ in range(repeats):
-            shuffle.shuffle(turns)
-            for turn in turns:
-                pair = (turn.drafter, turn.verifier)
-                watch.turn(turn.drafter, turn.verifier, turn.budget, times[pair])
+            shuffle.shuffle(wanted)
+            for drafter, verifier, budget in wanted:
+                watch.turn(drafter, verifier, budget, times[drafter, verifier])
                 done()
     finally:
         watch.close()
     return times
 
 
-def summary(samples: Samples) -> dict[str, dict[str, float]]:
+def summary(samples: Samples) -> dict[str, TimeSummary]:
     """Per length: mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean is what a long run costs a call; it leaves out samples past twice the median, which are
     other programs' doing.
     """
-    out = {}
+    out: dict[str, TimeSummary] = {}
     for n in sorted(samples):
-        low, middle, high = np.percentile(samples[n], [25, 50, 75])
+        low, middle, high = (float(x) for x in np.percentile(samples[n], [25, 50, 75]))
         usual = [value for value in samples[n] if value <= 2 * middle]
         out[str(n)] = {
             "mean": round(float(np.mean(usual)), 5),
-            "median": round(float(middle), 5),
-            "low": round(float(low), 5),
-            "high": round(float(high), 5),
+            "median": round(middle, 5),
+            "low": round(low, 5),
+            "high": round(high, 5),
             "count": len(samples[n]),
         }
     return out
 
 
-def alone(pool: Pool, tokens: Sequence[int], temperature: float, repeats: int = 5) -> list[float]:
+def alone(
+    pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
+) -> list[float]:
     """Milliseconds of a call without a draft, of every entrant; 0 for what is no model."""
-    scoring: list[tuple[int | None, int]] = [
-        (None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores
-    ]
+    scoring: list[Pair] = [(None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores]
     times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
     return [
         float(np.median(times[None, k].check[0])) if entrant.scores else 0.0
@@ -257,20 +233,17 @@ def alone(pool: Pool, tokens: Sequence[int], temperature: float, repeats: int = 
     ]
 
 
-def order(pool: Pool, milliseconds: Sequence[float]) -> list[int]:
+def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
     """The entrants from the cheapest call to the dearest; the target stays last.
 
-    Exits of one trunk stand in the order of their layers, whatever the noise.
+    Exits of one trunk stay in the order of their layers, whatever the noise.
     """
     *numbers, target = range(len(pool.entrants))
-    layers = {i: getattr(pool.entrants[i].model, "exit_layer", 0) for i in numbers}
-    owners = {i: pool.entrants[i].owner for i in numbers}
-    floor = {
-        i: max(
-            milliseconds[j]
-            for j in numbers
-            if j == i or (owners[j] == owners[i] and layers[j] < layers[i])
-        )
-        for i in numbers
-    }
-    return [*sorted(numbers, key=lambda i: (floor[i], layers[i])), target]
+    layers = [getattr(entrant.model, "exit_layer", 0) for entrant in pool.entrants]
+    owners = [entrant.owner for entrant in pool.entrants]
+
+    def at_least(i: int) -> float:
+        lower = [j for j in numbers if owners[j] == owners[i] and layers[j] < layers[i]]
+        return max(milliseconds[j] for j in (i, *lower))
+
+    return [*sorted(numbers, key=lambda i: (at_least(i), layers[i])), target]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
 
 from hierspec.core.windows import Window
 
-from .candidates import Pool
-from .rates import Drafts
+from .candidates import CandidatePool
+from .rates import FollowedDrafts
+from .schema import MeasuredClass, MeasuredPair, Rule
 
-Curves = dict[str, np.ndarray]  # by rule, [N, M+1]: a survival curve per draft
+Curves = Mapping[Rule, np.ndarray]  # [N, M+1]: a survival curve per draft
 
 
 def pairs(
-    drafter: int, pool: Pool, drafts: Drafts, kinds: np.ndarray, seed: int
-) -> list[dict[str, Any]]:
+    drafter: int, pool: CandidatePool, drafts: FollowedDrafts, kinds: np.ndarray, seed: int
+) -> list[MeasuredPair]:
     """An entry per verifier that saw the drafts.
 
     Args:
@@ -28,34 +29,55 @@ def pairs(
     entrant, target = pool.entrants[drafter], len(names) - 1
     assert entrant.candidate is not None
     window, lengths = entrant.candidate.window, np.array(drafts.lengths)
-    seen = {k: _curves(drafts, k) for k in drafts.block}
-    # Numbers follow measured costs, so dice are keyed by names.
+    seen: dict[int, Curves] = {
+        k: {"block": np.stack(drafts.block[k]), "tokenwise": np.stack(drafts.tokenwise[k])}
+        for k in drafts.block
+    }
+    # Numbers follow measured costs, so random numbers are keyed by names.
     kept = {
         k: sampled(curves["tokenwise"], (seed, crc32(f"{names[drafter]} {names[k]}".encode())))
         for k, curves in seen.items()
     }
     if window.signal:
         lengths = stopping_places(window, drafts, kept[target])
-    varied = bool(window.signal) or not entrant.scores
+    stopping = lengths if window.signal or not entrant.scores else None
     kind = np.array([kinds[text, place] for text, place in drafts.where])
-    out = []
+    classes = [kind == c for c in range(int(kinds.max()) + 1)]
+    out: list[MeasuredPair] = []
     for k, curves in seen.items():
-        mean = curves["block"].sum(1)
-        pair: dict[str, Any] = {
+        tokens = curves["block"].sum(1)
+        whole = _summary(curves, stopping)
+        pair: MeasuredPair = {
             "drafter": drafter,
             "verifier": k,
             "drafts": len(lengths),
-            **_summary(curves, lengths if varied else None),
-            "classes": [
-                _class(curves, lengths if varied else None, kind == c)
-                for c in range(int(kinds.max()) + 1)
-            ],
-            "tokens_per_call": round(float(mean.mean()), 5),
-            "standard_error": round(float(mean.std() / len(mean) ** 0.5), 5),
+            "survival": {"block": whole["block"], "tokenwise": whole["tokenwise"]},
+            "classes": [_summary(curves, stopping, some) for some in classes],
+            "tokens_per_call": round(float(tokens.mean()), 5),
+            "standard_error": round(float(tokens.std() / len(tokens) ** 0.5), 5),
             "lengths": lengths.tolist(),
             "kept": np.minimum(kept[k], lengths).tolist(),
         }
+        if "joint" in whole:
+            pair["joint"] = whole["joint"]
         out.append(pair)
+    return out
+
+
+def _summary(
+    curves: Curves, lengths: np.ndarray | None, some: np.ndarray | slice = slice(None)
+) -> MeasuredClass:
+    """Means over some of the drafts; with ``lengths``, also by length."""
+    block, tokenwise = curves["block"][some], curves["tokenwise"][some]
+    out: MeasuredClass = {
+        "block": _rounded(block.mean(0)),
+        "tokenwise": _rounded(tokenwise.mean(0)),
+    }
+    if lengths is not None:
+        out["joint"] = {
+            "block": [_rounded(row) for row in joint(lengths[some], block)],
+            "tokenwise": [_rounded(row) for row in joint(lengths[some], tokenwise)],
+        }
     return out
 
 
@@ -68,7 +90,7 @@ def sampled(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
     return (uniforms[:, None] < curves[:, 1:]).sum(1)
 
 
-def stopping_places(window: Window, drafts: Drafts, kept: np.ndarray) -> np.ndarray:
+def stopping_places(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -> np.ndarray:
     """Where a window would have stopped each draft, [N] tokens.
 
     A threshold that runs is taken where it settles: the drafts are gone through once, as one
@@ -98,33 +120,9 @@ def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
     return out / len(lengths)
 
 
-def rounded(row: np.ndarray) -> list[float]:
+def _rounded(row: np.ndarray) -> list[float]:
     """For JSON: six digits are more than any sample knows."""
     return [round(float(value), 6) for value in row]
-
-
-def _curves(drafts: Drafts, verifier: int) -> Curves:
-    return {
-        "block": np.stack(drafts.block[verifier]),
-        "tokenwise": np.stack(drafts.tokenwise[verifier]),
-    }
-
-
-def _class(curves: Curves, lengths: np.ndarray | None, some: np.ndarray) -> dict[str, Any]:
-    part = {rule: rows[some] for rule, rows in curves.items()}
-    summary = _summary(part, None if lengths is None else lengths[some])
-    return {**summary.pop("survival"), **summary}
-
-
-def _summary(curves: Curves, lengths: np.ndarray | None) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "survival": {rule: rounded(rows.mean(0)) for rule, rows in curves.items()}
-    }
-    if lengths is not None:
-        out["joint"] = {
-            rule: [rounded(row) for row in joint(lengths, rows)] for rule, rows in curves.items()
-        }
-    return out
 
 
 def _stop(window: Window, signals: tuple[float, ...], state: tuple[float, ...]) -> int:

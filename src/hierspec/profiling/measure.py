@@ -1,27 +1,27 @@
-"""Measuring a profile from beginning to end: restartable, and with a word on how far it is."""
+"""Measuring a profile from beginning to end: restartable, and with reports of progress."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.utils.files import probe
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint
 
-from . import candidates as sizes
 from . import costs
-from .candidates import Candidate, Pool, load
-from .profile import KIND, SCHEMA_VERSION, WHAT, save
-from .settings import Report, Settings
+from .candidates import Candidate, CandidatePool, load, memory
+from .profile import WHAT, save
+from .schema import KIND, SCHEMA_VERSION, MeasuredModel
+from .settings import ProfileSettings, Report
 from .stages import Stages
-
-__all__ = ["Report", "Settings", "measure"]
 
 
 def measure(
@@ -29,7 +29,7 @@ def measure(
     candidates: Sequence[Candidate],
     prompts: Sequence[str],
     temperatures: Sequence[float],
-    settings: Settings,
+    settings: ProfileSettings,
     *,
     path: Path | None = None,
     source: dict[str, Any] | None = None,
@@ -45,7 +45,7 @@ def measure(
             it was the same request on the same machine.
         source: where the prompts are from, for the record.
         loaded: checkpoints to share; what is missing there is loaded and added.
-        report: told what is being done.
+        report: called with what is being done.
 
     Raises:
         ValueError: nothing to measure, a model or a prompt that cannot be used, or a file that
@@ -64,15 +64,15 @@ def measure(
         "weights": [fingerprint.weights(entrant.files) for entrant in pool.entrants],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
-        "hardware": fingerprint.hardware(pool.entrants[-1].model.device),
+        "hardware": machine.hardware(pool.entrants[-1].model.device),
     }
-    data = _resumed(path, fingerprint.key(request)) or {
+    data = _resumed(path, file_key(request)) or {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "unfinished": True,
-        "request": fingerprint.key(request),
+        "request": file_key(request),
         "hardware": request["hardware"],
-        "target": _plain_target(target),
+        "target": HierarchyConfig(target=target).to_dict()["target"],
         "prompts": {"count": len(run.prompts), **(source or {})},
         "settings": request["settings"],
         "temperatures": {},
@@ -83,23 +83,21 @@ def measure(
         if path is not None and _joined(data, path):
             save(data, path)
 
-    def stage(name: str, work: Callable[[], Any]) -> Any:
+    def stage(prefix: str, name: str, work: Callable[[], Any]) -> Any:
+        name = prefix + name
         if name not in stages:
             stages[name] = work()
             keep()
         return stages[name]
 
-    _arrange(run, data, stage)
+    _arrange(run, data, partial(stage, ""))
     wanted = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
     todo = [t for t in wanted if repr(t) not in data["temperatures"]]
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
-        if label in data["temperatures"]:  # another process was faster
-            continue
-        data["temperatures"][label] = run.all(
-            temperature, lambda name, work, at=label: stage(f"{at} {name}", work)
-        )
+        if label not in data["temperatures"]:  # nor has another process been faster
+            data["temperatures"][label] = run.all(temperature, partial(stage, f"{label} "))
     del data["stages"]
     data.pop("unfinished", None)
     keep()
@@ -108,42 +106,36 @@ def measure(
 
 
 def _arrange(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> None:
-    """Put the models in order of cost: that of an earlier run, whose numbers stand in the file."""
-    pool, ms = run.pool, []
+    """Put the models in order of cost: that of an earlier run, whose numbers are in the file."""
+    ms, pool = [], run.pool
     if "models" not in data:
-        ms = stage("alone", lambda: costs.alone(run.pool, run.prompts[0], 0.0))
+        ms = stage("alone", lambda: costs.alone(pool, run.prompts[0], 0.0))
     if "models" not in data:  # nor has another process written them meanwhile
         order = costs.order(pool, ms)
-        pool = pool.ordered(order)
-        data["models"] = [_described(pool, i, ms[n]) for i, n in enumerate(order)]
-        data["memory"] = sizes.memory(pool)
+        run.pool = pool.ordered(order)
+        data["models"] = [_described(run.pool, i, ms[n]) for i, n in enumerate(order)]
+        data["memory"] = memory(run.pool)
     else:
         *names, _ = [entrant.name for entrant in pool.entrants]
-        pool = pool.ordered([*(names.index(m["name"]) for m in data["models"][:-1]), len(names)])
-    run.pool, run.alone = pool, [model["call_ms"] for model in data["models"]]
+        order = [names.index(model["name"]) for model in data["models"][:-1]]
+        run.pool = pool.ordered([*order, len(names)])
+    run.alone = [model["call_ms"] for model in data["models"]]
 
 
-def _described(pool: Pool, number: int, call_ms: float) -> dict[str, Any]:
+def _described(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
     entrant = pool.entrants[number]
-    level = None
-    if entrant.candidate is not None:
-        level = entrant.candidate.in_file(pool.target)
     readable = entrant.scores or entrant.owner == pool.target.model
     return {
         "name": entrant.name,
-        "level": level,
+        "level": entrant.candidate and entrant.candidate.in_file(pool.target),
         "owner": entrant.owner,
         "weights": fingerprint.weights(entrant.files) if readable else None,
         "call_ms": round(call_ms, 5),
     }
 
 
-def _plain_target(target: TargetConfig) -> dict[str, Any]:
-    return HierarchyConfig(target=target).to_dict()["target"]
-
-
 def _joined(data: dict[str, Any], path: Path) -> bool:
-    """Add what another process has finished in the file; false if that had better stay alone."""
+    """Add what another process has finished in the file; false if that must not be replaced."""
     other = _resumed(path, data["request"])
     if other is None or "models" not in other:
         return True
@@ -160,13 +152,9 @@ def _joined(data: dict[str, Any], path: Path) -> bool:
 
 def _resumed(path: Path | None, request: str) -> dict[str, Any] | None:
     """What an interrupted run of the same request left, or a finished profile to add to."""
-    if path is None or not path.exists():
-        return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):
-        return None  # not one of ours, or damaged: measured anew
-    whole = isinstance(data, dict) and data.get("kind") == KIND
-    if not whole or data.get("request") != request or data.get("schema_version") != SCHEMA_VERSION:
-        return None
-    return data
+        return None  # none, not one of ours, or damaged: measured anew
+    known = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
+    return data if isinstance(data, dict) and known.items() <= data.items() else None

@@ -1,11 +1,9 @@
-"""Laws of two models side by side, reduced to numbers: they are too large to keep.
-
-How often models agree: acceptance for every pair, and survival curves of real drafts.
+"""Real drafts along the target's own texts, and how much of each every verifier would keep.
 
 The target continues every prompt. Along these texts every drafter runs a few real rounds under the
-target at places spread evenly, so that drafts begin where drafts do begin: after a correction or a
-bonus token. Every model between the two scores the same drafts. Laws are reduced to numbers at once
-and never kept.
+target at places spread evenly, so that drafts begin where drafts do begin: after a recovered or a
+bonus token. Every model between the two scores the same drafts. Distributions are reduced to
+numbers at once and never kept: they are too large.
 """
 
 from __future__ import annotations
@@ -14,72 +12,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
-from hierspec.core.nodes import Draft, Verify
+from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.core.rng import PhiloxRng
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
-from hierspec.lm.base import Query
-from hierspec.lm.trunk.trunk import Trunk
-from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
-from hierspec.verifiers import registry as verifiers
+from hierspec.verifiers.block import prefix_weights
 
-from .candidates import Entrant, Pool
+from .candidates import CandidatePool
+from .rounds import (
+    DraftingPlan,
+    batches,
+    distributions_after,
+    opened_batch,
+    probabilities,
+    rewind,
+    root_of,
+)
 
-
-def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
-    one = np.zeros(max_budget + 1)
-    other = np.zeros(max_budget + 1)
-    one[0] = other[0] = 1.0
-    if draft.tokens:
-        ratios = _probs(p, draft.tokens) / _probs(draft.distributions, draft.tokens)
-        one[1 : len(ratios) + 1] = np.minimum(ratios, 1.0).cumprod()
-        for m, ratio in enumerate(ratios, 1):
-            other[m] = min(1.0, other[m - 1] * ratio)
-    return one, other
-
-
-def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
-    """1 − TV of every row, [n]."""
-    if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
-        return (likeliest(q) == likeliest(p)).astype(float)
-    if isinstance(q, OneHotDistributions):  # a drafter that is greedy by its own temperature, or p
-        return _probs(p, q.ids)
-    if isinstance(p, OneHotDistributions):
-        return _probs(q, p.ids)
-    first, second = q.dense(vocab_size), p.dense(vocab_size)
-    return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
-
-
-def likeliest(rows: Distributions) -> np.ndarray:
-    """The token of the largest probability of every row, [n]."""
-    if isinstance(rows, OneHotDistributions):
-        return np.array(rows.ids)
-    assert isinstance(rows, DenseDistributions)
-    return rows.probs.argmax(-1).cpu().numpy()
-
-
-def _probs(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:
-    if isinstance(rows, DenseDistributions) and max(tokens) < rows.width:
-        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
-        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
-    return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])
-
-
-MAX_ENTRIES = 2**24  # of one model's laws at hand at one time: 64 MB in float32
-MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
-_DRAFTS = 1 << 32  # dice of their own: a draft must not share those that drew its context
+_DRAFTS = 1 << 32  # random numbers of their own: a draft must not share those of its context
 
 
 @dataclass(slots=True, eq=False)
-class Drafts:
+class FollowedDrafts:
     """What became of one drafter's drafts: an entry per draft.
 
     Attributes:
@@ -98,33 +55,26 @@ class Drafts:
     block: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much to measure.
-
-    Attributes:
-        places: per text, where rounds are run.
-        rounds: drafts at each place; one more goes before them, uncounted.
-        max_budget: M, tokens of a draft.
-        temperature: the request's; 0 is greedy.
-    """
-
-    places: int
-    rounds: int
-    max_budget: int
-    temperature: float
-    seed: int = 0
+def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
+    tokenwise, block = np.zeros((2, max_budget + 1))
+    tokenwise[0] = block[0] = 1.0
+    if n := len(draft.tokens):
+        p_x, q_x = (probabilities(rows, draft.tokens) for rows in (p, draft.distributions))
+        tokenwise[1 : n + 1] = np.minimum(p_x / q_x, 1.0).cumprod()
+        block[: n + 1] = prefix_weights(p_x.tolist(), q_x.tolist())
+    return tokenwise, block
 
 
 def continuations(
-    pool: Pool, prompts: Sequence[Sequence[int]], length: int, plan: Plan
+    pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, plan: DraftingPlan
 ) -> list[list[int]]:
     """Every prompt with ``length`` tokens of the target's own after it."""
-    root = plain(pool)
+    root = root_of(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
-    for some in _batches(len(prompts), pool.vocab_size):
-        sequences = opened(root, some, [prompts[i] for i in some], plan)
+    for some in batches(len(prompts), pool.vocab_size):
+        sequences = opened_batch(root, some, [prompts[i] for i in some], plan)
         try:
             for _ in range(length):
                 _commit(sequences, runtime.round(sequences))
@@ -135,33 +85,29 @@ def continuations(
 
 
 def follow_drafts(
-    pool: Pool,
+    pool: CandidatePool,
     drafter: int,
     above: Sequence[int],
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
-    plan: Plan,
-) -> Drafts:
+    plan: DraftingPlan,
+) -> FollowedDrafts:
     """Real rounds of a drafter under the target, seen by every verifier in ``above`` too.
 
     Args:
         texts: the target's own; ``starts``: where each prompt ends.
     """
-    entrant, target = pool.entrants[drafter], pool.entrants[-1]
-    below = Draft(
-        0, entrant.name, entrant.model, plan.max_budget, entrant.window, entrant.temperature
-    )
-    root = Verify(1, target.name, target.model, 1, verifiers.get("block"), below)
-    runtime = Runtime(root, pool.vocab_size)
-    tap = _Tap(pool, [*above, len(pool.entrants) - 1], plan.max_budget)
+    target = len(pool.entrants) - 1
+    root = root_of(pool, target, drafter, plan.max_budget)
+    runtime, tap = Runtime(root, pool.vocab_size), _Tap(pool, [*above, target], plan.max_budget)
     runtime.observe(tap)
-    for some in _batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
+    for some in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in some]
-        sequences = opened(root, some, prompts, plan, _DRAFTS)
+        sequences = opened_batch(root, some, prompts, plan, _DRAFTS)
         try:
             for tap.place in range(plan.places):
                 for i, sequence in zip(some, sequences, strict=True):
-                    stop = starts[i] + edge(len(texts[i]) - starts[i], tap.place, plan.places)
+                    stop = starts[i] + plan.edge(len(texts[i]) - starts[i], tap.place)
                     sequence.tokens.extend(texts[i][len(sequence.tokens) : stop])
                 lengths = [len(sequence.tokens) for sequence in sequences]
                 for number in range(plan.rounds + 1):
@@ -172,51 +118,6 @@ def follow_drafts(
         finally:
             _close(sequences)
     return tap.seen
-
-
-def _batches(count: int, entries: int) -> list[range]:
-    """Numbers of texts to take together, where each needs so many entries of laws."""
-    size = min(max(1, MAX_ENTRIES // entries), MAX_TOGETHER)
-    return [range(at, min(at + size, count)) for at in range(0, count, size)]
-
-
-def edge(length: int, place: int, places: int) -> int:
-    """Where a place begins in so many tokens."""
-    return length * place // places
-
-
-def rewind(sequence: LiveSequence, length: int) -> None:
-    """Wind a sequence back to its first ``length`` tokens, as if what came after had not been."""
-    del sequence.tokens[length:]
-    for owner, slot in sequence.slots.values():
-        if isinstance(owner, Trunk):
-            owner.rewind(slot, length)
-        else:
-            owner.close(slot)  # a table's, or an index of the text: made anew in no time
-
-
-def plain(pool: Pool) -> Verify:
-    return Verify(0, "target", pool.entrants[-1].model, 1, verifiers.get("block"), None)
-
-
-def opened(
-    root: Verify,
-    numbers: Sequence[int],
-    texts: Sequence[Sequence[int]],
-    plan: Plan,
-    stream: int = 0,
-) -> list[LiveSequence]:
-    return [
-        LiveSequence(
-            id=i,
-            root=root,
-            tokens=list(text),
-            params=SamplingParams(temperature=plan.temperature),
-            rng=PhiloxRng(plan.seed, stream + i),
-            wanted=1 << 30,
-        )
-        for i, text in zip(numbers, texts, strict=True)
-    ]
 
 
 def _commit(sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
@@ -232,9 +133,9 @@ def _close(sequences: Sequence[LiveSequence]) -> None:
 class _Tap(Observer):
     """Shows every draft that the target verifies to several verifiers."""
 
-    def __init__(self, pool: Pool, above: Sequence[int], max_budget: int) -> None:
+    def __init__(self, pool: CandidatePool, above: Sequence[int], max_budget: int) -> None:
         self.pool, self.above, self.max_budget = pool, above, max_budget
-        self.seen, self.counting, self.place = Drafts(), True, 0
+        self.seen, self.counting, self.place = FollowedDrafts(), True, 0
 
     def verified(self, checks: Checks) -> None:
         if not self.counting:
@@ -251,36 +152,10 @@ class _Tap(Observer):
         for number in self.above:
             tokenwise = self.seen.tokenwise.setdefault(number, [])
             block = self.seen.block.setdefault(number, [])
-            rows = laws_after(self.pool, number, sequences, contexts, [len(d) for d in drafts])
+            rows = distributions_after(
+                self.pool, number, sequences, contexts, [len(d) for d in drafts]
+            )
             for draft, p in zip(drafts, rows, strict=True):
                 first, second = survival(draft, p, self.max_budget)
                 tokenwise.append(first)
                 block.append(second)
-
-
-def laws_after(
-    pool: Pool,
-    number: int,
-    sequences: Sequence[LiveSequence],
-    contexts: Sequence[Context],
-    back: Sequence[int],
-) -> list[Distributions]:
-    """Laws of an entrant after every context and at ``back`` places before, per sequence."""
-    entrant: Entrant = pool.entrants[number]
-    queries, jobs = [], []
-    for sequence, context, n in zip(sequences, contexts, back, strict=True):
-        start = len(context) - n
-        queries.append(Query(sequence.slot(entrant.model), context, start))
-        jobs.append(
-            Job(
-                params=sequence.params,
-                temperature=None if sequence.params.greedy else entrant.temperature,
-                context=context,
-                start=start,
-                num_rows=n + 1,
-                prompt_length=sequence.num_prompt,
-                vocab_size=pool.vocab_size,
-                model=entrant.name,
-            )
-        )
-    return distributions(jobs, entrant.model.score(queries))

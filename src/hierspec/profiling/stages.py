@@ -10,8 +10,9 @@ import numpy as np
 from hierspec.errors import HierspecError
 
 from . import agreement, costs, curves, rates
-from .candidates import Pool
-from .settings import Report, Settings
+from .candidates import CandidatePool
+from .schema import ContextSlope, Measured, MeasuredContext, MeasuredCost, MeasuredPair
+from .settings import ProfileSettings, Report
 
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
 MIN_CONTEXT = 96
@@ -34,41 +35,35 @@ class Stages:
     """
 
     def __init__(
-        self, pool: Pool, prompts: Sequence[str], settings: Settings, report: Report
+        self, pool: CandidatePool, prompts: Sequence[str], settings: ProfileSettings, report: Report
     ) -> None:
         self.pool, self.settings, self.report = pool, settings, report
-        found = (_ids(pool, text) for text in prompts)
-        self.prompts = [ids for ids in found if ids][: settings.prompts]
+        encoded = (_ids(pool, text) for text in prompts)
+        self.prompts = [ids for ids in encoded if ids][: settings.prompts]
         if not self.prompts:
-            raise HierspecError(
-                "there is no prompt to measure on: --prompts has none of any length"
-            )
+            raise HierspecError("there is no prompt to measure on: those of --prompts are empty")
         self.longest = min(entrant.model.max_length for entrant in pool.entrants if entrant.scores)
-        self.tokens = self._tokens()
-        self.share = (0.0, 1.0)
-        self.alone: list[float] = []
-
-    def _tokens(self) -> int:
-        """How many the target writes: those wanted, or those that fit with drafts after them."""
-        settings = self.settings
+        # Tokens that the target writes: those wanted, or those that fit with drafts after them.
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
-        room = self.longest - spare - max(len(prompt) for prompt in self.prompts)
+        room = self.longest - spare - max(map(len, self.prompts))
         if room < 1:
             raise HierspecError(
                 f"contexts of {self.longest} tokens have no room for prompts and drafts: give "
                 "shorter prompts, or lower --max-speculative-tokens"
             )
-        return min(settings.tokens, room)
+        self.tokens = min(settings.tokens, room)
+        self.share = (0.0, 1.0)
+        self.alone: list[float] = []
 
     def tell(self, stage: str, part: float) -> None:
         start, length = self.share
         self.report(stage, start + length * part)
 
-    def all(self, temperature: float, stage: Stage) -> dict[str, Any]:
+    def all(self, temperature: float, stage: Stage) -> Measured:
         """Everything at one temperature, as the profile keeps it."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
-        plan = rates.Plan(
+        plan = rates.DraftingPlan(
             settings.places,
             settings.rounds,
             settings.max_speculative_tokens,
@@ -83,27 +78,27 @@ class Stages:
         self.tell("agreement", 0.05)
         agreed, kinds = stage("agreement", lambda: self.agreements(texts, plan))
         starts = [len(prompt) for prompt in self.prompts]
-        found = []
+        pairs: list[MeasuredPair] = []
         for i in range(target):
             self.tell(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
 
-            def follow(i: int = i) -> Any:
+            def follow(i: int = i) -> list[MeasuredPair]:
                 above = [k for j, k in wanted if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
                 return curves.pairs(i, self.pool, drafts, np.array(kinds), settings.seed)
 
-            found += stage(f"drafts {i}", follow)
-        for pair in found:
-            pair |= agreed.get(f"{pair['drafter']} {pair['verifier']}", {})
+            pairs += stage(f"drafts {i}", follow)
+        for pair in pairs:
+            pair.update(agreed.get(f"{pair['drafter']} {pair['verifier']}", {}))
         text = [token for one in texts for token in one]
         room = self.longest - _tokens_of_turn(settings.max_speculative_tokens)
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
         self.tell("costs", 0.55)
-        timed = stage("costs", lambda: self.costs(wanted, _of_length(text, short), temperature))
+        timed = stage("costs", lambda: self.times(wanted, _of_length(text, short), temperature))
         self.tell("costs in a long context", 0.9)
         context = stage("context", lambda: self.contexts(text, short, temperature))
-        token_ms = stage("token", lambda: self.token_ms(temperature))
-        return {"pairs": found, "costs": timed, "context": context, "token_ms": token_ms}
+        token_ms = stage("token", lambda: costs.token_ms(self.pool, self.prompts[0], temperature))
+        return {"pairs": pairs, "costs": timed, "context": context, "token_ms": token_ms}
 
     def pairs(self) -> list[tuple[int, int]]:
         """Who may draft for whom: everyone for the target, and the cheap for the dear."""
@@ -116,36 +111,35 @@ class Stages:
             if k == target or (entrants[k].verifies and self.alone[k] >= ratio * self.alone[i])
         ]
 
-    def agreements(self, texts: list[list[int]], plan: rates.Plan) -> tuple[Any, Any]:
-        """Acceptances of every pair of models, and the class of every place by ease of text."""
-        begins = [len(prompt) for prompt in self.prompts]
-        ends = [len(text) for text in texts]
+    def agreements(
+        self, texts: list[list[int]], plan: rates.DraftingPlan
+    ) -> tuple[dict[str, Any], list[list[int]]]:
+        """What every pair's agreement adds to its entry, by ``"drafter verifier"``; and the class
+        of every place by ease of text, [texts, places]."""
+        begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
         given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
         # A class needs some drafts, or chance alone makes classes differ.
         most = max(len(texts) * plan.places // self.settings.places_per_class, 1)
         kinds = agreement.classes(ease, plan, min(self.settings.classes, most))
-        sums = {
+        entries = {
             f"{i} {k}": {
-                "acceptance": round(total.overlap / max(total.positions, 1), 5),
-                "equal_argmax": round(total.equal / max(total.positions, 1), 5),
-                "acceptance_on_prompts": _share(given[i, k]),
+                "acceptance": total.acceptance,
+                "equal_argmax": total.equal_argmax,
+                "acceptance_on_prompts": given[i, k].acceptance,
                 "positions": total.positions,
             }
             for (i, k), total in own.items()
         }
-        return sums, kinds.tolist()
+        return entries, kinds.tolist()
 
-    def costs(
-        self, pairs: list[tuple[int, int]], text: list[int], temperature: float
-    ) -> list[dict[str, Any]]:
+    def times(
+        self, pairs: Sequence[costs.Pair], text: list[int], temperature: float
+    ) -> list[MeasuredCost]:
         """Times of every model alone and of every pair at every length."""
-        settings, entrants = self.settings, self.pool.entrants
-        alone: list[tuple[int | None, int]] = [
-            (None, k) for k, entrant in enumerate(entrants) if entrant.scores
-        ]
-        total = settings.repeats * (len(alone) + len(pairs) * len(settings.budgets()))
-        done = 0
+        settings = self.settings
+        wanted = [*self._alone(), *pairs]
+        done, total = 0, settings.repeats * len(costs.turns(wanted, settings.budgets()))
 
         def advance() -> None:
             nonlocal done
@@ -154,7 +148,7 @@ class Stages:
 
         times = costs.time_pairs(
             self.pool,
-            [*alone, *pairs],
+            wanted,
             text,
             budgets=settings.budgets(),
             repeats=settings.repeats,
@@ -162,31 +156,19 @@ class Stages:
             seed=settings.seed,
             done=advance,
         )
-        return [
-            {
-                "drafter": i,
-                "verifier": k,
-                "draft": costs.summary(seen.draft),
-                "check": costs.summary(seen.check),
-            }
-            for (i, k), seen in times.items()
-        ]
+        return [seen.entry(i, k) for (i, k), seen in times.items()]
 
-    def contexts(self, text: list[int], short: int, temperature: float) -> dict[str, Any]:
+    def contexts(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
         """What calls cost in a long context, as a slope in the number of tokens before them."""
-        entrants = self.pool.entrants
-        scoring = [k for k, entrant in enumerate(entrants) if entrant.scores]
+        entrants, alone = self.pool.entrants, self._alone()
         long = min(LONG_CONTEXT, self.longest - _tokens_of_turn(_CHECKED))
-        base: dict[str, Any] = {"tokens": short, "long": long, "slopes": []}
         if long < 2 * short:
-            return base
-        first = scoring[0]
-        wanted: list[tuple[int | None, int]] = [(None, k) for k in scoring]
-        wanted += [(first, k) for k in scoring if k > first and entrants[k].verifies]
+            return {"tokens": short, "long": long, "slopes": []}
+        (_, first), *others = alone
         low, high = (
             costs.time_pairs(
                 self.pool,
-                wanted,
+                [*alone, *((first, k) for _, k in others if entrants[k].verifies)],
                 _of_length(text, length),
                 budgets=(_CHECKED,),
                 repeats=3,
@@ -194,21 +176,21 @@ class Stages:
             )
             for length in (short, long)
         )
-        for k in scoring:
-            slopes = {}
-            for tokens, pair in ((0, (None, k)), (_CHECKED, (first, k))):
-                if pair in low:
-                    ms = [float(np.median(times[pair].check[tokens])) for times in (low, high)]
-                    slopes[f"ms_per_token_{tokens}"] = (ms[1] - ms[0]) / (long - short)
-            slopes.setdefault("ms_per_token_8", slopes["ms_per_token_0"])
-            base["slopes"].append({"model": k, **slopes})
-        return base
 
-    def token_ms(self, temperature: float) -> float:
-        """What a token costs outside rounds: text, stop conditions, the event."""
-        from .costs import token_ms
+        def slope(pair: costs.Pair, tokens: int) -> float:
+            before, after = (float(np.median(times[pair].check[tokens])) for times in (low, high))
+            return (after - before) / (long - short)
 
-        return token_ms(self.pool, self.prompts[0], temperature)
+        slopes: list[ContextSlope] = []
+        for _, k in alone:
+            bare = slope((None, k), 0)
+            checked = slope((first, k), _CHECKED) if (first, k) in low else bare
+            slopes.append({"model": k, "ms_per_token_0": bare, "ms_per_token_8": checked})
+        return {"tokens": short, "long": long, "slopes": slopes}
+
+    def _alone(self) -> list[costs.Pair]:
+        """A call without a draft of every model."""
+        return [(None, k) for k, entrant in enumerate(self.pool.entrants) if entrant.scores]
 
 
 def _tokens_of_turn(budget: int) -> int:
@@ -216,7 +198,7 @@ def _tokens_of_turn(budget: int) -> int:
     return (costs.WARM + costs.TIMED) * (budget + 1)
 
 
-def _ids(pool: Pool, text: str) -> list[int]:
+def _ids(pool: CandidatePool, text: str) -> list[int]:
     if pool.tokenizer is None:
         raise HierspecError(
             f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: put "
@@ -228,8 +210,3 @@ def _ids(pool: Pool, text: str) -> list[int]:
 def _of_length(tokens: list[int], length: int) -> list[int]:
     """The first so many tokens; repeated where there are too few."""
     return (tokens * -(-length // len(tokens)))[:length]
-
-
-def _share(total: agreement.Agreement) -> float | None:
-    """1 − TV on average; ``None`` where there was nothing to compare."""
-    return round(total.overlap / total.positions, 5) if total.positions else None

@@ -1,4 +1,4 @@
-"""What a request asks of sampling: temperature, truncation, penalties, biases, processors."""
+"""Sampling options of a request: temperature, truncation, penalties, biases, processors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,23 @@ from hierspec.errors import HierspecError
 from hierspec.utils.checks import MIN_TEMPERATURE
 
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (
+        lambda t: t == 0 or MIN_TEMPERATURE <= t < math.inf,
+        f"0 (greedy) or at least {MIN_TEMPERATURE}",
+    ),
+    "top_p": (lambda p: 0 < p <= 1, "in (0, 1]"),
+    "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
+    "repetition_penalty": (lambda x: 0 < x < math.inf, "positive (1 is none)"),
+    "frequency_penalty": (math.isfinite, "finite"),
+    "presence_penalty": (math.isfinite, "finite"),
+}
+_OPTIONAL = ("top_p", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's scores become laws; equal parameters are batched together.
+    """How a request's scores become distributions; equal parameters are batched together.
 
     Attributes:
         temperature: 0 is greedy decoding (truncation is then irrelevant).
@@ -46,33 +58,21 @@ class SamplingParams:
     logits_processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
-        check = _number
-        temperature = check("temperature", self.temperature)
-        if temperature != 0 and not MIN_TEMPERATURE <= temperature < math.inf:
-            raise HierspecError(
-                f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, "
-                f"got {self.temperature}"
-            )
+        for name, (holds, meaning) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if not holds(_number(name, value)):
+                raise HierspecError(f"{name} must be {meaning}, got {value}")
         if self.top_k is not None:
-            if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < -1:
-                raise HierspecError(f"top_k must be a whole number ≥ 1 or None, got {self.top_k}")
+            if not _is_integer(self.top_k, -1):
+                raise HierspecError(f"top_k must be an integer ≥ 1 or None, got {self.top_k}")
             if self.top_k <= 0:  # how transformers (0) and vLLM (-1) spell "off"
                 object.__setattr__(self, "top_k", None)
-        if self.top_p is not None and not 0 < check("top_p", self.top_p) <= 1:
-            raise HierspecError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.min_p is not None and not 0 <= check("min_p", self.min_p) <= 1:
-            raise HierspecError(f"min_p must be in [0, 1], got {self.min_p}")
-        if not 0 < check("repetition_penalty", self.repetition_penalty) < math.inf:
-            raise HierspecError(
-                f"repetition_penalty must be positive (1 is none), got {self.repetition_penalty}"
-            )
-        for name in ("frequency_penalty", "presence_penalty"):
-            if not math.isfinite(check(name, getattr(self, name))):
-                raise HierspecError(f"{name} must be finite, got {getattr(self, name)}")
         for token, bias in self.logit_bias:
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            if not _is_integer(token, 0):
                 raise HierspecError(f"logit_bias: {token!r} is not a token id")
-            if check(f"logit_bias of token {token}", bias) == math.inf:
+            if _number(f"logit_bias of token {token}", bias) == math.inf:
                 raise HierspecError(f"logit_bias of token {token} must be below +inf")
         for processor in self.logits_processors:
             if not callable(processor):
@@ -95,10 +95,11 @@ class SamplingParams:
             raise HierspecError(
                 f"logit_bias must map token ids to numbers, as in {{42: -1.5}}, not {logit_bias!r}"
             ) from None
-        if callable(logits_processors) and not isinstance(logits_processors, Iterable):
-            raise HierspecError("logits_processors must be a list of functions: write [processor]")
         if not isinstance(logits_processors, Iterable):
-            raise HierspecError(f"logits_processors must be a list, not {logits_processors!r}")
+            hint = ": write [processor]" if callable(logits_processors) else ""
+            raise HierspecError(
+                f"logits_processors must be a list of functions, not {logits_processors!r}{hint}"
+            )
         return cls(logit_bias=bias, logits_processors=tuple(logits_processors), **options)
 
     @property
@@ -115,16 +116,20 @@ class SamplingParams:
 
     @property
     def edits_scores(self) -> bool:
-        """Whether scores are changed before they become laws."""
+        """Whether scores are changed before they become distributions."""
         return bool(self.logit_bias) or self.needs_history
 
     @property
     def needs_history(self) -> bool:
-        """Whether a row's law depends on which tokens came before, beyond its scores."""
+        """Whether a row's distribution depends on earlier tokens beyond its scores."""
         return bool(self.logits_processors) or self.has_penalties
 
 
-def _number(name: str, value: float) -> float:
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
         raise HierspecError(f"{name} must be a number, got {value!r}")
     return float(value)

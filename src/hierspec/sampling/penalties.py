@@ -9,30 +9,21 @@ Shapes: R rows over V scored ids; C distinct tokens in the history.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from hierspec.core.context import Context
 
-
-class Strengths(Protocol):
-    """What of :class:`hierspec.sampling.scores.SamplingParams` is used here."""
-
-    @property
-    def repetition_penalty(self) -> float: ...
-    @property
-    def frequency_penalty(self) -> float: ...
-    @property
-    def presence_penalty(self) -> float: ...
+from .parameters import SamplingParams
 
 
 class History:
     """The distinct tokens of a sequence's committed text and how often its output has each.
 
-    Optional: a sequence that keeps one and hands it to every :class:`Job` pays for its new tokens
-    only, instead of counting its whole text at every step. All levels may share it.
+    Optional: a sequence that keeps one and hands it to every
+    :class:`~hierspec.sampling.scores.ScoreRows` pays for its new tokens only, instead of counting
+    its whole text at every step. All levels may share it.
     """
 
     __slots__ = ("columns", "counts", "prompt_length", "seen")
@@ -59,7 +50,7 @@ def penalise(
     context: Context,
     start: int,
     prompt_length: int,
-    strengths: Strengths,
+    params: SamplingParams,
     history: History | None = None,
 ) -> None:
     """Apply the penalties to ``scores`` [R, V] in place; row j comes after ``context[:start+j]``.
@@ -90,11 +81,11 @@ def penalise(
         ids, seen, output = ids[inside], seen[:, inside], output[:, inside]
     where = torch.from_numpy(ids).to(scores.device)
     values = scores[:, where]
-    if strengths.repetition_penalty != 1.0:
-        penalty = strengths.repetition_penalty
+    if params.repetition_penalty != 1.0:
+        penalty = params.repetition_penalty
         harder = torch.where(values < 0, values * penalty, values / penalty)
         values = torch.where(torch.from_numpy(seen).to(scores.device), harder, values)
-    if strengths.frequency_penalty != 0.0 or strengths.presence_penalty != 0.0:
-        drop = strengths.frequency_penalty * output + strengths.presence_penalty * (output > 0)
+    if params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
+        drop = params.frequency_penalty * output + params.presence_penalty * (output > 0)
         values = values - torch.from_numpy(drop).to(values)
     scores[:, where] = values

@@ -1,7 +1,7 @@
-"""How a row of scores becomes a law, and a law a token: the settings that rows may share.
+"""Sampling one token from a row of scores: temperature, truncation, and the draw itself.
 
-Temperature, then top-k, top-p, min-p, in transformers' order. A reading is a value: rows with equal
-readings become laws together, and a drafter can be told once how to pick all tokens of a draft.
+Temperature, then top-k, top-p, min-p, in transformers' order. A sampler is a value: rows with equal
+samplers become distributions together, and one of them picks all tokens of a draft.
 
 Shapes: R rows over V scored ids.
 """
@@ -26,10 +26,10 @@ from hierspec.core.distributions import (
 from hierspec.core.windows import Signal
 from hierspec.utils.threads import OneThread
 
-_FEW = 1 << 17  # numbers that one thread turns into laws sooner
+_FEW = 1 << 17  # numbers that one thread turns into probabilities sooner
 
 
-class NoLawError(Exception):
+class NoDistributionError(Exception):
     """Some row has NaN, or no token left.
 
     Attributes:
@@ -37,7 +37,7 @@ class NoLawError(Exception):
     """
 
     def __init__(self, scores: torch.Tensor | None = None) -> None:
-        super().__init__("scores that are no law")
+        super().__init__("scores that are no distribution")
         self.scores = scores
 
 
@@ -46,11 +46,11 @@ class Picked(NamedTuple):
 
     Attributes:
         tokens: [R] int64.
-        probs: [R, V] the laws they were drawn from, cut to the reading's vocabulary; ``None``
-            where greedy.
-        ok: [R] bool: false where the row was no law (NaN, or every token forbidden), and
+        probs: [R, V] what they were drawn from, cut to the sampler's vocabulary; ``None`` where
+            greedy.
+        ok: [R] bool: false where the row was no distribution (NaN, or every token forbidden), and
             ``tokens`` says nothing.
-        signals: [R] float64 what a window reads, where the reading names it.
+        signals: [R] float64 what a window reads, where the sampler names it.
     """
 
     tokens: torch.Tensor
@@ -61,12 +61,12 @@ class Picked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Settings of rows that become laws in one batch.
+    """What turns scores into tokens; rows that share one are a batch.
 
     Attributes:
         vocab_size: ids past it get no mass.
         temperature: 0 is greedy, and then no filter matters.
-        signal: what a window reads off every row, for :meth:`pick_there`.
+        signal: what a window reads off every row, for :meth:`pick_on_device`.
     """
 
     vocab_size: int
@@ -81,32 +81,32 @@ class Sampler:
         return self.temperature == 0.0
 
     def distributions(self, scores: torch.Tensor) -> OneHotDistributions | DenseDistributions:
-        """The laws of rows [R, V].
+        """The distributions of rows [R, V].
 
         Raises:
-            NoLawError: a row has NaN or no token left. On an accelerator only greedy rows are
-                looked at here, for that is a wait; others say so when a token is drawn.
+            NoDistributionError: a row has NaN or no token left. On an accelerator only greedy rows
+                are looked at here, for that is a wait; others say so when a token is drawn.
         """
         scores = self._cut(scores)
         if self.greedy:
             values, chosen = _best(scores)
             if not all(value > -math.inf for value in values):
-                raise NoLawError(scores)
+                raise NoDistributionError(scores)
             return OneHotDistributions(tuple(map(int, chosen)))
-        # Threads that sleep take longer to wake than a few rows take; see `lm.lean_threads`.
+        # Threads that sleep take longer to wake than a few rows take; see `hierspec.utils.threads`.
         with OneThread(scores.device.type == "cpu" and scores.numel() <= _FEW):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         # A list, since a forward has driven the code of a sum from the core's caches.
         if probs.device.type == "cpu" and not all(p >= 0.0 for p in probs.numpy()[:, 0].tolist()):
-            raise NoLawError(scores)
+            raise NoDistributionError(scores)
         return DenseDistributions(probs)
 
     def pick(self, scores: torch.Tensor, uniforms: Uniforms) -> tuple[list[int], Distributions]:
-        """A token of every row [R, V], and the laws they were drawn from; greedy reads no uniforms.
+        """A token of every row [R, V], and what they were drawn from; greedy reads no uniforms.
 
         Raises:
-            NoLawError: as :meth:`laws`.
+            NoDistributionError: as :meth:`distributions`.
         """
         if self.greedy:
             found = self.distributions(scores)
@@ -115,10 +115,10 @@ class Sampler:
         probs = self.probabilities(self._cut(scores))
         try:
             return draw(probs, uniforms), DenseDistributions(probs)
-        except ValueError:  # drawing finds out what `laws` would have looked for
-            raise NoLawError(scores) from None
+        except ValueError:  # drawing finds out what `distributions` would have looked for
+            raise NoDistributionError(scores) from None
 
-    def pick_there(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
+    def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
         """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
         rows, probs = self._cut(scores), None
         if self.greedy:
@@ -128,7 +128,7 @@ class Sampler:
             probs = self.probabilities(rows)
             ids, total = locate(probs, uniforms.unsqueeze(-1))
             ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
-            # Past the end where the row was no law; its readers must find a row for it.
+            # Past the end where the row was no distribution; its readers must find a row for it.
             tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)
         values = None if self.signal is None else signal_of(scores, tokens, self.signal)
         return Picked(tokens, probs, ok, values)
@@ -139,7 +139,7 @@ class Sampler:
         return scores if fits else scores[:, : self.vocab_size]
 
     def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
-        """[R, V] for sampling; NaN throughout where a row of ``scores`` is no law."""
+        """Probabilities [R, V]; NaN throughout where a row of ``scores`` is none."""
         scaled = scores if self.temperature == 1.0 else scores / self.temperature
         probs = scaled.softmax(-1)
         if self.top_k is not None and self.top_k < scores.shape[1]:
@@ -177,13 +177,13 @@ def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
     return values, chosen
 
 
-def _mask(values: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """1.0 where ``values`` [R, V] reach ``floor`` [R, 1], else 0.0.
+def _mask(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """1.0 where ``values`` [R, V] reach ``least`` [R, 1], else 0.0.
 
     Numbers rather than booleans: on CPU the comparison and the product are both several times
     faster.
     """
-    return values.clone().ge_(floor)
+    return values.clone().ge_(least)
 
 
 def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -199,12 +199,12 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """
     if probs.device.type != "cpu":
         return _nucleus_by_sorting(probs, top_p)
-    floor, size = _nucleus_edge(probs, top_p, 32)
-    mask = _mask(probs, floor)
+    least, size = _nucleus_edge(probs, top_p, 32)
+    mask = _mask(probs, least)
     excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
     for row, extra in enumerate(excess):
         if extra:
-            tied = (probs[row] == floor[row]).nonzero().flatten()
+            tied = (probs[row] == least[row]).nonzero().flatten()
             mask[row, tied[: int(extra)]] = 0.0
     return mask
 
@@ -229,11 +229,11 @@ def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tens
     best = probs.topk(k)[0]
     before = best.cumsum(-1, dtype=torch.float64).sub_(best)
     stays = before < top_p
-    # A row that is no law has no token that stays: its best one stands in, and it remains NaN.
+    # No token stays in a row that is no distribution: its best one stands in, and it remains NaN.
     size = stays.sum(-1, keepdim=True).clamp_(min=1)
-    floor = best.gather(1, size - 1)
+    least = best.gather(1, size - 1)
     if k < probs.shape[1]:
         short = stays[:, -1].nonzero().flatten()
         if len(short):
-            floor[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
-    return floor, size
+            least[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
+    return least, size

@@ -1,11 +1,12 @@
-"""From scores to laws: penalties, processors, temperature and truncation, at every row of a draft.
+"""From scores to distributions: penalties, processors, temperature and truncation, at every row.
 
 A row in the middle of a draft has a history of its own: the context, then the drafted tokens
 before it. Whatever depends on history (penalties, a grammar, a third party's logits processor)
 sees that history, so a request with penalties keeps its exact law under speculation.
 
 Order, as in transformers: logit bias, repetition penalty (prompt and output), frequency and
-presence penalties (output only, as in vLLM), processors; then temperature, top-k, top-p, min-p.
+presence penalties (output only, as in vLLM), processors; then what
+:class:`~hierspec.sampling.sampler.Sampler` does: temperature, top-k, top-p, min-p.
 
 Shapes: R rows over V scored ids.
 """
@@ -16,24 +17,22 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
+from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
 
 from .parameters import SamplingParams
 from .penalties import History, penalise
-from .sampler import NoLawError, Sampler, signal_of
-
-__all__ = ["History", "Job", "SamplingParams", "distributions", "logprobs", "signals"]
+from .sampler import NoDistributionError, Sampler, signal_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """The rows of one query (:class:`hierspec.lm.base.Query`) and how to read them.
+class ScoreRows:
+    """The rows of one query (:class:`hierspec.lm.base.Query`), and how they become distributions.
 
     Row j (of ``num_rows``) scores the token after ``context[: start + j]``.
 
@@ -58,58 +57,180 @@ class Job:
     history: History | None = None
     model: str = "model"
 
+    def sampler(self, width: int | None = None) -> Sampler:
+        """The sampler of these rows, once edited; rows with equal ones share a batch.
 
-def distributions(jobs: Sequence[Job], logits: torch.Tensor) -> list[Distributions]:
-    """The law of every row of every job.
+        Args:
+            width: columns they have, at most ``vocab_size``, which is the default.
+        """
+        params = self.params
+        width = self.vocab_size if width is None else width
+        temperature = params.temperature
+        if temperature != 0.0 and self.temperature is not None:
+            temperature = self.temperature
+        if temperature == 0.0:
+            return _sampler(width, 0.0, None, None, None)
+        return _sampler(width, temperature, params.top_k, params.top_p, params.min_p)
+
+    def edited_width(self, width: int) -> int:
+        """How many columns the rows have once edited, from ``width`` that their model scores.
+
+        The target's vocabulary, also where a narrower model is edited by processors (their masks
+        and tables are made for the target) or by biases that may ban all it can say.
+        """
+        params = self.params
+        if width < self.vocab_size and (
+            params.logits_processors or len(params.logit_bias) >= width
+        ):
+            return self.vocab_size
+        return min(width, self.vocab_size)
+
+    def edit(self, scores: torch.Tensor) -> None:
+        """Apply bias, penalties and processors to ``scores`` [num_rows, V], in place."""
+        params = self.params
+        for token, bias in params.logit_bias:
+            if token < scores.shape[1]:
+                scores[:, token] += bias
+        if params.has_penalties:
+            penalise(scores, self.context, self.start, self.prompt_length, params, self.history)
+        if params.logits_processors:
+            self._process(scores)
+
+    def edit_padded(self, scores: torch.Tensor, known: int) -> None:
+        """The same on scores of a model that knows the first ``known`` ids only.
+
+        Where nothing that the model can say is left, it finds what else is left equally likely: so
+        a draft goes on where the target alone has a token, and any distribution of a draft's is as
+        good to the rules above.
+        """
+        equal = scores.clone()
+        equal[:, known:] = 0.0
+        self.edit(scores)
+        # Sums of ±inf: no token.
+        scores[:, known:].masked_fill_(scores[:, known:].isnan(), -math.inf)
+        mute = scores.amax(-1) == -math.inf
+        if bool(mute.any()):
+            self.edit(equal)
+            scores[mute] = equal[mute]
+
+    def _process(self, scores: torch.Tensor) -> None:
+        ids = torch.tensor([self.context.tokens()], device=scores.device)
+        for row in range(self.num_rows):
+            history, one = ids[:, : self.start + row], scores[row : row + 1]
+            for processor in self.params.logits_processors:
+                one = processor(history, one)
+                if not isinstance(one, torch.Tensor) or one.shape != (1, scores.shape[1]):
+                    is_tensor = isinstance(one, torch.Tensor)
+                    raise HierspecError(
+                        f"logits processor {processor!r} returned "
+                        f"{f'shape {tuple(one.shape)}' if is_tensor else repr(one)}, "
+                        f"expected shape (1, {scores.shape[1]})"
+                    )
+            scores[row] = one[0]
+
+
+_sampler = functools.lru_cache(maxsize=64)(Sampler)
+
+
+def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Distributions]:
+    """The next-token distribution of every row, in one value for each member of ``batch``.
 
     Args:
-        jobs: in the order their rows are packed.
-        logits: raw scores [Σ num_rows, V]; not modified. V may be below a job's ``vocab_size``
-            (laws are then narrower, unless processors edit them) or above it (a padded embedding:
-            the rest is cut off).
+        batch: in the order their rows are packed.
+        logits: raw scores [Σ num_rows, V]; not modified. V may be below a member's ``vocab_size``
+            (distributions are then narrower, unless processors edit them) or above it (a padded
+            embedding: the rest is cut off).
 
     Returns:
-        one value per job: :class:`OneHotDistributions` where greedy, else
-        :class:`DenseDistributions` (float64 for float64 scores, float32 otherwise).
+        :class:`~hierspec.core.distributions.OneHotDistributions` where greedy, else
+        :class:`~hierspec.core.distributions.DenseDistributions` (float64 for float64 scores,
+        float32 otherwise).
 
     Raises:
-        ValueError: NaN scores, or a row whose every token is forbidden.
+        HierspecError: NaN scores, or a row whose every token is forbidden.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
     raw = logits
-    widths = [_width(job, raw.shape[1]) for job in jobs]
-    if any(job.params.edits_scores for job in jobs):
-        logits = _edited(jobs, logits, widths)
-    readings = [sampler_of(job, width) for job, width in zip(jobs, widths, strict=True)]
+    widths = [rows.edited_width(raw.shape[1]) for rows in batch]
+    if any(rows.params.edits_scores for rows in batch):
+        logits = _edited(batch, logits, widths)
+    samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
     out: list[Distributions] = []
     first = row = 0
-    while first < len(jobs):
-        sampler, last, stop = readings[first], first + 1, row + jobs[first].num_rows
-        while last < len(jobs) and readings[last] == sampler:
-            stop += jobs[last].num_rows
+    while first < len(batch):
+        sampler, last, stop = samplers[first], first + 1, row + batch[first].num_rows
+        while last < len(batch) and samplers[last] == sampler:
+            stop += batch[last].num_rows
             last += 1
         scores = logits if stop - row == logits.shape[0] else logits[row:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
         try:
-            batch = sampler.distributions(scores)
-        except NoLawError:
-            raise unusable(jobs[first:last], scores, raw[row:stop]) from None
+            found = sampler.distributions(scores)
+        except NoDistributionError:
+            raise unusable(batch[first:last], scores, raw[row:stop]) from None
         if last - first == 1:
-            out.append(batch)
+            out.append(found)
         else:
             at = 0
-            for job in jobs[first:last]:
-                out.append(batch.rows(at, at + job.num_rows))
-                at += job.num_rows
+            for rows in batch[first:last]:
+                out.append(found.rows(at, at + rows.num_rows))
+                at += rows.num_rows
         first, row = last, stop
     return out
 
 
-def signals(
-    logits: torch.Tensor, tokens: Sequence[int], kind: Literal["entropy", "confidence"]
-) -> list[float]:
+def _edited(
+    batch: Sequence[ScoreRows], logits: torch.Tensor, widths: Sequence[int]
+) -> torch.Tensor:
+    """A copy of ``logits`` [Σ num_rows, V] with every member's edits, each in its own width."""
+    known = logits.shape[1]
+    missing = max(widths) - known
+    if missing > 0:
+        logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
+    else:
+        logits = logits.clone()
+    row = 0
+    for rows, width in zip(batch, widths, strict=True):
+        scores = logits[row : row + rows.num_rows, :width]
+        row += rows.num_rows
+        if width > known:
+            rows.edit_padded(scores, known)
+        else:
+            rows.edit(scores)
+    return logits
+
+
+def unusable(batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor) -> HierspecError:
+    """The error that says why some row is no distribution, and whose it is.
+
+    Args:
+        scores: rows packed as :func:`distributions` takes them.
+        raw: the same before biases, penalties and processors.
+    """
+    at = 0
+    for rows in batch:
+        edited, own = scores[at : at + rows.num_rows], raw[at : at + rows.num_rows]
+        at += rows.num_rows
+        if not bool((edited < math.inf).all()):
+            kind = "NaN" if bool(edited.isnan().any()) else "infinite"
+            if bool((own < math.inf).all()):
+                processors = ", ".join(map(repr, rows.params.logits_processors))
+                return HierspecError(
+                    f"{rows.model}'s scores became {kind} through "
+                    f"{processors or 'logit_bias, penalties'}: mend that"
+                )
+            return HierspecError(f"{rows.model} produced {kind} scores; try --dtype float32")
+        if bool((edited == -math.inf).all(-1).any()):
+            return HierspecError(
+                f"every token is forbidden after {rows.start} or more tokens of {rows.model}'s "
+                "context; loosen logit_bias or the logits processors"
+            )
+    return HierspecError("scores too large for this temperature; raise it, or use 0 for greedy")
+
+
+def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[float]:
     """What windows read, from untempered scores [R, V]; scores of -inf have probability 0.
 
     ``"entropy"``: of each row, in nats. ``"confidence"``: the probability of ``tokens[r]``.
@@ -135,123 +256,3 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     inside = torch.tensor([min(t, width - 1) for t in tokens], device=logits.device)
     values = rows.gather(1, inside.unsqueeze(1)).squeeze(1).tolist()
     return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
-
-
-def sampler_of(job: Job, width: int | None = None) -> Sampler:
-    """Equal for jobs whose (edited) rows, ``width`` columns of them, may become laws in one batch.
-
-    ``width``: at most the job's ``vocab_size``, which it is by default.
-    """
-    params = job.params
-    width = job.vocab_size if width is None else width
-    temperature = params.temperature
-    if temperature != 0.0 and job.temperature is not None:
-        temperature = job.temperature
-    if temperature == 0.0:
-        return _reading(width, 0.0, None, None, None)
-    return _reading(width, temperature, params.top_k, params.top_p, params.min_p)
-
-
-_reading = functools.lru_cache(maxsize=64)(Sampler)
-
-
-def _width(job: Job, width: int) -> int:
-    """How many columns a job's rows have once edited, from ``width`` that its model scores.
-
-    The target's vocabulary, also where a narrower model is edited by processors (their masks and
-    tables are made for the target) or by biases that may ban all it can say.
-    """
-    params = job.params
-    if width < job.vocab_size and (params.logits_processors or len(params.logit_bias) >= width):
-        return job.vocab_size
-    return min(width, job.vocab_size)
-
-
-def _edited(jobs: Sequence[Job], logits: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
-    """A copy of ``logits`` [Σ num_rows, V] with every job's edits, each in its own width."""
-    known = logits.shape[1]
-    missing = max(widths) - known
-    if missing > 0:
-        logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
-    else:
-        logits = logits.clone()
-    row = 0
-    for job, width in zip(jobs, widths, strict=True):
-        scores = logits[row : row + job.num_rows, :width]
-        row += job.num_rows
-        if width > known:
-            _edit_padded(job, scores, known)
-        else:
-            _edit(job, scores)
-    return logits
-
-
-def _edit_padded(job: Job, scores: torch.Tensor, known: int) -> None:
-    """Edit ``scores`` [num_rows, V] of a model that scores the first ``known`` ids only, in place.
-
-    Where nothing that the model can say is left, it finds what else is left equally likely: so
-    a draft goes on where the target alone has a token, and any law of a draft's is as good to the
-    rules above.
-    """
-    equal = scores.clone()
-    equal[:, known:] = 0.0
-    _edit(job, scores)
-    scores[:, known:].masked_fill_(scores[:, known:].isnan(), -math.inf)  # sums of ±inf: no token
-    mute = scores.amax(-1) == -math.inf
-    if bool(mute.any()):
-        _edit(job, equal)
-        scores[mute] = equal[mute]
-
-
-def _edit(job: Job, scores: torch.Tensor) -> None:
-    """Apply a job's bias, penalties and processors to ``scores`` [num_rows, V], in place."""
-    for token, bias in job.params.logit_bias:
-        if token < scores.shape[1]:
-            scores[:, token] += bias
-    if job.params.has_penalties:
-        penalise(scores, job.context, job.start, job.prompt_length, job.params, job.history)
-    if job.params.logits_processors:
-        _process(job, scores)
-
-
-def _process(job: Job, scores: torch.Tensor) -> None:
-    """Run the logits processors row by row on ``scores`` [num_rows, V], in place."""
-    ids = torch.tensor([job.context.tokens()], device=scores.device)
-    for row in range(job.num_rows):
-        history, one = ids[:, : job.start + row], scores[row : row + 1]
-        for processor in job.params.logits_processors:
-            one = processor(history, one)
-            if not isinstance(one, torch.Tensor) or one.shape != (1, scores.shape[1]):
-                got = f"shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else repr(one)
-                raise HierspecError(
-                    f"logits processor {processor!r} returned {got}, "
-                    f"expected shape (1, {scores.shape[1]})"
-                )
-        scores[row] = one[0]
-
-
-def unusable(jobs: Sequence[Job], scores: torch.Tensor, raw: torch.Tensor) -> ValueError:
-    """Why some row is no law, and whose it is; ``raw``: before biases, penalties, processors.
-
-    Jobs and rows side by side, as :func:`laws` takes them.
-    """
-    at = 0
-    for job in jobs:
-        rows, own = scores[at : at + job.num_rows], raw[at : at + job.num_rows]
-        at += job.num_rows
-        if not bool((rows < math.inf).all()):
-            kind = "NaN" if bool(rows.isnan().any()) else "infinite"
-            if bool((own < math.inf).all()):
-                edits = (
-                    ", ".join(map(repr, job.params.logits_processors)) or "logit_bias, penalties"
-                )
-                return HierspecError(
-                    f"{job.model}'s scores became {kind} through {edits}: mend that"
-                )
-            return HierspecError(f"{job.model} produced {kind} scores; try --dtype float32")
-        if bool((rows == -math.inf).all(-1).any()):
-            return HierspecError(
-                f"every token is forbidden after {job.start} or more tokens of {job.model}'s "
-                "context; loosen logit_bias or the logits processors"
-            )
-    return HierspecError("scores too large for this temperature; raise it, or use 0 for greedy")

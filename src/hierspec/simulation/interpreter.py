@@ -25,7 +25,6 @@ from hierspec.core.round import Coroutine, propose, verified
 from hierspec.engine.control import Controller, Steering, initial_window_states
 from hierspec.engine.trace import Tracer, event_of
 from hierspec.errors import HierspecError
-from hierspec.verifiers import registry as verifiers
 
 from .acceptances import Acceptances, ByCall, CoinFlips, Cost, Prices, Recorded
 
@@ -38,7 +37,6 @@ __all__ = [
     "Prices",
     "Recorded",
     "Simulation",
-    "chain",
     "simulate",
 ]
 
@@ -96,7 +94,7 @@ def simulate(
     """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
 
     Args:
-        root: nodes whose ``model`` is a number (:func:`chain` builds the common kind).
+        root: nodes whose ``model`` is a number (:mod:`hierspec.config.numbered` builds them).
         costs: ms per call of each model; or a function of (model, tokens scored): 1 for a draft
             step, n + 1 for a check of n tokens; or :class:`Prices` by drafter and length.
         tokens: stop there; the last rounds are limited to what is still wanted.
@@ -240,28 +238,3 @@ def _drafter(below: Node | None) -> int | None:
 def _tokens(n: int, index: int) -> Proposal:
     zeros, whose = (0,) * n, (index,) * n
     return Proposal(zeros, OneHotDistributions(zeros), whose, whose, (math.nan,) * n)
-
-
-def chain(
-    budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
-) -> Verify:
-    """A plain chain: level i drafts ``budgets[i]`` tokens; the target, last, has no budget.
-
-    Args:
-        models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.
-        bonus: whether middle levels emit a bonus token.
-    """
-    models = list(range(len(budgets) + 1)) if models is None else list(models)
-    if len(models) != len(budgets) + 1 or any(budget < 1 for budget in budgets):
-        raise HierspecError("it takes one budget of at least 1 for each model but the last")
-    rule = verifiers.get("tokenwise")
-    below: Node | None = None
-    for i, (model, budget) in enumerate(zip(models, [*budgets, 1], strict=True)):
-        name = f"model {model}"
-        if below is None and i < len(budgets):
-            below = Draft(i, name, model, budget)
-        else:
-            last = i == len(budgets)
-            below = Verify(i, name, model, budget, rule, below, bonus=bonus or last)
-    assert isinstance(below, Verify)
-    return below

@@ -1,20 +1,16 @@
-"""What the pictures share: colours for light and dark, words, numbers, escaping.
-
-Seconds to places on paper: wide enough to tell neighbours apart, not wider than a limit.
-
-The text below the picture, each token in the colour of the level that first wrote it.
-
-One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
+"""One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
 
 The target's row is on top. A bar is a call; below it hang the tokens it handed up, first one on
 top, so the height of a column is a window, and its colours say what became of it [P1 Figure 1].
-The row of windows shows what the target was offered in each round, and kept [P5 Figure 8].
+The row of windows shows what the target was offered in each round, and kept [P5 Figure 8]. The text
+below has each token in the colour of the level that first wrote it.
 """
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -51,7 +47,52 @@ CSS = (
     ".line{stroke:#3a4048}.level{filter:brightness(1.35)}}"
 )
 PAPER, SOFT, LINE = "#ffffff", GREY, "#c9ced6"
-__all__ = ["CSS", "FATES", "GREEN", "INK", "KINDS", "LINE", "PALE", "PAPER", "SOFT"]
+MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
+COLUMN = 7.0  # of cells
+_BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
+_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100  # of the text, in pixels, pixels, and letters
+
+
+def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | None = None) -> str:
+    """The picture of one sequence.
+
+    Args:
+        sequence: which, from 0; those of later batches in the same trace count on.
+        texts: the text of a token id; without it the row of text is left out.
+
+    Raises:
+        HierspecError: there is no such sequence, or an event that cannot be drawn.
+    """
+    found = stories(events)
+    if not 0 <= sequence < len(found):
+        raise HierspecError(f"the trace holds sequences 0 to {len(found) - 1}; got {sequence}")
+    return draw(found[sequence], texts)
+
+
+def draw(story: Story, texts: Texts | None = None) -> str:
+    """The picture of a story, a whole SVG document."""
+    scale = scale_of(story)
+    out, y = _legend(), 44.0
+    top = y
+    axis, y = _axis(story, scale, y)
+    parts: list[str] = []
+    for index, calls in reversed(rows(story).items()):
+        lines, y = _row(story, index, calls, scale, y, texts)
+        parts += lines
+    lines, y = _windows(story, scale, y)
+    parts += lines
+    bottom = y
+    if texts is not None:
+        lines, y = text_lines(story, texts, MARGIN, y + 8)
+        parts += lines
+    out += axis + _rounds(story, scale, top + 14, bottom) + parts
+    width = f"{max(scale.width, 760):.0f}"
+    size = f'width="{width}" height="{y + 8:.0f}" viewBox="0 0 {width} {y + 8:.0f}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
+    )
+    paper = f'<rect class="paper" width="{width}" height="{y + 8:.0f}" fill="{PAPER}"/>'
+    return "\n".join([head, f"<style>{CSS}</style>", paper, *out, "</svg>\n"])
 
 
 def level_colour(index: int, levels: dict[int, str]) -> tuple[str, str]:
@@ -78,15 +119,6 @@ def quoted(text: str) -> str:
         ),
         {'"': "&quot;"},
     )
-
-
-def token_words(token: int, texts: Texts | None) -> str:
-    """A token for a hover title: its id, and its text where it is known."""
-    return f"{token}" if texts is None else f"{token} “{quoted(texts(token))}”"
-
-
-MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
-COLUMN = 7.0  # of cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +156,12 @@ def rows(story: Story) -> dict[int, list[Call]]:
     return out
 
 
-def room(calls: list[Call], scale: Scale) -> list[float]:
-    """How far each call's neighbour on the right is, pixels."""
-    nexts = [call.began for call in calls[1:]] + [float("inf")]
-    return [
-        max(after - call.began, 0.0) * scale.per_second
-        for call, after in zip(calls, nexts, strict=True)
-    ]
-
-
 def ticks(scale: Scale, seconds: float) -> list[float]:
     """Round times at least 80 pixels apart, from 0."""
     at_least = 80 / scale.per_second
-    power = 10.0**-12
-    while power * 10 <= at_least:
-        power *= 10
+    power = 10.0 ** math.floor(math.log10(at_least))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= at_least)
     return [i * step for i in range(int(seconds / step) + 1)]
-
-
-_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100
 
 
 def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
@@ -203,52 +221,6 @@ def _piece(
     return f'{start} font-size="12" fill="{colour}"{weight}>{inner}{quoted(text)}</text>'
 
 
-_BAR, _CELL, _UNIT, _REPEAT = 9.0, 6.0, 4.0, 1400.0
-_HEADER = 16.0
-
-
-def svg(events: Sequence[dict[str, Any]], sequence: int = 0, texts: Texts | None = None) -> str:
-    """The picture of one sequence.
-
-    Args:
-        sequence: which, from 0; those of later batches in the same trace count on.
-        texts: the text of a token id; without it the row of text is left out.
-
-    Raises:
-        ValueError: there is no such sequence, or an event that cannot be drawn.
-    """
-    found = stories(events)
-    if not 0 <= sequence < len(found):
-        raise HierspecError(f"the trace holds sequences 0 to {len(found) - 1}; got {sequence}")
-    return draw(found[sequence], texts)
-
-
-def draw(story: Story, texts: Texts | None = None) -> str:
-    """The picture of a story, a whole SVG document."""
-    scale = scale_of(story)
-    out, y = _legend(), 44.0
-    top = y
-    axis, y = _axis(story, scale, y)
-    parts: list[str] = []
-    for index, calls in reversed(rows(story).items()):
-        lines, y = _row(story, index, calls, scale, y, texts)
-        parts += lines
-    lines, y = _windows(story, scale, y)
-    parts += lines
-    bottom = y
-    if texts is not None:
-        lines, y = text_lines(story, texts, MARGIN, y + 8)
-        parts += lines
-    out += axis + _rounds(story, scale, top + 14, bottom) + parts
-    width = f"{max(scale.width, 760):.0f}"
-    size = f'width="{width}" height="{y + 8:.0f}" viewBox="0 0 {width} {y + 8:.0f}"'
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
-    )
-    paper = f'<rect class="paper" width="{width}" height="{y + 8:.0f}" fill="{PAPER}"/>'
-    return "\n".join([head, f"<style>{CSS}</style>", paper, *out, "</svg>\n"])
-
-
 def label(x: float, y: float, words: str, *, soft: bool = False) -> str:
     kind, colour = ("soft", SOFT) if soft else ("ink", INK)
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" fill="{colour}">{quoted(words)}</text>'
@@ -306,8 +278,9 @@ def _row(
         out.append(label(x, y + 11, words if x == MARGIN else name, soft=x > MARGIN))
         x += _REPEAT
     top = y + _HEADER
-    for call, free in zip(calls, room(calls, scale), strict=True):
-        left = scale.x(call.began)
+    nexts = [*(call.began for call in calls[1:]), float("inf")]
+    for call, after in zip(calls, nexts, strict=True):
+        left, free = scale.x(call.began), max(after - call.began, 0.0) * scale.per_second
         width = min(max(call.seconds * scale.per_second, 1.0), max(free, 0.1))
         out.append(box(left, top, width, _BAR, colour, _bar_title(call, name), f"call {kind}"))
         column = max(min(COLUMN, free * 0.85), 0.1)
@@ -363,5 +336,6 @@ def _bar_title(call: Call, name: str) -> str:
 
 
 def _cell_title(cell: Cell, name: str, texts: Texts | None) -> str:
-    token = token_words(cell.token, texts)
-    return f"{token} at {cell.position}; {quoted(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
+    text = "" if texts is None else f" “{quoted(texts(cell.token))}”"
+    words = f"{quoted(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
+    return f"{cell.token}{text} at {cell.position}; {words}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .drawing import Texts
 from .story import Call, Story, stories
 
 
-def chrome(events: Sequence[dict[str, Any]], texts: Texts | None = None) -> dict[str, Any]:
+def chrome(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> dict[str, Any]:
     """The object to write as JSON: a process per sequence, a track per level, target on top.
 
     ``ts`` and ``dur`` are microseconds. Generations that share a trace are laid side by side:

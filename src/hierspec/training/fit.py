@@ -1,14 +1,17 @@
 """The training loop: optimisers, schedule, checkpoints, a progress bar. It knows no model.
 
-The learning rate is constant after the warm-up and falls linearly to zero in the last part, so a
-run can be shortened while it lasts: start it again with fewer ``steps`` before the fall begins.
+Everything trained here goes through :func:`fit`: a module, an objective that returns the loss of a
+step, and a schedule. A step depends on its number and the seed alone, so an interrupted run goes on
+from its last checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +19,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
+from torch.optim import Optimizer
 
 from hierspec.utils.files import write_whole
 
 SAVE_SECONDS = 60.0
 LOG_EVERY = 10
+WARMUP_SHARE = 0.05  # of a cosine schedule's steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long to train, on batches of what form, at which rates."""
+    """How long to train, on batches of what form, at which rates.
+
+    The rates are constant after the warm-up and fall linearly to zero in the last part, so a run
+    can be shortened while it lasts: start it again with fewer ``steps`` before the fall begins.
+    """
 
     steps: int
     phases: tuple[Phase, ...]
@@ -60,19 +69,32 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressing:
+class CosineSchedule(Schedule):
+    """Linear warm-up over the first 5 % of the steps, then half a cosine down to zero."""
+
+    def factor(self, step: int) -> float:
+        warm = max(1, round(WARMUP_SHARE * self.steps))
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
     """What an objective may depend on: nothing else changes from step to step."""
 
-    step: int
+    number: int
     done: float  # share of the steps, 0 to 1
     phase: Phase
     generator: torch.Generator  # seeded by the step, so a resumed run repeats it
 
 
-Objective = Callable[[Progressing], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+Losses = tuple[torch.Tensor, dict[str, torch.Tensor]]  # the loss, and its parts for the log
+Objective = Callable[[TrainingStep], Losses]
+Optimisers = Callable[[nn.Module, Schedule], Sequence[Optimizer]]  # with their full rates
 
 
-def build_optimisers(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
+def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
     """Muon for the matrices inside layers, AdamW for embeddings and norms."""
     matrices, others = [], []
     for name, parameter in model.named_parameters():
@@ -87,10 +109,92 @@ def build_optimisers(model: nn.Module, schedule: Schedule) -> list[torch.optim.O
     adamw = torch.optim.AdamW(
         others, lr=schedule.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    for optimiser in (muon, adamw):
-        for group in optimiser.param_groups:
-            group["full_lr"] = group["lr"]
     return [muon, adamw]
+
+
+def compiled(function: Callable, wanted: bool) -> Callable:
+    """The function compiled, if wanted and there is a C++ compiler: 1.4x the tokens per second."""
+    return torch.compile(function, dynamic=False) if wanted and shutil.which("g++") else function
+
+
+def fit(
+    model: nn.Module,
+    objective: Objective,
+    schedule: Schedule,
+    folder: Path,
+    seed: int,
+    label: str,
+    *,
+    stop_after: int | None = None,
+    optimisers: Optimisers = muon_and_adamw,
+    console: Console | None = None,
+) -> dict[str, int]:
+    """Train ``model`` in place; returns what a model card needs.
+
+    Checkpoints go to ``folder/{label}.pt`` about every minute, and training goes on from the one
+    that is there; a line per ten steps goes to ``folder/{label}.jsonl``.
+
+    Args:
+        stop_after: end early as if interrupted (for tests).
+        console: shows the bar; default: standard output.
+
+    Raises:
+        KeyboardInterrupt: stopped; where it hits a loss being computed, no step is lost.
+    """
+    built = optimisers(model, schedule)
+    groups = [(group, group["lr"]) for one in built for group in one.param_groups]
+    path, step, seconds = folder / f"{label}.pt", 0, 0.0
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        for optimiser, state in zip(built, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(state)
+        # Loading replaces the groups; the full rates stay the schedule's, should it have changed.
+        loaded = (group for one in built for group in one.param_groups)
+        groups = [(group, rate) for group, (_, rate) in zip(loaded, groups, strict=True)]
+        step, seconds = saved["step"], saved["seconds"]
+
+    def save() -> None:
+        states = [optimiser.state_dict() for optimiser in built]
+        saved = {"model": model.state_dict(), "optimisers": states}
+        saved |= {"step": step, "seconds": seconds}
+        write_whole(path, lambda target: torch.save(saved, target), "a checkpoint")
+
+    folder.mkdir(parents=True, exist_ok=True)
+    last_save = clock = time.monotonic()
+    last = schedule.steps if stop_after is None else min(schedule.steps, stop_after)
+    with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
+        task = bar.add_task(label, total=schedule.steps, completed=step, note="")
+        while step < last:
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+            phase = schedule.phase(step)
+            for group, rate in groups:
+                group["lr"] = rate * schedule.factor(step)
+            try:
+                loss, parts = objective(TrainingStep(step, step / schedule.steps, phase, generator))
+                loss.backward()
+            except KeyboardInterrupt:
+                save()  # nothing has changed since the last step
+                raise
+            for optimiser in built:
+                optimiser.step()
+                optimiser.zero_grad()
+            step += 1
+            now = time.monotonic()
+            speed = phase.rows * phase.width / (now - clock)
+            seconds, clock = seconds + now - clock, now
+            if step % LOG_EVERY == 0 or step == schedule.steps:
+                numbers = {name: round(float(value), 4) for name, value in parts.items()}
+                line = {"step": step, "seconds": round(seconds, 1), "tokens_per_s": round(speed)}
+                log.write(json.dumps(line | numbers) + "\n")
+                log.flush()
+                note = " ".join(f"{name} {value:.3f}" for name, value in numbers.items())
+                bar.update(task, completed=step, note=f"{speed:.0f} tok/s  {note}")
+            if now - last_save > SAVE_SECONDS:
+                save()
+                last_save = now
+    save()
+    return {"steps": step, "tokens": schedule.tokens, "seconds": round(seconds)}
 
 
 def _progress(label: str, console: Console | None) -> Progress:
@@ -103,84 +207,3 @@ def _progress(label: str, console: Console | None) -> Progress:
         refresh_per_second=1,
         console=console,
     )
-
-
-def fit(
-    model: nn.Module,
-    objective: Objective,
-    schedule: Schedule,
-    folder: Path,
-    seed: int,
-    label: str,
-    resume: bool = True,
-    stop_after: int | None = None,
-    optimisers: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] = build_optimisers,
-    console: Console | None = None,
-) -> dict:
-    """Train ``model`` in place; returns what a model card needs.
-
-    Checkpoints go to ``folder/{label}.pt`` about every minute, a line per ten steps to
-    ``folder/{label}.jsonl``. ``stop_after`` ends early as if interrupted (for tests).
-    ``optimisers`` builds them, with the full rate of a group under ``full_lr``; ``console`` shows
-    the bar (default: standard output).
-
-    Raises:
-        KeyboardInterrupt: stopped; where it hits a loss being computed, no step is lost.
-    """
-    built = optimisers(model, schedule)
-    path, step, seconds = folder / f"{label}.pt", 0, 0.0
-    if resume and path.exists():
-        saved = torch.load(path, weights_only=True)
-        model.load_state_dict(saved["model"])
-        for optimiser, state in zip(built, saved["optimisers"], strict=True):
-            rates = [group["full_lr"] for group in optimiser.param_groups]
-            optimiser.load_state_dict(state)
-            for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["full_lr"] = rate  # the schedule's, should it have changed
-        step, seconds = saved["step"], saved["seconds"]
-
-    def save() -> None:
-        states = [optimiser.state_dict() for optimiser in built]
-        saved = {"model": model.state_dict(), "optimisers": states}
-        saved |= {"step": step, "seconds": seconds}
-        write_whole(path, lambda target: torch.save(saved, target), "a checkpoint")
-
-    folder.mkdir(parents=True, exist_ok=True)
-    last_save = clock = time.monotonic()
-    with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
-        task = bar.add_task(label, total=schedule.steps, completed=step, note="")
-        while step < schedule.steps and (stop_after is None or step < stop_after):
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-            phase = schedule.phase(step)
-            state = Progressing(step, step / schedule.steps, phase, generator)
-            for optimiser in built:
-                for group in optimiser.param_groups:
-                    group["lr"] = group["full_lr"] * schedule.factor(step)
-            try:
-                loss, parts = objective(state)
-                loss.backward()
-            except KeyboardInterrupt:
-                save()  # nothing has changed since the last step
-                raise
-            for optimiser in built:
-                optimiser.step()
-                optimiser.zero_grad()
-            step += 1
-            now = time.monotonic()
-            seconds, rate, clock = (
-                seconds + now - clock,
-                phase.rows * phase.width / (now - clock),
-                now,
-            )
-            if step % LOG_EVERY == 0 or step == schedule.steps:
-                numbers = {name: round(float(value), 4) for name, value in parts.items()}
-                line = {"step": step, "seconds": round(seconds, 1), "tokens_per_s": round(rate)}
-                log.write(json.dumps(line | numbers) + "\n")
-                log.flush()
-                note = " ".join(f"{name} {value:.3f}" for name, value in numbers.items())
-                bar.update(task, completed=step, note=f"{rate:.0f} tok/s  {note}")
-            if now - last_save > SAVE_SECONDS:
-                save()
-                last_save = now
-    save()
-    return {"steps": step, "tokens": schedule.tokens, "seconds": round(seconds)}

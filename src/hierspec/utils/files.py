@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hierspec.errors import HierspecError
 
@@ -42,6 +45,31 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
         if temporary is not None:
             with contextlib.suppress(OSError):  # renamed, as a rule
                 temporary.unlink()
+
+
+def read_text(path: Path, what: str, fix: str = "") -> str:
+    """The UTF-8 text of a file.
+
+    Args:
+        what: the file's name for the error: ``the case``.
+        fix: what to do about it.
+
+    Raises:
+        HierspecError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise HierspecError(f"{path}: not a text file{fix}") from None
+    except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
+        why = getattr(error, "strerror", None) or error
+        raise HierspecError(f"cannot read {what} {str(path)!r}: {why}{fix}") from None
+
+
+def file_key(value: Any) -> str:
+    """A short name for a file, from anything that can be written as JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def probe(path: Path, what: str, fix: str = "name another file") -> None:
@@ -84,6 +112,24 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
             f"cannot write {what} to {path}: no file can be made in {there} "
             f"({error.strerror}); {fix}"
         ) from None
+
+
+def cache_folder(part: str) -> Path:
+    """``$HIERSPEC_CACHE/part``, else ``hierspec/part`` below the user's cache folder.
+
+    Raises:
+        HierspecError: the user has no home folder, and the variable names no other.
+    """
+    base = os.environ.get("HIERSPEC_CACHE")
+    if base:
+        return Path(base) / part
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        raise HierspecError(
+            f"there is no home folder to keep {part} in; set HIERSPEC_CACHE to a folder"
+        ) from None
+    return caches / "hierspec" / part
 
 
 def _write(path: Path, content: str | bytes | Callable[[Path], object]) -> None:

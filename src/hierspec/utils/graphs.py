@@ -42,17 +42,17 @@ class Graphs:
         self.device = device
         self.most = most
         self.num_recorded = 0
-        self._kept: dict[Hashable, Call] = {}
+        self._kept: dict[Hashable, GraphCall] = {}
         self._stream: Any = None
         self._pool: Any = None
 
-    def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> Call:
+    def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> GraphCall:
         """The call of that shape; ``make`` → (its static tensors, its body), where it is new."""
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) == self.most:
                 self.clear()
-            found = self._kept[key] = Call(self, *make())
+            found = self._kept[key] = GraphCall(self, *make())
         return found
 
     def clear(self) -> None:
@@ -78,7 +78,7 @@ class Graphs:
         return run
 
 
-class Call:
+class GraphCall:
     """A body, and the static tensors it reads and writes."""
 
     __slots__ = ("_graphs", "_run", "_runs", "recorded", "tensors")
@@ -97,7 +97,16 @@ class Call:
         self._run()
 
 
-class Unwatched(TorchDispatchMode):
+def new_pool() -> Any:
+    """Memory for what recorded bodies make and forget."""
+    return torch.cuda.graph_pool_handle()
+
+
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+class NoHostReads(TorchDispatchMode):
     """Refuses operations that look at a value, which a recording could not look at again."""
 
     _LOOKS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal")
@@ -112,15 +121,6 @@ class Unwatched(TorchDispatchMode):
         return out
 
 
-def new_pool() -> Any:
-    """Memory for what recorded bodies make and forget."""
-    return torch.cuda.graph_pool_handle()
-
-
-def new_stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
-
-
 def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
     """``body`` as a CUDA graph.
 
@@ -132,7 +132,7 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
         stream.wait_stream(torch.cuda.current_stream())
         # The outer context gives the thread its stream back, whatever the recording does.
         with torch.cuda.stream(stream):
-            with Unwatched():  # once more, on that stream: libraries make their workspaces
+            with NoHostReads():  # once more, on that stream: libraries make their workspaces
                 body()
             # Another thread may allocate meanwhile: its calls are no part of this recording.
             capture = torch.cuda.graph(

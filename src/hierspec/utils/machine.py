@@ -1,4 +1,4 @@
-"""A record of where something was measured, without the machine's name or paths."""
+"""This machine: its devices, and records of where something was measured, free of names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from hierspec.errors import HierspecError
 
 from . import openmp
 
@@ -33,6 +35,47 @@ def environment(**more: Any) -> dict[str, Any]:
     }
 
 
+def hardware(device: Any) -> dict[str, Any]:
+    """Processor, threads and versions, as far as they change what a call on ``device`` costs."""
+    import torch
+    import transformers
+
+    return {
+        "machine": platform.machine(),
+        "processor": _cpuinfo().get("model name", platform.processor() or platform.machine()),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        **openmp.settings(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "hierspec": metadata.version("hierspec"),
+    }
+
+
+def device(name: str) -> Any:
+    """The ``torch.device`` of that name; ``auto``: an accelerator if there is one.
+
+    Raises:
+        HierspecError: it is not here, or holds no numbers (``meta``).
+    """
+    import torch
+
+    gpus = torch.cuda.device_count()
+    try:
+        found = torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)
+        if found.type == "cuda":  # without waking it up
+            usable = (found.index or 0) < gpus
+        else:
+            torch.empty(0, device=found)
+            usable = found.type != "meta"
+    except (RuntimeError, AssertionError, NotImplementedError):
+        usable = False
+    if not usable:
+        raise HierspecError(f"device {name!r} is not available here; try --device cpu")
+    return found
+
+
 def load_average() -> list[float]:
     """Of 1, 5 and 15 minutes; empty where the system keeps none."""
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
@@ -49,11 +92,18 @@ def _commit() -> str:
 
 
 def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    lines = (line.partition(":") for line in text.splitlines())
-    fields = {key.strip(): value.strip() for key, colon, value in lines if colon}
+    fields = _cpuinfo()
     flags = fields.get("flags", "").split()
     wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     name = fields.get("model name", platform.processor() or platform.machine())
     return f"{name} family {fields.get('cpu family', '?')} ({', '.join(wide)})"
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the last processor; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    parts = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, colon, value in parts if colon}

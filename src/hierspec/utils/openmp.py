@@ -1,18 +1,15 @@
 """How OpenMP's threads wait for their next piece of work. To be decided before torch is loaded.
 
-A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep in between (passive
-waiting) must be woken for each: 10 µs on some machines, 60 to 80 on a virtual one whose idle
-cores are halted. Threads that never sleep starve each other as soon as anything else runs on a
-machine with few cores: a forward can take a second. Between the two: spin for about as long as
-the dearest wake takes, then sleep, so that a wait costs at most twice what is best. 6000 spins
-are 60 µs where a pause takes 10 ns. On two virtual Xeon cores of that kind the forward of a model
-of 116 M parameters takes 16.5 ms so, 24.7 asleep, and 23.3 with 1000 spins, which are enough for
-two Zen 5 cores; with two such processes at once it takes 42 ms, and 29 asleep
-(``benchmarks/waiting.py``).
+A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep in between must be
+woken for each: 10 µs on some machines, 60 to 80 on a virtual one whose idle cores are halted.
+Threads that never sleep starve each other as soon as anything else runs on a machine with few
+cores: a forward can take a second. Between the two: spin for about as long as the dearest wake
+takes, then sleep, so that a wait costs at most twice what is best. 6000 spins are 60 µs where a
+pause takes 10 ns (measured by ``benchmarks/waiting.py``).
 
 GNU OpenMP (torch's wheels on Linux) reads these variables once. Intel's and LLVM's runtimes (torch
-from conda, on macOS, on Windows) ignore ``GOMP_SPINCOUNT`` and would only be told to sleep: nothing
-is set for them, and nothing is said to spin.
+from conda, on macOS, on Windows) ignore ``GOMP_SPINCOUNT`` and would only sleep: nothing is set
+for them, and they are not taken to spin.
 """
 
 from __future__ import annotations

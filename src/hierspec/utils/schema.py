@@ -1,36 +1,101 @@
-"""What files hold, as declared types: pydantic checks, and every refusal is one line with the fix.
+"""Declared schemas for what people write: pydantic checks, and every refusal is one line.
 
-A file's shape is a pydantic dataclass (or any annotated type) that forbids unknown keys;
-:func:`read` turns what was parsed from JSON or TOML into it. Only the edges use this: nothing in
-``core``, ``verifiers`` or ``engine`` imports it.
+:func:`declared` makes the frozen dataclasses that files and Python callers fill in alike, and
+:func:`read` turns what was parsed from JSON or TOML into one. Only the edges import this module:
+nothing in ``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ForwardRef,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
-from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+import pydantic.dataclasses
+from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, core_schema
 
 from hierspec.errors import HierspecError
+from hierspec.utils.checks import MIN_TEMPERATURE, is_temperature
 
 T = TypeVar("T")
 
-# For the dataclasses that declare a file: no unknown keys, no infinities.
-CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)  # no unknown keys, no infinities
 
-# What a file says is taken as it stands: no number out of a string, no boolean out of a number.
-Integer = Annotated[int, Strict()]
-PositiveInteger = Annotated[int, Strict(), Field(ge=1)]
-Number = Annotated[float, Strict()]
-Boolean = Annotated[bool, Strict()]
-NonEmptyString = Annotated[str, Field(min_length=1)]
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expected:
+    """Says in one phrase what a type admits, whatever is wrong with the value at hand.
+
+    The last part of an ``Annotated`` type: ``Annotated[int, Field(ge=1), Expected("a size")]``.
+    """
+
+    what: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source), "expected", custom_error_message=self.what
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReadAs:
+    """Says that files hold another ``form`` of a type, and how to come from one to the other.
+
+    Attributes:
+        form: an annotated type.
+        convert: (value, read) → a value of the annotated type; ``read`` checks against ``form``.
+    """
+
+    form: Any
+    convert: Callable[[Any, Callable[[Any], Any]], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        form = handler.generate_schema(self.form)
+        return core_schema.no_info_wrap_validator_function(self.convert, form)
+
+
+# A value is taken as it was written: no number from a string, no boolean from a number.
+Integer = Annotated[int, Strict(), Expected("an integer")]
+Natural = Annotated[int, Strict(), Field(ge=0), Expected("an integer of at least 0")]
+PositiveInteger = Annotated[int, Strict(), Field(ge=1), Expected("an integer of at least 1")]
+Number = Annotated[float, Strict(), Expected("a number")]
+NonNegativeNumber = Annotated[float, Strict(), Field(ge=0), Expected("a number of at least 0")]
+Boolean = Annotated[bool, Strict(), Expected("true or false")]
+NonEmptyString = Annotated[str, Strict(), Field(min_length=1), Expected("a non-empty string")]
+
+
+def _temperature(value: float) -> float:
+    if not is_temperature(value):
+        raise ValueError
+    return value
+
+
+Temperature = Annotated[
+    float,
+    Strict(),
+    AfterValidator(_temperature),
+    Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
+]
+
+# What pydantic finds wrong where no Expected stands → what should have been there.
 _EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "an object",
@@ -40,10 +105,7 @@ _EXPECTED = {
     "model_attributes_type": "an object",
     "finite_number": "a finite number",
     "float_type": "a number",
-    "float_parsing": "a number",
     "int_type": "an integer",
-    "int_from_float": "an integer",
-    "int_parsing": "an integer",
     "list_type": "a list",
     "tuple_type": "a list",
     "none_required": "null",
@@ -56,18 +118,45 @@ _EXPECTED = {
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
     "literal_error": "{expected}",
-    "union_tag_invalid": "an object whose {discriminator} is one of {expected_tags}",
-    "union_tag_not_found": "an object with {discriminator}",
 }
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-@cache
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
+)
+def declared(cls: type[T]) -> type[T]:
+    """A frozen dataclass with slots, filled by keyword, that checks and closes its fields.
+
+    Instances made in Python are checked as those read from files are; a mistake is a
+    :class:`HierspecError` there too.
+    """
+    checking = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
+    made: Any = checking(cls)
+    check = made.__init__
+
+    @functools.wraps(check)
+    def checked(self: Any, **values: Any) -> None:
+        try:
+            check(self, **values)
+        except ValidationError as error:
+            raise HierspecError(explained(error, made, values, cls.__name__)) from None
+
+    made.__init__ = checked
+    return made
+
+
+@functools.cache
 def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def read(shape: type[T], data: Any, where: str) -> T:
-    """``data``, parsed from a file, as a ``shape``.
+@overload
+def read(shape: type[T], data: Any, where: str) -> T: ...
+@overload
+def read(shape: Any, data: Any, where: str) -> Any: ...
+def read(shape: Any, data: Any, where: str) -> Any:
+    """``data``, parsed from a file, as a ``shape``: a declared class or any annotated type.
 
     Args:
         where: the file or the part of it, as messages name it; may be empty.
@@ -88,29 +177,73 @@ def read_json(shape: type[T], text: str | bytes, where: str) -> T:
     Raises:
         HierspecError: it is not JSON either.
     """
+    return read(shape, parse_json(text, where), where)
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """What JSON text holds.
+
+    Raises:
+        HierspecError: it is not JSON, or nested too deeply to be anything of ours.
+    """
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise HierspecError(f"{where}: not valid JSON: {error}") from None
-    return read(shape, data, where)
+
+
+def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
+    """The object that JSON text holds; ``what`` is its name for the error: ``a case``.
+
+    Raises:
+        HierspecError: as :func:`parse_json`, or it is a list, a number, ….
+    """
+    data = parse_json(text, where)
+    if not isinstance(data, dict):
+        raise HierspecError(f"{where}: {what} is a JSON object, not {type(data).__name__}")
+    return data
+
+
+def misplaced(at: Sequence[str | int], why: str) -> PydanticCustomError:
+    """What a validator raises about a place inside its value: ``at`` leads there."""
+    return PydanticCustomError("misplaced", "{why}", {"at": tuple(at), "why": why})
 
 
 def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
-    """The first thing wrong, in one line."""
-    first = error.errors(include_url=False)[0]
+    """The first thing wrong, in one line; an unknown key goes before what it leaves missing."""
+    errors = error.errors(include_url=False)
+    first = next((one for one in errors if one["type"] in _UNKNOWN_KEY), errors[0])
     kind, loc, context = first["type"], first["loc"], first.get("ctx", {})
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        inside = _place(loc[:-1], data, where)
-        return f"{inside}: {unknown(str(loc[-1]), _keys(shape, loc[:-1]))}".removeprefix(": ")
-    if kind in ("missing", "missing_argument"):
-        return f"{_place(loc[:-1], data, where)}: {loc[-1]!r} is missing".removeprefix(": ")
-    place = _place(loc, data, where)
-    if kind == "value_error":  # raised by a validator of ours, whose words stand
-        return f"{place}: {context['error']}".removeprefix(": ")
-    expected = _EXPECTED.get(kind)
+    inside = _place(loc[:-1], data, where)
+    place = _place((*loc, *context.get("at", ())), data, where)
+    if kind in _UNKNOWN_KEY:
+        return _join(inside, unknown(str(loc[-1]), _keys(_at(shape, loc[:-1]))))
+    if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return _join(inside, f"{loc[-1]!r} is missing")
+    if kind == "union_tag_invalid":
+        key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
+        return f"{_step(place, key)} is {_short(first['input'][key])}; there are: {tags}"
+    if kind == "union_tag_not_found":
+        tags = [tag for member in _members(_at(shape, loc)) for tag in _tags(_bare(member))]
+        return _join(place, f"{context['discriminator']} is missing; there are: {', '.join(tags)}")
+    if kind in ("value_error", "misplaced"):  # raised by a validator of ours, whose words stand
+        return _join(place, str(context.get("error", context.get("why"))))
+    expected = first["msg"] if kind == "expected" else _EXPECTED.get(kind)
     if expected is None:
-        return f"{place}: {first['msg']}, not {_short(first['input'])}".removeprefix(": ")
+        return _join(place, f"{first['msg']}, not {_short(first['input'])}")
     return f"{place or 'it'} must be {expected.format(**context)}, not {_short(first['input'])}"
+
+
+def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
+    """``data`` as a dict, if it has no other keys than these.
+
+    Raises:
+        HierspecError: naming the first other one, and the nearest that there is.
+    """
+    for key in data:
+        if key not in keys:
+            raise HierspecError(_join(where, unknown(str(key), keys)))
+    return dict(data)
 
 
 def unknown(key: str, keys: Iterable[str]) -> str:
@@ -121,30 +254,49 @@ def unknown(key: str, keys: Iterable[str]) -> str:
     return f"unknown key {key!r}; {hint}keys: {', '.join(keys)}"
 
 
+def _join(place: str, why: str) -> str:
+    return f"{place}: {why}" if place else why
+
+
 def _place(loc: Sequence[Any], data: Any, where: str) -> str:
-    """``where.levels[0].verify``; steps that are no key or index of ``data`` are tags."""
+    """``where.levels[0].verify``; steps that are no key, index or field of ``data`` are tags."""
     for step in loc:
         if isinstance(step, int) and isinstance(data, list | tuple) and step < len(data):
             where, data = f"{where}[{step}]", data[step]
         elif isinstance(data, Mapping) and step in data:
-            where, data = f"{where}.{step}".removeprefix("."), data[step]
+            where, data = _step(where, step), data[step]
+        elif dataclasses.is_dataclass(data) and hasattr(data, str(step)):
+            where, data = _step(where, step), getattr(data, str(step))
     return where
 
 
-def _keys(shape: Any, loc: Sequence[Any]) -> list[str]:
-    """The keys that the object at ``loc`` of a ``shape`` may have."""
-    for step in loc:
-        shape = _inside(shape, step)
-    shape = _bare(shape)
+def _step(where: str, key: Any) -> str:
+    if not str(key).isidentifier():
+        return f"{where}[{key!r}]"
+    return f"{where}.{key}".removeprefix(".")
+
+
+def _keys(shape: Any) -> list[str]:
+    """The keys that an object of a ``shape`` may have."""
     if dataclasses.is_dataclass(shape):
         return [field.name for field in dataclasses.fields(shape) if field.init]
     return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
 
 
+def _at(shape: Any, loc: Sequence[Any]) -> Any:
+    """The type at ``loc`` of a ``shape``."""
+    for step in loc:
+        shape = _inside(shape, step)
+    return _bare(shape)
+
+
 def _bare(shape: Any) -> Any:
-    """Without ``Annotated`` and ``| None``."""
+    """Without ``Annotated`` and ``| None``, and no name of a later class."""
     while get_origin(shape) is Annotated:
-        shape = get_args(shape)[0]
+        shape, *more = get_args(shape)
+        shape = next((one.form for one in more if isinstance(one, ReadAs)), shape)
+    if isinstance(shape, ForwardRef):
+        return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
     members = [one for one in _members(shape) if one is not type(None)]
     return _bare(members[0]) if len(members) == 1 and members[0] is not shape else shape
 
@@ -170,12 +322,12 @@ def _inside(shape: Any, step: Any) -> Any:
     return Any if arguments else get_type_hints(shape, include_extras=True).get(str(step), Any)
 
 
-def _tags(member: Any) -> set[Any]:
+def _tags(member: Any) -> list[Any]:
     """What tells a member of a tagged union from the others: its literals."""
     if not isinstance(member, type):
-        return set()
+        return []
     hints = get_type_hints(member).values()
-    return {tag for hint in hints if get_origin(hint) is Literal for tag in get_args(hint)}
+    return [tag for hint in hints if get_origin(hint) is Literal for tag in get_args(hint)]
 
 
 def _short(value: Any) -> str:

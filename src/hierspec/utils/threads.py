@@ -1,25 +1,39 @@
-"""One thread for what is over before a second one has woken up.
-
-How many CPU threads torch uses.
-
-Small products run on one thread: waking the others costs more than they save.
+"""How many CPU threads torch uses: as many as asked for, and one where a second does not pay.
 
 Where threads sleep while they wait (:mod:`hierspec.utils.openmp`), a hand-over costs 10 µs and
-more, and
-a layer has several: a two-layer model of width 192 takes 290 µs a token on one thread and 400 µs on
-two. Where they spin for a moment first, eight layers of width 384 gain a sixth from the second.
+more, and a layer has several: a two-layer model of width 192 takes 290 µs a token on one thread
+and 400 µs on two. Where they spin for a moment first, eight layers of width 384 gain a sixth from
+the second.
 """
 
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
 import torch
 
 from hierspec.errors import HierspecError
 
 from .openmp import spins
+
+PER_CPU = 8  # more never pay; thousands end the process where the system has no room for them
+
+
+def use(threads: int | None) -> None:
+    """Let torch use so many threads; ``None`` leaves it as it is.
+
+    Raises:
+        HierspecError: fewer than one, or more than ``PER_CPU`` for each processor here.
+    """
+    if threads is None:
+        return
+    cpus = os.cpu_count() or 1
+    if not 1 <= threads <= PER_CPU * cpus:
+        raise HierspecError(
+            f"--threads must lie between 1 and {PER_CPU * cpus} here ({PER_CPU} for each of "
+            f"{cpus} processors), not {threads}; leave it out for as many as pay"
+        )
+    torch.set_num_threads(threads)
 
 
 class OneThread:
@@ -39,36 +53,9 @@ class OneThread:
         if self.before > 1:
             torch.set_num_threads(1)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.before > 1:
             torch.set_num_threads(self.before)
-
-
-PER_CPU = 8  # more never pay; thousands end the process where the system has no room for them
-
-
-def use(threads: int | None) -> None:
-    """Let torch use so many threads; ``None`` leaves it as it is.
-
-    Raises:
-        ValueError: fewer than one, or more than ``PER_CPU`` for each processor here.
-    """
-    if threads is None:
-        return
-    cpus = os.cpu_count() or 1
-    if not 1 <= threads <= PER_CPU * cpus:
-        raise HierspecError(
-            f"--threads must lie between 1 and {PER_CPU * cpus} here ({PER_CPU} for each of "
-            f"{cpus} processors), not {threads}; leave it out for as many as pay"
-        )
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 # One core's share of a layer, roughly, on the machines we have seen: bytes streamed and

@@ -1,19 +1,12 @@
-"""What a measurement holds for: this hardware, these versions, these weights."""
+"""Which weights: a short hash that tells whether a model is still the one it was."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import platform
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from hierspec import __version__
-from hierspec.errors import HierspecError
-from hierspec.utils import openmp
+from . import registry
 
 _EDGE = 1 << 16  # bytes read at both ends of a file: a whole checkpoint takes too long
 _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
@@ -27,42 +20,6 @@ _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
     "vocab*",
     "merges*",
 )
-
-
-def hardware(device: Any) -> dict[str, Any]:
-    """Processor, threads and versions, as far as they change what a call costs."""
-    import torch
-    import transformers
-
-    return {
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        **openmp.settings(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "hierspec": __version__,
-    }
-
-
-def device(name: str) -> Any:
-    """The device that a target names; ``auto``: an accelerator if there is one.
-
-    Raises:
-        ValueError: it is not here.
-    """
-    import torch
-
-    count = torch.cuda.device_count()
-    try:
-        found = torch.device(("cuda" if count else "cpu") if name == "auto" else name)
-    except RuntimeError:
-        found = None
-    if found is None or (found.type == "cuda" and (found.index or 0) >= count):
-        raise HierspecError(f"device {name!r} is not available here; try --device cpu")
-    return found
 
 
 def weights(name: str) -> str:
@@ -95,21 +52,6 @@ def found(name: str) -> bool:
     return _folder(name) is not None
 
 
-def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What is not as it was, in words; empty where all is equal."""
-    return [
-        f"{key} was {measured.get(key)!r}, here it is {here.get(key)!r}"
-        for key in here
-        if measured.get(key) != here.get(key)
-    ]
-
-
-def key(value: Any) -> str:
-    """A name for a file, from anything that can be written as JSON."""
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
 def _files(folder: Path) -> list[Path]:
     matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
     # Heads trained on a model may lie beside it, and are no part of it.
@@ -117,8 +59,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _folder(name: str) -> Path | None:
-    from . import registry
-
     if name.startswith(registry.PREFIX):
         known = name.removeprefix(registry.PREFIX).partition("?")[0]
         if known == "ngram":
@@ -132,13 +72,3 @@ def _folder(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except Exception:  # not a hub id, or not here: the name is all there is
         return None
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

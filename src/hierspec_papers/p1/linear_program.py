@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hierspec.planner.dynamic import Prices
+from hierspec.planner.dynamic import Graph
 from hierspec.planner.estimates import Chain
 
 _TIGHT = {
@@ -18,7 +18,7 @@ _TIGHT = {
 }
 
 
-def solve(prices: Prices) -> tuple[float, Chain]:
+def solve(graph: Graph) -> tuple[float, Chain]:
     """The best chain of P1's graph and its price a token.
 
     Minimise Σ_e f(e) c(e) over flows f ≥ 0 in which every vertex sends out what reaches it, one
@@ -35,7 +35,7 @@ def solve(prices: Prices) -> tuple[float, Chain]:
     except ImportError as error:
         raise ImportError("the linear program needs scipy: pip install 'hierspec[plan]'") from error
 
-    start, end, multiplier, cost = _edges(prices)
+    start, end, multiplier, cost = _edges(graph)
     edge = np.arange(len(start))
     vertices = int(end.max()) + 1
     balance = coo_array(
@@ -50,28 +50,28 @@ def solve(prices: Prices) -> tuple[float, Chain]:
     solution = linprog(cost, A_eq=balance, b_eq=supply, method="highs-ds", options=_TIGHT)
     if not solution.success:
         raise RuntimeError(f"the linear program was not solved: {solution.message}")
-    return float(solution.fun), _path(prices, start, end, np.asarray(solution.x))
+    return float(solution.fun), _path(graph, start, end, np.asarray(solution.x))
 
 
-def _edges(prices: Prices) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """P1 Table 2: (start, end, multiplier, cost) of every edge; vertex numbers as :func:`_at`."""
-    target, top = prices.estimates.target, prices.estimates.max_budget
+    target, top = graph.estimates.target, graph.estimates.max_budget
     loops = 1 + target * top
     edges: list[tuple[int, int, float, float]] = [
-        (0, loops + target, 1.0, prices.plain),  # plain decoding: straight into a loop
+        (0, loops + target, 1.0, graph.plain),  # plain decoding: straight into a loop
         (loops + target, loops + target, 0.5, 0.0),
     ]
     for i in range(target):
         edges.append((loops + i, loops + i, 0.5, 0.0))
         for t in range(1, top + 1):
             here = _at(i, t, top)
-            edges.append((here, loops + i, 1.0, float(prices.draft[i, t])))
-            share = 1.0 / max(float(prices.tokens[i, t]), 1.0)
-            edges.append((0, here, share, share * float(prices.call[i, target, t])))
+            edges.append((here, loops + i, 1.0, float(graph.draft[i, t])))
+            share = 1.0 / max(float(graph.tokens[i, t]), 1.0)
+            edges.append((0, here, share, share * float(graph.call[i, target, t])))
             for k in range(i):
                 for length in range(1, top + 1):
-                    gamma = float(prices.rounds[k, i, length, t])
-                    price = gamma * float(prices.call[k, i, length])
+                    gamma = float(graph.rounds[k, i, length, t])
+                    price = gamma * float(graph.call[k, i, length])
                     edges.append((here, _at(k, length, top), gamma, price))
     columns = np.array([edge for edge in edges if np.isfinite(edge[3])]).T
     return columns[0].astype(int), columns[1].astype(int), columns[2], columns[3]
@@ -81,9 +81,9 @@ def _at(i: int, t: int, top: int) -> int:
     return 1 + i * top + t - 1
 
 
-def _path(prices: Prices, start: np.ndarray, end: np.ndarray, flow: np.ndarray) -> Chain:
+def _path(graph: Graph, start: np.ndarray, end: np.ndarray, flow: np.ndarray) -> Chain:
     """Follow the widest flow; where several are optimal any of them is [P1 Lemma 3.6]."""
-    target, top = prices.estimates.target, prices.estimates.max_budget
+    target, top = graph.estimates.target, graph.estimates.max_budget
     levels, budgets, here = [target], [], 0
     while True:
         out = np.flatnonzero(start == here)

@@ -1,6 +1,4 @@
-"""The hierarchies that ``p1-models`` runs: profiled, planned, and built for every variation.
-
-P1 on the models at hand: hierarchies of K models, predicted and measured [P1 §4, §5].
+"""P1 on the models at hand: hierarchies of K models, predicted and measured [P1 §4, §5].
 
 Two pools, as in the paper: early exits of the target (§4) and separate models (§5; for the shipped
 family its n-gram table joins them, as P1's statistical drafter does). Each is profiled on every
@@ -17,9 +15,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.roofline import level_parameters
-from hierspec.bench.summary import levels, standardized_walltime_improvement
+from hierspec.bench.records import LevelCounters
+from hierspec.bench.summary import (
+    by_level,
+    level_summaries,
+    standardized_walltime_improvement,
+)
 from hierspec.errors import HierspecError
 from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, Estimates
@@ -28,16 +31,41 @@ from hierspec.planner.plan import Choice
 from hierspec.planner.search import plan
 from hierspec.presets.systems import at_shares
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import Settings
 from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
+from hierspec.profiling.settings import ProfileSettings
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, side_by_side
-from hierspec_papers.tables import Reproduction, Row, Table
+from hierspec_papers.measured import (
+    INTERVAL,
+    Measured,
+    method_of,
+    notes,
+    own_table,
+    side_by_side,
+    written,
+)
+from hierspec_papers.tables import Reproduction, Table
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
 LARGEST_BUDGET = 12
-SETTINGS = Settings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
+SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
+TAILS = (1, 2, 3)  # tokens of the smallest model after every level
+WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
+
+# P1 Table 3: model → (speed-up of HSD, of a single draft); early exits, CNN-DM unless named
+TABLE_3 = {
+    "LayerSkip2-7B": (1.76, 1.62),
+    "LayerSkip2-13B": (1.41, 1.20),
+    "LayerSkip2-70B": (1.77, 1.58),
+    "Gemma2-9B": (1.06, 1.03),
+    "Gemma2-9B (XSUM)": (1.15, 1.08),
+}
+# P1 Table 4: temperature → method → standardized walltime improvement on GSM8K, on MMLU
+TABLE_4 = {
+    1.0: {"single draft": (3.44, 3.61), "HSD": (3.68, 4.06), "HSD + HH": (3.70, 4.16)},
+    0.6: {"single draft": (3.44, 3.67), "HSD": (3.67, 4.10), "HSD + HH": (3.69, 4.17)},
+    0.0: {"single draft": (3.38, 3.68), "HSD": (3.76, 4.10), "HSD + HH": (3.79, 4.13)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +78,7 @@ class Candidates:
 
 @dataclass(slots=True)
 class Trial:
-    """A hierarchy to run: what it is, what it should cost, and what it came to."""
+    """A hierarchy to run: what it is, what it should cost, and what was measured."""
 
     pool: Candidates
     choice: Choice
@@ -71,16 +99,18 @@ class Trial:
         if self.found is None or not self.found.runs:
             return None
         runs = [
-            {"levels": run.levels, "target": run.target, "num_tokens": run.num_tokens}
+            ([LevelCounters(**part) for part in run.levels], LevelCounters(**run.target))
             for run in self.found.runs
         ]
-        tokens = sum(run["num_tokens"] - 1 for run in runs)
+        tokens = written(self.found.runs)
         prices = level_parameters(self.method)
-        return standardized_walltime_improvement(tokens, levels(runs), prices)
+        return standardized_walltime_improvement(
+            tokens, level_summaries(tokens, by_level(runs)), prices
+        )
 
 
 def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
-    """Prompts to profile on, and the lab with those to measure on: every other one each.
+    """Return prompts to profile on, and the lab with those to measure on: every other one each.
 
     A single prompt serves for both.
     """
@@ -89,9 +119,9 @@ def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
 
 
 def candidates(lab: Lab) -> dict[str, list[str]]:
-    """Pool → names as ``hierspec profile --candidates`` takes them."""
+    """Return pool → names, as ``hierspec profile --candidates`` takes them."""
     exits = at_shares(lab.models.num_layers, EXITS)
-    table = ["ngram"] if lab.models.drafts and lab.models.target.model.startswith("zoo:") else []
+    table = ["ngram"] if lab.models.drafts and lab.target.startswith("zoo:") else []
     return {
         "early exits": [f"exit:{layer}" for layer in exits],
         "separate models": [*table, *lab.models.drafts],
@@ -99,7 +129,7 @@ def candidates(lab: Lab) -> dict[str, list[str]]:
 
 
 def best_of_each_size(estimates: Estimates) -> list[Choice]:
-    """The best chain of exactly 1, 2, … models, as far as they can be stacked."""
+    """Return the best chain of exactly 1, 2, … models, as far as they can be stacked."""
     out = []
     for count in range(1, len(estimates.names) + 1):
         found = plan(estimates, max_models=count, top=64)
@@ -110,7 +140,7 @@ def best_of_each_size(estimates: Estimates) -> list[Choice]:
 
 
 def warmed(hierarchy: dict[str, Any], temperature: float) -> dict[str, Any]:
-    """The same with every level's model at this temperature; tables and look-ups keep theirs."""
+    """Return the same with every level's model at this temperature; tables keep theirs."""
     out = [
         {**level, "temperature": temperature}
         if level["method"] in ("draft_model", "early_exit")
@@ -126,7 +156,7 @@ def profiled(
     tokenizer = lab.models.tokenizer
     if tokenizer is None:
         raise HierspecError(
-            f"p1-models profiles on texts, and {lab.models.target.model!r} has no tokenizer beside "
+            f"p1-models profiles on texts, and {lab.target!r} has no tokenizer beside "
             "it: put its tokenizer.json there"
         )
     data = measured_profile(
@@ -169,28 +199,9 @@ def warm(lab: Lab, base: Trial, share: float, temperature: float) -> Trial:
 
 
 def planned(trials: Sequence[Trial], least: int, most: int | None = None) -> Trial | None:
-    """The one that the planner expects most of, among those of so many models."""
+    """Return the one that the planner expects most of, among those of so many models."""
     fit = [t for t in trials if least <= len(t.choice.chain.levels) <= (most or 1 << 30)]
     return min(fit, key=lambda t: t.choice.ms, default=None)
-
-
-TAILS = (1, 2, 3)  # tokens of the smallest model after every level
-WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
-
-# P1 Table 3: model → (speed-up of HSD, of a single draft); early exits, CNN-DM unless named
-TABLE_3 = {
-    "LayerSkip2-7B": (1.76, 1.62),
-    "LayerSkip2-13B": (1.41, 1.20),
-    "LayerSkip2-70B": (1.77, 1.58),
-    "Gemma2-9B": (1.06, 1.03),
-    "Gemma2-9B (XSUM)": (1.15, 1.08),
-}
-# P1 Table 4: temperature → method → standardized walltime improvement on GSM8K, on MMLU
-TABLE_4 = {
-    1.0: {"single draft": (3.44, 3.61), "HSD": (3.68, 4.06), "HSD + HH": (3.70, 4.16)},
-    0.6: {"single draft": (3.44, 3.67), "HSD": (3.67, 4.10), "HSD + HH": (3.69, 4.17)},
-    0.0: {"single draft": (3.38, 3.68), "HSD": (3.76, 4.10), "HSD + HH": (3.79, 4.13)},
-}
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -199,10 +210,7 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         ValueError: no prompt, no tokenizer, or nothing that could draft.
     """
-    if not lab.prompts:
-        raise HierspecError(
-            "there is no prompt to measure on: give --prompts a file with one or more"
-        )
+    lab.require("p1-models")
     planned_on, lab = split(lab)
     pools = [
         Candidates(title, profiled(lab, planned_on, title, names))
@@ -220,7 +228,7 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table]:
-    """All tables at one temperature, from one interleaved measurement."""
+    """Return all tables at one temperature, from one interleaved measurement."""
     by_pool = [trials_of(lab, pool, temperature) for pool in pools]
     extra: list[list[Trial]] = []
     warmed: list[list[Trial]] = []
@@ -231,7 +239,7 @@ def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table
         warmed.append([warm(lab, base, share, temperature) for base in bases for share in WARMTHS])
     every = [t for group in (*by_pool, *extra, *warmed) for t in group]
     stacked = [t for t in every if not t.choice.chain.plain]
-    plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "hierarchies")
+    plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
     for trial in every:
         trial.found = plain
     for trial, measured in zip(stacked, found, strict=True):
@@ -248,7 +256,7 @@ def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table
 
 
 def _rates(pool: Candidates, temperature: float) -> Table:
-    """In the shape of P1's Tables 6 and 7."""
+    """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
     greedy = temperature == 0
     found = {
@@ -259,16 +267,14 @@ def _rates(pool: Candidates, temperature: float) -> Table:
     for i, model in enumerate(pool.profile.models[:-1]):
         rates = (found.get((i, k)) for k in range(1, len(names)))
         shown = ("" if rate is None else rate for rate in rates)
-        rows.append(Row(names[i], (), (model["call_ms"], *shown)))
-    rows.append(Row("target", (), (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
-    return Table(
+        rows.append((names[i], (model["call_ms"], *shown)))
+    rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
+    return own_table(
         f"Acceptance rates, {pool.title}, temperature {temperature:g}",
         "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",
         "model",
-        (),
-        tuple(rows),
+        rows,
         ("ms a call", *names[1:-1], "target"),
-        compared=False,
         notes=(
             "Along the target's own texts; greedy: the share of equal choices, else 1 − TV. Empty: "
             "not measured, since the one model's call is no cheaper, or a look-up has no law.",
@@ -277,7 +283,7 @@ def _rates(pool: Candidates, temperature: float) -> Table:
 
 
 def _sizes(lab: Lab, pool: Candidates, trials: Sequence[Trial], temperature: float) -> Table:
-    """In the shape of P1's Tables 1 and 3."""
+    """Return predicted and measured speeds in the shape of P1's Tables 1 and 3."""
     best = planned(trials, 1)
     rows = []
     for trial in trials:
@@ -287,19 +293,14 @@ def _sizes(lab: Lab, pool: Candidates, trials: Sequence[Trial], temperature: flo
         expected = (*predicted, plain / predicted[0])
         star = " (planned)" if trial is best else ""
         ours = _ours(trial, temperature)
-        rows.append(Row(f"{len(chain.levels)}{star}", (), (trial.names, *expected, *ours)))
+        rows.append((f"{len(chain.levels)}{star}", (trial.names, *expected, *ours)))
     compared = _against_single(trials)
-    return Table(
+    return own_table(
         f"Number of models, {pool.title}, temperature {temperature:g}",
         "the best plan of each number of models, predicted and measured (P1 Tables 1 and 3)",
         "models",
-        (),
-        tuple(rows),
-        (
-            *("hierarchy", "predicted ms", "by formula", "predicted speed-up"),
-            *("measured ms", *INTERVAL, "tokens a call", "same as plain"),
-        ),
-        compared=False,
+        rows,
+        ("hierarchy", "predicted ms", "by formula", "predicted speed-up", *_OURS),
         notes=(
             "predicted: the general model with measured curves and costs; by formula: P1's "
             "Corollary 3.1; measured: milliseconds a token after the first, mean over prompts. "
@@ -329,8 +330,8 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
         return ()
     gap = deep.found.over(single.found.runs)
     return (
-        f"Best of three models or more over the best single draft: {gap['median']:.2f} "
-        f"[{gap['low95']:.2f}, {gap['high95']:.2f}], per prompt; P1 reports up to 1.2.",
+        f"Best of three models or more over the best single draft: {gap.median:.2f} "
+        f"[{gap.low95:.2f}, {gap.high95:.2f}], per prompt; P1 reports up to 1.2.",
     )
 
 
@@ -340,24 +341,15 @@ def _heuristic(
     """P1's horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
     assert base is not None
     rows = [
-        Row(
-            str(trial.choice.chain.tail),
-            (),
-            (trial.choice.ms, *_ours(trial, temperature), _plainly(trial)),
-        )
-        for trial in (base, *tails)
+        (str(one.choice.chain.tail), (one.choice.ms, *_ours(one, temperature), _plainly(one)))
+        for one in (base, *tails)
     ]
-    return Table(
+    return own_table(
         f"Horizontal heuristic, {pool.title}, temperature {temperature:g}",
         f"{base.names}, with h tokens of the smallest model after all that a level hands up",
         "h",
-        (),
-        tuple(rows),
-        (
-            *("predicted ms", "measured ms", *INTERVAL, "tokens a call", "same as plain"),
-            "walltime improvement",
-        ),
-        compared=False,
+        rows,
+        ("predicted ms", *_OURS, "walltime improvement"),
         notes=(
             "P1 Table 4 finds half a per cent to 2.5 per cent in it, with h = 10 and a bigram "
             "table as the smallest model (Appendix D); budgets are not planned again for it here, "
@@ -369,7 +361,7 @@ def _heuristic(
 def _improvements(
     pool: Candidates, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
 ) -> Table:
-    """In the shape of P1's Table 4."""
+    """Return walltime improvements in the shape of P1's Table 4."""
     ours = {
         "single draft": planned(trials, 2, 2),
         "HSD": planned(trials, 3),
@@ -377,26 +369,23 @@ def _improvements(
     }
     printed = TABLE_4.get(temperature, {})
     rows = [
-        Row(
+        (
             name,
-            (),
             (
                 _plainly(trial),
-                trial.found.speedup["median"] if trial.found and trial.found.runs else "",
+                trial.found.speedup.median if trial.found and trial.found.runs else "",
                 *(printed.get(name) or ("", "")),
             ),
         )
         for name, trial in ours.items()
         if trial is not None
     ]
-    return Table(
+    return own_table(
         f"Table 4, {pool.title}, temperature {temperature:g}",
         "standardized walltime improvement: every call charged by the weights it runs through",
         "method",
-        (),
-        tuple(rows),
+        rows,
         ("improvement", "measured speed-up", "printed GSM8K", "printed MMLU"),
-        compared=False,
         notes=(
             "P1 refers to Chen et al. (2023b) for it: tokens · c_target over the sum of calls · c, "
             "tables free. Printed: T5-XXL (11 B) with smaller T5 models and a table. It leaves out "
@@ -419,30 +408,27 @@ def _warmths(
         for share, trial in every:
             kept = trial.found.acceptance() if trial.found and trial.found.runs else ""
             rows.append(
-                Row(
-                    f"{share * temperature:g}",
-                    (),
-                    (base.names, kept, *_ours(trial, temperature)[1:-1]),
-                )
+                (f"{share * temperature:g}", (base.names, kept, *_ours(trial, temperature)[1:-1]))
             )
-    return Table(
+    return own_table(
         f"Drafters' temperature, {pool.title}, request at {temperature:g}",
         "all levels below the target at this temperature; the output's law stays the request's",
         "temperature",
-        (),
-        tuple(rows),
+        rows,
         ("hierarchy", "kept by target", *INTERVAL, "tokens a call"),
-        compared=False,
         notes=("P1 finds .5 best for drafters of a request at .6, and 1 for one at 1 (Table 10).",),
     )
 
 
+_OURS = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
+
+
 def _ours(trial: Trial, temperature: float) -> tuple:
-    """Measured ms, the interval, tokens a call and equality; the reason where it could not run."""
+    """Return ms, interval, tokens a call and equality; the reason where it could not run."""
     found = trial.found
     if found is None or not found.runs:
-        return ("", "", "", "", "", found.why if found else "")
-    return (found.decode_ms, *found.interval, found.tokens_per_call, found.same(temperature))
+        return (*[""] * 5, found.why if found else "")
+    return (found.decode_ms, *found.numbers(temperature))
 
 
 def _plainly(trial: Trial) -> float | str:

@@ -15,12 +15,12 @@ from hierspec_papers.tables import Reproduction, Row, Table
 
 from .tables import (
     FIRST_COSTS,
-    LARGEST_BUDGET,
     SECOND_COSTS,
     TABLE_1,
     TABLE_6,
     TABLE_7,
     TABLE_8,
+    as_inputs,
     best,
     example,
 )
@@ -110,13 +110,7 @@ def _example(
         (),
         tuple(rows),
         ("printed latency", "formula", "exact model", "simulated", "error"),
-        {
-            "costs": list(inputs[0]),
-            "acceptance": [[None] * (i + 1) + list(row) for i, row in enumerate(inputs[1])]
-            + [[None] * len(inputs[0])],
-            "max_speculative_tokens": LARGEST_BUDGET,
-            "rounds": ROUNDS,
-        },
+        as_inputs(*inputs, rounds=ROUNDS),
         notes=(
             f"Errors are standard errors of {ROUNDS} simulated rounds of Algorithm 1.",
             "Simulations agree with the exact model, which hands up overshoot as Algorithm 1 "

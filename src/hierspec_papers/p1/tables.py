@@ -7,8 +7,9 @@ differs from print is said, and why, as far as it can be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from hierspec.planner.dynamic import prices, shortest
+from hierspec.planner.dynamic import graph, shortest
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
@@ -134,7 +135,7 @@ def triple(cost: float, rate: float) -> Estimates:
 
 def best(estimates: Estimates) -> tuple[float, Chain]:
     """The best plan by the formula, and its latency."""
-    return shortest(prices(estimates))[0]
+    return shortest(graph(estimates))[0]
 
 
 def _growing(
@@ -167,14 +168,18 @@ def _growing(
         ("speed-up", "latency"),
         tuple(rows),
         ("levels", "num_speculative_tokens", "latency with overshoot"),
-        {
-            "costs": list(inputs[0]),
-            "acceptance": [[None] * (i + 1) + list(row) for i, row in enumerate(inputs[1])]
-            + [[None] * len(inputs[0])],
-            "max_speculative_tokens": LARGEST_BUDGET,
-        },
+        as_inputs(*inputs),
         notes=tuple(note.format(rows=apart[0] if apart else "no") for note in notes),
     )
+
+
+def as_inputs(
+    costs: Sequence[float], rates: Sequence[Sequence[float]], **more: Any
+) -> dict[str, Any]:
+    """Return an example's inputs for a table."""
+    square = [[None] * (i + 1) + list(row) for i, row in enumerate([*rates, ()])]
+    largest = {"max_speculative_tokens": LARGEST_BUDGET}
+    return {"costs": list(costs), "acceptance": square, **largest, **more}
 
 
 def _consistent(speedup: str, ms: str, plain: float = 33.0) -> bool:

@@ -10,13 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.errors import HierspecError
 from hierspec.profiling import costs, rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import load, parse
+from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.measured import (
+    INTERVAL,
+    Measured,
+    all_ran,
+    notes,
+    own_table,
+    side_by_side,
+    speedups,
+)
+from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
 from .formula import (
     compare,
@@ -51,8 +59,7 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         ValueError: fewer than two draft models, or no prompt.
     """
-    if len(lab.models.drafts) < 2:
-        raise HierspecError("p2-models needs two draft models: give --draft twice, smallest first")
+    lab.require("p2-models", drafts=2)
     tables, figures = [], []
     for temperature in lab.temperatures:
         given = inputs(lab, temperature)
@@ -62,7 +69,7 @@ def measure(lab: Lab) -> Reproduction:
         chosen = [(name, best[name]) for name in ("small", "mid", "horizontal", "interleaved")]
         wanted = list(dict.fromkeys((*sweep, *chosen)))
         methods = [method(lab, name, *lengths) for name, lengths in wanted]
-        plain, *found = all_ran(side_by_side(lab, methods, temperature, "orders"))
+        plain, *found = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
         ran = {("plain", (0, 0)): plain, **dict(zip(wanted, found, strict=True))}
         tables += [
             _orders(lab, temperature, given, ran),
@@ -75,12 +82,8 @@ def measure(lab: Lab) -> Reproduction:
 def inputs(lab: Lab, temperature: float) -> Inputs:
     """α and β along the target's own texts; costs of a single call of each model."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
-    if not lab.prompts:
-        raise HierspecError(
-            "there is no prompt to measure on: give --prompts a file with one or more"
-        )
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
-    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
@@ -133,27 +136,25 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
     mixed = ran["interleaved", names["interleaved"]]
     single = max(
         (ran[name, names[name]] for name in ("small", "mid")),
-        key=lambda one: one.speedup["median"],
+        key=lambda one: one.speedup.median,
     )
     gap = mixed.over(single.runs)
-    return Table(
+    return own_table(
         f"Orders, temperature {temperature:g}",
         f"M_s = {lab.models.drafts[0]}, M_q = {lab.models.drafts[-1]}, M_p = "
-        f"{lab.models.target.model}; each at its best lengths by the formula",
+        f"{lab.target}; each at its best lengths by the formula",
         "way",
-        (),
-        tuple(
-            Row(order.name, (), _figures(given, order.name, (order.n, order.m), ran, temperature))
+        [
+            (order.name, _figures(given, order.name, (order.n, order.m), ran, temperature))
             for order in found
-        ),
+        ],
         ("n of M_s", "m of M_q", *_COLUMNS),
         {"alpha": given.alpha, "beta": given.beta, "c": given.c, "c_s": given.c_s},
-        compared=False,
         notes=(
             f"Measured: α = {given.alpha:.3f}, β = {given.beta:.3f} along the target's own text; "
             f"c = {given.c:.3f}, c_s = {given.c_s:.3f} of single calls.",
-            f"Interleaved over the faster single draft, per prompt: {gap['median']:.2f} "
-            f"[{gap['low95']:.2f}, {gap['high95']:.2f}]; P2's finding is that this is below 1.",
+            f"Interleaved over the faster single draft, per prompt: {gap.median:.2f} "
+            f"[{gap.low95:.2f}, {gap.high95:.2f}]; P2's finding is that this is below 1.",
             "The formula takes acceptances to be independent and a check of any length to cost one "
             "call; what it leaves out stands between its column and the measured one.",
             *notes(lab),
@@ -162,28 +163,20 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
 
 
 def _sweep(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
-    rows = []
-    for n in PER_BLOCK:
-        rows.append(
-            Row(
-                f"interleaved {n}",
-                (),
-                _figures(given, "interleaved", (n, BLOCKS), ran, temperature)[2:],
-            )
-        )
-        if n:
-            line = _figures(given, "horizontal", (n * BLOCKS, BLOCKS), ran, temperature)[2:]
-            rows.append(Row(f"horizontal {n}", (), line))
-    return Table(
+    ways = [("interleaved", 1, n) for n in PER_BLOCK]
+    ways += [("horizontal", BLOCKS, n) for n in PER_BLOCK if n]
+    rows = [
+        (f"{name} {n}", _figures(given, name, (n * each, BLOCKS), ran, temperature)[2:])
+        for name, each, n in sorted(ways, key=lambda way: way[2])
+    ]
+    return own_table(
         f"Theorem 3.4, temperature {temperature:g}",
         f"{BLOCKS} blocks, each n tokens of M_s and then 1 of M_q; beside it as many tokens of "
         "both in line, those of M_q first",
         "order, n",
-        (),
-        tuple(rows),
+        rows,
         _COLUMNS,
         {"m": BLOCKS, "alpha": given.alpha, "beta": given.beta, "c": given.c, "c_s": given.c_s},
-        compared=False,
         notes=(
             "interleaved 0 is M_q alone. P2's Figure 1 is a picture: no printed numbers.",
             "The sound form: ratio and residual with the law of the model that drafted the slot; "
@@ -201,15 +194,7 @@ def _figure(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Figure:
         formula = tuple(theorem(given, way, *at)[1] for _, (way, at) in lengths)
         curves.append(Curve(f"{name}, formula", x, formula))
         found = [ran[key] for _, key in lengths]
-        curves.append(
-            Curve(
-                f"{name}, measured",
-                x,
-                tuple(one.speedup["median"] for one in found),
-                "points",
-                tuple(one.half_width for one in found),
-            )
-        )
+        curves.append(speedups(f"{name}, measured", x, found, "points"))
     return Figure(
         f"Figure 1, temperature {temperature:g}",
         f"speed-up over tokens of M_s per block, m = {BLOCKS}",

@@ -8,8 +8,8 @@ target and throughput together.
 from __future__ import annotations
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
-from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Row, Table
+from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, own_table, side_by_side
+from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Table
 
 from .systems import N_D, N_I, default_exits, exits_to_try, hispec, single_exit
 
@@ -36,7 +36,7 @@ def measure(lab: Lab) -> Reproduction:
             *(hispec(lab.models, *pair) for pair in pairs),
             *(hispec(lab.models, *default, rule=rule) for rule in RULES[1:]),
         ]
-        found = all_ran(side_by_side(lab, methods, temperature, "exits"))[1:]
+        found = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
         singles = dict(zip(exits, found[: len(exits)], strict=True))
         doubles = dict(zip(pairs, found[len(exits) :], strict=False))
         rules = [doubles[default], *found[len(exits) + len(pairs) :]]
@@ -58,20 +58,16 @@ def _throughput(
     doubles: dict[Pair, Measured],
     default: Pair,
 ) -> Table:
-    rows = [Row(f"{layer}", (), _figures(one, temperature)) for layer, one in singles.items()]
-    rows += [
-        Row(_named(pair, default), (), _figures(one, temperature)) for pair, one in doubles.items()
-    ]
+    rows = [(str(layer), one.numbers(temperature, -1)) for layer, one in singles.items()]
+    rows += [(_named(pair, default), one.numbers(temperature, -1)) for pair, one in doubles.items()]
     fastest = max(doubles, key=lambda pair: _speed(doubles[pair]))
-    return Table(
+    return own_table(
         f"Figures 5 and 8, temperature {temperature:g}",
         "throughput over plain decoding: single exits (LayerSkip), and draft-intermediate pairs",
         "exits",
-        (),
-        tuple(rows),
+        rows,
         _COLUMNS,
         {"num_layers": lab.models.num_layers, "N_d": N_D, "N_i": N_I, "single": N_I},
-        compared=False,
         notes=(
             f"Fastest pair here: {fastest[0]}-{fastest[1]} of {lab.models.num_layers} layers; the "
             f"default is {default[0]}-{default[1]}. P3's fastest: {PRINTED_PAIR}. Neighbours whose "
@@ -92,17 +88,15 @@ def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -
         "All three are lossless here: under sampling leading hands up the law of its mixture, "
         "and the target verifies against that."
     )
-    return Table(
+    return own_table(
         f"Intermediate rules, temperature {temperature:g}",
         f"the pair {default[0]}-{default[1]} under each rule of the intermediate exit",
         "rule",
-        (),
-        tuple(
-            Row(rule, (), (*_figures(one, temperature), one.acceptance(0)))
+        [
+            (rule, (*one.numbers(temperature, -1), one.acceptance(0)))
             for rule, one in zip(RULES, rules, strict=True)
-        ),
+        ],
         (*_COLUMNS, "kept by intermediate"),
-        compared=False,
         notes=(greedy if temperature == 0 else sampled,),
     )
 
@@ -121,7 +115,7 @@ def _grid(
     )
     return Figure(
         f"Figure 8, temperature {temperature:g}",
-        f"throughput of exit pairs over plain decoding, {lab.models.target.model}",
+        f"throughput of exit pairs over plain decoding, {lab.target}",
         "exit that drafts (layer)",
         "exit that verifies in between (layer)",
         grid=Grid(rows, columns, values),
@@ -182,9 +176,5 @@ def _named(pair: Pair, default: Pair) -> str:
     return f"{pair[0]}-{pair[1]}" + (" (default)" if pair == default else "")
 
 
-def _figures(one: Measured, temperature: float) -> tuple:
-    return (*one.interval, one.tokens_per_call, one.acceptance(), one.same(temperature))
-
-
 def _speed(one: Measured) -> float:
-    return one.speedup["median"]
+    return one.speedup.median

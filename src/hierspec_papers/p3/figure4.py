@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from hierspec.errors import HierspecError
 from hierspec.profiling import rates
 from hierspec.profiling.agreement import agreements
-from hierspec.profiling.candidates import Pool, load, parse
+from hierspec.profiling.candidates import CandidatePool, load, parse
+from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import notes
+from hierspec_papers.measured import model_notes
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
 
 from .systems import default_exits, exits_to_try
@@ -29,10 +29,7 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         ValueError: the target is too shallow for two exits, or there is no prompt.
     """
-    if not lab.prompts:
-        raise HierspecError(
-            "there is no prompt to measure on: give --prompts a file with one or more"
-        )
+    lab.require("p3-figure4")
     default = default_exits(lab.models)
     exits = exits_to_try(lab.models.num_layers, *default)
     pool = load(lab.models.target, [parse(f"exit:{layer}") for layer in exits], lab.models.loaded)
@@ -45,9 +42,9 @@ def measure(lab: Lab) -> Reproduction:
     )
 
 
-def accepted(lab: Lab, pool: Pool, temperature: float) -> list[list[float]]:
+def accepted(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
     """[exits, prompts]: the share of the positions after each prompt where the target accepts."""
-    plan = rates.Plan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
@@ -92,7 +89,7 @@ def _table(
             "Counted along the target's own text at every position, so this is the acceptance "
             "rate α; drafts of several tokens begin where the target has just corrected, and are "
             "kept a little less often there.",
-            *notes(lab)[1:],
+            *model_notes(lab),
         ),
     )
 
@@ -114,14 +111,14 @@ def _figure(
     )
     return Figure(
         "Figure 4",
-        f"tokens of an exit that the last layer accepts, {lab.models.target.model}",
+        f"tokens of an exit that the last layer accepts, {lab.target}",
         "exit (layer)",
         "accepted (per cent)",
         curves,
         notes=(
             f"P3 shows the quarter-depth exit alone (here layer {quarter}), for five data sets: up "
             f"to {PRINTED} %. Spread: 1.96 standard errors over prompts.",
-            *notes(lab)[1:],
+            *model_notes(lab),
         ),
     )
 

@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, side_by_side
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.measured import (
+    INTERVAL,
+    Measured,
+    all_ran,
+    notes,
+    own_table,
+    side_by_side,
+    speedups,
+)
+from hierspec_papers.tables import Figure, Reproduction, Table
 
 from .systems import N_D, N_I, default_exits, hispec
 
@@ -31,7 +39,7 @@ def measure(lab: Lab) -> Reproduction:
     tables, figures = [], []
     for temperature in lab.temperatures:
         methods = [hispec(lab.models, *exits, *lengths) for lengths in wanted]
-        found = all_ran(side_by_side(lab, methods, temperature, "lengths"))[1:]
+        found = all_ran(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
         by_lengths = dict(zip(wanted, found, strict=True))
         tables.append(_table(lab, temperature, by_lengths))
         figures += [
@@ -42,22 +50,17 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _table(lab: Lab, temperature: float, found: dict[Lengths, Measured]) -> Table:
-    best = max(found, key=lambda lengths: found[lengths].speedup["median"])
-    return Table(
+    best = max(found, key=lambda lengths: found[lengths].speedup.median)
+    return own_table(
         f"Figure 7, temperature {temperature:g}",
         "throughput over plain decoding at the default exits",
         "N_d / N_i",
-        (),
-        tuple(
-            Row(f"{n_d} / {n_i}", (), _figures(one, temperature))
-            for (n_d, n_i), one in found.items()
-        ),
+        [(f"{n_d} / {n_i}", one.numbers(temperature, 0, -1)) for (n_d, n_i), one in found.items()],
         (
             *(*INTERVAL, "tokens a call"),
             *("kept by intermediate", "kept by target", "same as plain"),
         ),
         {"exits": list(default_exits(lab.models)), "default": [N_D, N_I]},
-        compared=False,
         notes=(
             f"Fastest here: N_d = {best[0]}, N_i = {best[1]}; P3 finds both best when small and "
             f"takes {N_D} and {N_I}. Longer ones pay where tokens are kept more often, or where "
@@ -71,22 +74,12 @@ def _sweep(
     lab: Lab, temperature: float, part: str, name: str, points: Sequence[tuple[int, Measured]]
 ) -> Figure:
     other = f"N_i = {N_I}" if name == "N_d" else f"N_d = {N_D}"
-    curve = Curve(
-        "HiSpec",
-        tuple(float(n) for n, _ in points),
-        tuple(one.speedup["median"] for _, one in points),
-        spread=tuple(one.half_width for _, one in points),
-    )
+    lengths, found = zip(*points, strict=True)
     return Figure(
         f"Figure 7{part}, temperature {temperature:g}",
         f"throughput over {name} ({other})",
         f"{name} (tokens)",
         "throughput over plain decoding",
-        (curve,),
+        (speedups("HiSpec", lengths, found),),
         notes=("P3's curves fall from the left end on.", *notes(lab)),
     )
-
-
-def _figures(one: Measured, temperature: float) -> tuple:
-    kept = one.acceptance(0), one.acceptance()
-    return (*one.interval, one.tokens_per_call, *kept, one.same(temperature))

@@ -7,7 +7,7 @@ is sound, since the law of what it hands up is reported (MATH §1).
 
 from __future__ import annotations
 
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.presets.registry import preset
 from hierspec.presets.systems import at_shares
 
@@ -15,7 +15,7 @@ N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the targe
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the depth: exits worth trying
 
 
-def default_exits(models: Models) -> tuple[int, int]:
+def default_exits(models: BenchModels) -> tuple[int, int]:
     """Draft and intermediate exit of the ``hispec`` preset: about L/8 and L/4 [P3 §3.2].
 
     Raises:
@@ -36,7 +36,12 @@ def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
 
 
 def hispec(
-    models: Models, draft: int, intermediate: int, n_d: int = N_D, n_i: int = N_I, rule="leading"
+    models: BenchModels,
+    draft: int,
+    intermediate: int,
+    n_d: int = N_D,
+    n_i: int = N_I,
+    rule="leading",
 ) -> HierarchyMethod:
     """Exit ``draft`` writes, exit ``intermediate`` verifies by ``rule``, the target by block."""
     levels = [
@@ -47,7 +52,7 @@ def hispec(
     return HierarchyMethod(name, models, levels, verify="block")
 
 
-def single_exit(models: Models, layer: int, tokens: int = N_I) -> HierarchyMethod:
+def single_exit(models: BenchModels, layer: int, tokens: int = N_I) -> HierarchyMethod:
     """LayerSkip's way: one exit drafts for the target (Elhoushi et al., 2024)."""
     return HierarchyMethod(f"exit {layer}", models, [exit_level(layer, tokens)], verify="block")
 

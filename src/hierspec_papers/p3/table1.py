@@ -12,8 +12,8 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.presets.registry import PRESETS as OURS
 from hierspec.presets.registry import preset
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, side_by_side
-from hierspec_papers.tables import Reproduction, Row, Table
+from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, own_table, side_by_side
+from hierspec_papers.tables import Reproduction, Table
 
 DATA_SETS = ("ShareGPT", "CNN/DM", "HumanEval", "GSM8K", "XSum")
 # model → method → speed-up over plain decoding on each of DATA_SETS, as printed
@@ -84,7 +84,7 @@ def measure(lab: Lab) -> Reproduction:
         except ValueError as error:
             missing[name] = str(error)
     tables = [
-        _table(lab, temperature, side_by_side(lab, methods, temperature, "table 1"), missing)
+        _table(lab, temperature, side_by_side(lab, methods, temperature, "p3-table1"), missing)
         for temperature in lab.temperatures
     ]
     return Reproduction("p3-table1", tuple(tables), (), lab.to_dict())
@@ -95,7 +95,9 @@ def _table(
 ) -> Table:
     able = {one.name: one for one in found if not one.why}
     missing = missing | {one.name: one.why for one in found if one.why}
-    rows = [Row("plain", (), ("", "", "", *_figures(able["plain"], temperature)))]
+    rows: list[tuple[str, tuple[object, ...]]] = [
+        ("plain", ("", "", "", *able["plain"].numbers(temperature)))
+    ]
     for name in PRESETS:
         cells = printed(name)
         paper = (
@@ -103,28 +105,26 @@ def _table(
             f"{min(cells):.2f}–{max(cells):.2f}",
             fmean(printed(name, "HumanEval")),
         )
-        ours = _figures(able[name], temperature) if name in able else ("",) * 5
-        rows.append(Row(name, (), (*paper, *ours)))
+        ours = able[name].numbers(temperature) if name in able else ("",) * 5
+        rows.append((name, (*paper, *ours)))
     comparison = ()
     if {"HiSpec", "LayerSkip"} <= able.keys():
         gain = able["HiSpec"].over(able["LayerSkip"].runs)
         comparison = (
-            f"HiSpec over LayerSkip here: {gain['median']:.2f} [{gain['low95']:.2f}, "
-            f"{gain['high95']:.2f}]; P3's cells give {_printed_gain():.2f} on average (its text "
+            f"HiSpec over LayerSkip here: {gain.median:.2f} [{gain.low95:.2f}, "
+            f"{gain.high95:.2f}]; P3's cells give {_printed_gain():.2f} on average (its text "
             "says 1.28).",
         )
-    return Table(
+    return own_table(
         f"Table 1, temperature {temperature:g}",
         "speed-up over plain decoding; printed: averages over models and data sets",
         "method",
-        (),
-        tuple(rows),
+        rows,
         (
             *("printed mean", "printed range", "printed HumanEval mean"),
             *(*INTERVAL, "tokens a call", "same as plain"),
         ),
         {"presets": PRESETS},
-        compared=False,
         notes=(
             *comparison,
             *(f"{name} is left out: {why}" for name, why in missing.items()),
@@ -146,7 +146,3 @@ def _printed_gain() -> float:
         for rows in TABLE_1.values()
         for h, s in zip(rows["HiSpec"], rows["LayerSkip"], strict=True)
     )
-
-
-def _figures(one: Measured, temperature: float) -> tuple:
-    return (*one.interval, one.tokens_per_call, one.same(temperature))

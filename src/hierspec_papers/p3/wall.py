@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Run
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import at_shares
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import Measured, notes, side_by_side, target_forwards
+from hierspec_papers.measured import Measured, model_notes, own_table, side_by_side, target_forwards
 from hierspec_papers.measured import drafted as drafted_tokens
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
 from .systems import exit_level
 
@@ -105,32 +105,30 @@ def measure(lab: Lab) -> Reproduction:
         )
     tables, figures = [], []
     for temperature in lab.temperatures:
-        plain, *found = side_by_side(lab, methods, temperature, "wall")
+        plain, *found = side_by_side(lab, methods, temperature, "p3-wall")
         tables.append(_table(lab, temperature, plain, found))
         figures.append(_figure(lab, temperature, found))
     return Reproduction("p3-wall", (*tables, _printed()), tuple(figures), lab.to_dict())
 
 
 def _table(lab: Lab, temperature: float, plain: Measured, found: Sequence[Measured]) -> Table:
-    target = lab.models.target.model
+    target = lab.target
     rows = []
     for one in found:
         if one.why:
-            rows.append(Row(one.name, (), (*("",) * 6, one.why)))
+            rows.append((one.name, (*("",) * 6, one.why)))
             continue
         it = wall(one.runs)
         figures = (it.draft_ms, it.verify_ms, it.ratio, it.drafting, it.verifying, it.outside)
-        rows.append(Row(one.name, (), (*figures, "")))
-    return Table(
+        rows.append((one.name, (*figures, "")))
+    return own_table(
         f"Table 2, temperature {temperature:g}",
         f"milliseconds of drafting {DRAFTED} tokens and of one check by {target}, and their shares "
         "of decoding",
         "draft",
-        (),
-        tuple(rows),
+        rows,
         ("T_gen", "T_verif", "ratio", "drafting", "verifying", "outside", "skipped"),
         {"drafted": DRAFTED, "plain_ms_per_token": plain.decode_ms},
-        compared=False,
         notes=(
             f"Plain decoding: {plain.decode_ms:.2f} ms a token. Times include laws, draws and "
             "verification rules; an exit's check takes only the layers above it, since hidden "
@@ -138,20 +136,18 @@ def _table(lab: Lab, temperature: float, plain: Measured, found: Sequence[Measur
             "P3 says verification takes 2 to 10.3 times as long as drafting, and 60 to 90 % of the "
             "time. That holds where the target's call is dear beside six calls of the draft; "
             "where drafts are not much cheaper, drafting is the larger part.",
-            *notes(lab)[1:],
+            *model_notes(lab),
         ),
     )
 
 
 def _printed() -> Table:
-    return Table(
+    return own_table(
         "Table 2 as printed",
         "milliseconds on eight H100 with vLLM, ShareGPT, six tokens per iteration",
         "target",
-        (),
-        tuple(Row(target, (), tuple(others)) for target, *others in TABLE_2),
+        [(target, tuple(others)) for target, *others in TABLE_2],
         ("draft", "T_gen", "T_verif", "ratio"),
-        compared=False,
         notes=(
             "Not reproducible here: models of 66 B to 405 B parameters on eight accelerators. P3 "
             "does not say whether T_gen is of one draft token or of all six.",
@@ -165,7 +161,7 @@ def _figure(lab: Lab, temperature: float, found: Sequence[Measured]) -> Figure:
     x = tuple(float(number) for number in range(1, len(able) + 1))
     return Figure(
         f"Figure 2, temperature {temperature:g}",
-        f"drafting {DRAFTED} tokens against one check by {lab.models.target.model}",
+        f"drafting {DRAFTED} tokens against one check by {lab.target}",
         "draft (numbered)",
         "milliseconds an iteration",
         (
@@ -174,6 +170,6 @@ def _figure(lab: Lab, temperature: float, found: Sequence[Measured]) -> Figure:
         ),
         notes=(
             "Drafts: " + ", ".join(f"{n}: {one.name}" for n, one in enumerate(able, 1)) + ".",
-            *notes(lab)[1:],
+            *model_notes(lab),
         ),
     )

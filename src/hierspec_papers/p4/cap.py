@@ -19,21 +19,22 @@ from typing import Any
 
 import torch
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import KINDS
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import tokens_per_call, tokens_per_second
+from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
 
-from .lab import DRAFT_LENGTH, drafter, faster, measured, temperatures
+from .lab import DRAFT_LENGTH, faster, measured, sampling
 from .tabular import certified, pair
 from .watching import Mean, Seen, Watched
 
+RULES = ("block", "uncapped")
 LENGTHS = (1, 2, 3, 4)  # of tabular models: enumeration grows like 3^(2n)
 PAIRS = 20  # of models a family
 _ROWS = 32  # laws held at once, in float64 and as their logarithms: 80 MB at V = 152k
@@ -58,14 +59,13 @@ def measure(
     Raises:
         ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model = temperatures(lab, "p4-cap"), drafter(lab, "p4-cap")
+    chosen, model, record = sampling(lab, "p4-cap")
     tables = [_certified(lab, lengths, pairs)]
-    for temperature in chosen:
-        tables += _measured(lab, model, temperature, length)
+    tables += [_measured(lab, model, temperature, length) for temperature in chosen]
     return Reproduction(
         "p4-cap",
         tuple(tables),
-        measured_on={**lab.to_dict(), "draft": model, "temperatures": chosen},
+        measured_on=record,
     )
 
 
@@ -79,7 +79,7 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
             kept, uncapped, distances, exact = [], [], [], 0.0
             for seed in range(pairs):
                 draft, target = pair(kind, seed)
-                one, other = (certified(rule, draft, target, n) for rule in ("block", "uncapped"))
+                one, other = (certified(rule, draft, target, n) for rule in RULES)
                 kept.append(one.expected_accepted)
                 uncapped.append(other.expected_accepted)
                 distances.append(other.tv)
@@ -93,16 +93,14 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
                 statistics.median(distances),
                 max(distances),
             )
-            rows.append(Row(f"{kind}, {n}", (), figures))
-    return Table(
+            rows.append((f"{kind}, {n}", figures))
+    return own_table(
         "Certified distances",
         f"block and uncapped on {pairs} pairs of random models a row, by enumeration",
         "family, n",
-        (),
-        tuple(rows),
+        rows,
         ("block keeps", "uncapped keeps", "block's TV, largest", "uncapped's TV", "largest"),
         {"vocab": 3, "order": 1, "pairs": pairs, "lengths": list(lengths)},
-        compared=False,
         notes=(
             "TV: total variation distance of the first n + 2 tokens from the target's law; of "
             "uncapped the median over the pairs, and the largest.",
@@ -114,20 +112,14 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
 # --- on the models at hand
 
 
-def _measured(lab: Lab, model: str, temperature: float, length: int) -> list[Table]:
+def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
+    level = draft_level(model, length)
     methods = [
-        Watched(
-            rule,
-            lab.models,
-            [draft_level(model, length)],
-            ("block", "uncapped"),
-            verify=rule,
-            **more,
-        )
-        for rule, more in (("block", {}), ("uncapped", {"allow_lossy": True}))
+        Watched(rule, lab.models, [level], RULES, verify=rule, allow_lossy=rule == "uncapped")
+        for rule in RULES
     ]
     every = measured(lab, methods, temperature, "p4-cap")
-    runs: dict[str, list[Run]] = dict(zip(("block", "uncapped"), every, strict=True))
+    runs: dict[str, list[Run]] = dict(zip(RULES, every, strict=True))
     drafts = [d for m, r in zip(methods, every, strict=True) for d in m.drafts(r)]
     shifts = {rule: _shift(lab, some, temperature) for rule, some in runs.items()}
     speed = faster(runs["uncapped"], runs["block"])
@@ -141,32 +133,30 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> list[Tab
         shift = shifts[rule]
         rows.append(Row(label, tuple(cells), (shift.per_token, shift.error, shift.z)))
     columns = tuple(f"{what}, {name}" for what in ("BE", "DS") for name in TABLE_A3)
-    return [
-        Table(
-            "Table A.3" if temperature == 1.0 else f"Table A.3 at temperature {temperature:g}",
-            f"without and with the cap; here drafts of {length} tokens by {model}",
-            "method",
-            columns,
-            tuple(rows),
-            ("log-likelihood shift", "error", "z"),
-            {
-                "length": length,
-                "temperature": temperature,
-                "speed_uncapped_over_block": speed,
-                "gain_same_drafts": {"mean": more.value, "standard_error": more.error},
-            },
-            compared=False,
-            notes=(
-                "One measurement stands beside both printed data sets. Accuracy on tasks is not "
-                "measured: the law of the text is.",
-                "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
-                "target's law; 0 within its error for a lossless rule.",
-                f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
-                f"{more.error:.4f} more tokens a draft; decoding speed is {speed['median']:.3f} "
-                f"[{speed['low95']:.3f}, {speed['high95']:.3f}] times block's, paired per prompt.",
-            ),
-        )
-    ]
+    return Table(
+        "Table A.3" if temperature == 1.0 else f"Table A.3 at temperature {temperature:g}",
+        f"without and with the cap; here drafts of {length} tokens by {model}",
+        "method",
+        columns,
+        tuple(rows),
+        ("log-likelihood shift", "error", "z"),
+        {
+            "length": length,
+            "temperature": temperature,
+            "speed_uncapped_over_block": speed.to_dict(),
+            "gain_same_drafts": {"mean": more.value, "standard_error": more.error},
+        },
+        compared=False,
+        notes=(
+            "One measurement stands beside both printed data sets. Accuracy on tasks is not "
+            "measured: the law of the text is.",
+            "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
+            "target's law; 0 within its error for a lossless rule.",
+            f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
+            f"{more.error:.4f} more tokens a draft; decoding speed is {speed.median:.3f} "
+            f"[{speed.low95:.3f}, {speed.high95:.3f}] times block's, paired per prompt.",
+        ),
+    )
 
 
 def same_draft_gain(drafts: Sequence[Seen]) -> Mean:
@@ -241,7 +231,7 @@ def _part(
     first = len(prompt) + start
     scores = model.score([Query(slot, context, first)])
     params = SamplingParams(temperature=temperature)
-    job = Job(params, context, first, len(scores), len(prompt), model.vocab_size)
+    job = ScoreRows(params, context, first, len(scores), len(prompt), model.vocab_size)
     (rows,) = distributions([job], scores)
     assert isinstance(rows, DenseDistributions)
     return Shift.of(rows.probs, tokens)

@@ -1,13 +1,11 @@
-"""What a round costs outside the models' forwards at a large vocabulary, on made-up scores.
+"""P4 Table A.4: what share of decoding is verification, on the models at hand and at V = 152k.
 
-Three parts, timed apart: *laws* (the target's scores → n + 1 rows, a softmax), *drafting* (the
-drafter's scores → a row and a token, n times), and *verification* by a rule. Only the last differs
-between rules; the others belong to sampling and are paid without drafts too, once a token.
-
-A forward is at least one pass over the model's weights. That floor stands for the models, so the
-shares found here are upper bounds for models of that size on that machine.
-
-P4 Table A.4: what share of decoding is verification, on the models at hand and at V = 152k.
+At a large vocabulary (:func:`timing`) rounds run on made-up scores, and three parts are timed
+apart: *laws* (the target's scores → n + 1 rows, a softmax), *drafting* (the drafter's scores → a
+row and a token, n times), and *verification* by a rule. Only the last differs between rules; the
+others belong to sampling and are paid without drafts too, once a token. A forward is at least one
+pass over the model's weights: that time stands for the models, so the shares found are upper bounds
+for models of that size on that machine.
 """
 
 from __future__ import annotations
@@ -20,28 +18,42 @@ from typing import Any
 
 import torch
 
+from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.roofline import bandwidth
-from hierspec.bench.turns import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, concatenate, draw
 from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import Job, distributions
+from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry
 from hierspec.verifiers.verify import verify_batch
 from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.measured import own_table
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
 
-from .lab import DRAFT_LENGTH, drafter, measured, temperatures
+from .lab import DRAFT_LENGTH, measured, sampling
 
 QWEN_VOCAB = 151_936
 RULES = ("tokenwise", "block")
 # Parameters of Qwen2.5 that a token reads (its two smaller ones tie the embeddings to the head).
 SIZES = {"0.5B": 494_000_000, "7B": 7_070_000_000}
+_PARTS = ("verification", "laws", "drafting", "forwards, floor", "verification, %", "sampling, %")
 _NOISE = 0.5  # of the draft's scores against the target's; it sets the acceptance
+LENGTHS = (4, 8, 10, 15)
+
+# P4 Table A.4, Qwen2.5 0.5B → 72B (8 bit) on an H200: ms a token and per cent, blockwise and HSD.
+TABLE_A4 = {
+    "Total": ("34.168", "100.00", "33.788", "100.00"),
+    "Prefill": ("0.913", "2.67", "0.915", "2.71"),
+    "Draft Forward": ("8.210", "24.03", "7.865", "23.28"),
+    "Target Forward": ("24.690", "72.26", "24.695", "73.09"),
+    "Logits Processing": ("0.093", "0.27", "0.103", "0.31"),
+    "Verification": ("0.160", "0.47", "0.127", "0.37"),
+    "Other": ("0.025", "0.08", "0.012", "0.03"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +143,8 @@ def _drafted(steps: Any, rng: list[PhiloxRng], vocab: int) -> list[Proposal]:
     ]
 
 
-def _job(vocab: int, num_rows: int) -> Job:
-    return Job(SamplingParams(temperature=1.0), Context([0]), 1, num_rows, 1, vocab)
+def _job(vocab: int, num_rows: int) -> ScoreRows:
+    return ScoreRows(SamplingParams(temperature=1.0), Context([0]), 1, num_rows, 1, vocab)
 
 
 def shares(
@@ -157,20 +169,6 @@ def floor_ms(parameters: float, bytes_per_second: float, bytes_each: int = 2) ->
     return 1e3 * parameters * bytes_each / bytes_per_second
 
 
-LENGTHS = (4, 8, 10, 15)
-
-# P4 Table A.4, Qwen2.5 0.5B → 72B (8 bit) on an H200: ms a token and per cent, blockwise and HSD.
-TABLE_A4 = {
-    "Total": ("34.168", "100.00", "33.788", "100.00"),
-    "Prefill": ("0.913", "2.67", "0.915", "2.71"),
-    "Draft Forward": ("8.210", "24.03", "7.865", "23.28"),
-    "Target Forward": ("24.690", "72.26", "24.695", "73.09"),
-    "Logits Processing": ("0.093", "0.27", "0.103", "0.31"),
-    "Verification": ("0.160", "0.47", "0.127", "0.37"),
-    "Other": ("0.025", "0.08", "0.012", "0.03"),
-}
-
-
 def measure(
     lab: Lab, length: int = DRAFT_LENGTH, vocab: int = QWEN_VOCAB, lengths: Sequence[int] = LENGTHS
 ) -> Reproduction:
@@ -178,12 +176,12 @@ def measure(
 
     Args:
         length: of the drafts on the models at hand.
-        vocab, lengths: of the rounds on made-up scores (:mod:`.p4_vocabulary`).
+        vocab, lengths: of the rounds on made-up scores (:func:`timing`).
 
     Raises:
         ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model = temperatures(lab, "p4-cost"), drafter(lab, "p4-cost")
+    chosen, model, record = sampling(lab, "p4-cost")
     tables = []
     for temperature in chosen:
         methods = [
@@ -195,7 +193,7 @@ def measure(
     return Reproduction(
         "p4-cost",
         (*tables, _computed(lab, vocab, lengths)),
-        measured_on={**lab.to_dict(), "draft": model, "temperatures": chosen},
+        measured_on=record,
     )
 
 
@@ -250,8 +248,6 @@ def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table
 
 
 def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
-    import torch
-
     speed = bandwidth(torch.device("cpu"))
     draft_ms, target_ms = (floor_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
     rows = []
@@ -267,24 +263,15 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
                 100.0 * share["verification"],
                 100.0 * share["sampling"],
             )
-            rows.append(Row(f"{rule}, {n}", (), figures))
+            rows.append((f"{rule}, {n}", figures))
         lab.report(f"p4-cost, V = {vocab}", done / len(lengths))
-    return Table(
+    return own_table(
         f"V = {vocab:,}",
         "ms a round on this processor, made-up scores; forwards at the floor of memory bandwidth",
         "rule, n",
-        (),
-        tuple(rows),
-        (
-            "verification",
-            "laws",
-            "drafting",
-            "forwards, floor",
-            "verification, %",
-            "sampling, %",
-        ),
+        rows,
+        _PARTS,
         {"vocab": vocab, "bytes_per_second": speed, "draft": "0.5B", "target": "7B"},
-        compared=False,
         notes=(
             "Forwards, floor: n passes over the weights of a 0.5B draft and one over those of a 7B "
             f"target, bfloat16, at {speed / 1e9:.1f} GB/s as measured here: nothing was run at "

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Request, Run
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import tokens_per_call, tokens_per_second
+from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
 
-from .lab import drafter, faster, measured, temperatures
+from .lab import faster, measured, sampling
 
 RULES = ("rrs", "rrs-without-replacement", "block-rrs")
 COUNTS = (1, 2, 4, 8, 11)  # P4 takes 11
@@ -38,7 +38,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
     Raises:
         ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model = temperatures(lab, "p4-drafts"), drafter(lab, "p4-drafts")
+    chosen, model, record = sampling(lab, "p4-drafts")
     keys = [(rule, k) for k in counts for rule in RULES]
     tables: list[Table] = []
     figures = []
@@ -51,8 +51,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         ]
         runs = measured(lab, methods, temperature, "p4-drafts")
         found = dict(zip(keys, runs, strict=True))
-        together = _together(lab, methods, temperature)
-        batches = dict(zip(keys, together, strict=True))
+        batches = dict(zip(keys, _together(lab, methods, temperature), strict=True))
         if temperature == 1.0 and 1 in counts:
             tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
         tables.append(_table(found, counts, length, temperature))
@@ -62,7 +61,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         "p4-drafts",
         tuple(tables),
         tuple(figures),
-        {**lab.to_dict(), "draft": model, "temperatures": chosen},
+        record,
     )
 
 
@@ -96,24 +95,17 @@ def _table(found: Found, counts: Sequence[int], length: int, temperature: float)
     for k in counts:
         runs = [found[rule, k] for rule in RULES]
         speed = faster(found["block-rrs", k], found["rrs", k])
-        ratios = (speed["median"], speed["low95"], speed["high95"])
+        ratios = (speed.median, speed.low95, speed.high95)
         figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
-        rows.append(Row(str(k), (), figures))
-    return Table(
+        rows.append((str(k), figures))
+    columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
+    return own_table(
         f"Several drafts at temperature {temperature:g}",
         f"of {length} tokens: tokens a target call, tokens a second",
         "drafts",
-        (),
-        tuple(rows),
-        (
-            *(f"{rule} /call" for rule in RULES),
-            *(f"{rule} /s" for rule in RULES),
-            "block-rrs over rrs",
-            "low95",
-            "high95",
-        ),
+        rows,
+        (*columns, "block-rrs over rrs", "low95", "high95"),
         {"length": length, "temperature": temperature},
-        compared=False,
         notes=(
             "All drafts of a place are scored in one call of the target. A forward over "
             f"k·{length + 1} rows costs little more than one over {length + 1} on an accelerator, "
@@ -137,18 +129,14 @@ def _together(lab: Lab, methods: Sequence[HierarchyMethod], temperature: float) 
 
 def _batched(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:
     prompts = len(next(iter(found.values())))
-    rows = [
-        Row(str(k), (), tuple(tokens_per_second(found[rule, k]) for rule in RULES)) for k in counts
-    ]
-    return Table(
+    rows = [(str(k), tuple(tokens_per_second(found[rule, k]) for rule in RULES)) for k in counts]
+    return own_table(
         f"Several drafts of several prompts at temperature {temperature:g}",
         f"tokens a second of {prompts} prompts in one batch, drafts of {length} tokens",
         "drafts",
-        (),
-        tuple(rows),
+        rows,
         tuple(f"{rule} /s" for rule in RULES),
         {"length": length, "temperature": temperature, "batch_size": prompts},
-        compared=False,
         notes=("One run each after a first to warm up, so only large differences mean anything.",),
     )
 

@@ -1,10 +1,10 @@
-"""Drafts that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)]: one rule for all.
-
-P4 Tables 1 and 3 on the models at hand: verification rules by draft length and temperature.
+"""P4 Tables 1 and 3 on the models at hand: verification rules by draft length and temperature.
 
 Tokenwise, block and naive branch resampling take turns on every prompt. P4's capped branch
 resampling *is* block (``docs/branch-is-block.md``), so one measurement stands beside both of the
-printed rows. Every verified draft is also held against the exact law (:mod:`.p4_watching`).
+printed rows. Every verified draft is also held against the exact law
+(:mod:`.watching`). Drafts that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)],
+make all rules one (:func:`one_hot`).
 """
 
 from __future__ import annotations
@@ -13,51 +13,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import tokens_per_call, tokens_per_second
+from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
 
-from .lab import DRAFT_LENGTH, drafter, faster, measured, temperatures
+from .lab import DRAFT_LENGTH, faster, measured, sampling
 from .tabular import certified, deterministic, pair
 from .watching import Seen, Watched, expected, gain, kept, predicted_tokens_per_call, z_score
 
 PAIRS = 20  # of tabular models
-
-
-def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
-    """Sampled against deterministic drafts, by enumeration [MATH §3]."""
-    rows, apart = [], 0.0
-    for n in lengths:
-        sums = [0.0] * 4
-        for seed in range(pairs):
-            draft, target = pair("random", seed)
-            for at, model in ((0, draft), (2, deterministic(draft))):
-                one, other = (certified(rule, model, target, n) for rule in ("tokenwise", "block"))
-                sums[at] += one.expected_accepted / pairs
-                sums[at + 1] += other.expected_accepted / pairs
-                if at:
-                    apart = max(apart, abs(one.expected_accepted - other.expected_accepted))
-        rows.append(Row(str(n), (), tuple(sums)))
-    return Table(
-        "One-hot drafts",
-        f"draft tokens kept in a round, exact, mean over {pairs} random pairs of models",
-        "n",
-        (),
-        tuple(rows),
-        ("tokenwise, sampled", "block, sampled", "tokenwise, one-hot", "block, one-hot"),
-        {"vocab": 3, "order": 1, "pairs": pairs, "largest_difference_one_hot": apart},
-        compared=False,
-        notes=(
-            "A drafter that picks its tokens deterministically has a one-hot q, so every ratio is "
-            "p(x) ≤ 1, the cap never acts and block is tokenwise: the two differ by at most "
-            f"{apart:.0e} in any pair.",
-            "EAGLE-3 drafts that way, so the 3.40 → 3.55 tokens a call printed in Table 4(b) "
-            "cannot come from a lossless rule for one such draft.",
-        ),
-    )
-
-
 RULES = ("tokenwise", "block", "naive")
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
 BESIDE = (5, DRAFT_LENGTH, 15)  # under P4's three columns, whose headings the text has lost
@@ -96,7 +61,7 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
     Raises:
         ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model = temperatures(lab, "p4-rules"), drafter(lab, "p4-rules")
+    chosen, model, record = sampling(lab, "p4-rules")
     found = {temperature: _measured(lab, model, lengths, temperature) for temperature in chosen}
     tables: list[Table] = []
     if 1.0 in found:
@@ -107,7 +72,7 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
         "p4-rules",
         (*tables, one_hot(pairs)),
         tuple(_figure(cells, lengths, temperature) for temperature, cells in found.items()),
-        {**lab.to_dict(), "draft": model, "temperatures": chosen},
+        record,
     )
 
 
@@ -199,28 +164,20 @@ def _speeds(found: Found, lengths: Sequence[int], temperature: float) -> Table:
         figures = (
             *(tokens_per_call(runs[rule]) for rule in RULES),
             *(tokens_per_second(runs[rule]) for rule in RULES),
-            block["median"],
-            block["low95"],
-            block["high95"],
-            faster(runs["naive"], runs["tokenwise"])["median"],
+            block.median,
+            block.low95,
+            block.high95,
+            faster(runs["naive"], runs["tokenwise"]).median,
         )
-        rows.append(Row(str(n), (), figures))
-    return Table(
+        rows.append((str(n), figures))
+    columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
+    return own_table(
         f"Rules at temperature {temperature:g}",
         "by draft length: tokens a target call, tokens a second",
         "n",
-        (),
-        tuple(rows),
-        (
-            *(f"{rule} /call" for rule in RULES),
-            *(f"{rule} /s" for rule in RULES),
-            "block over tokenwise",
-            "low95",
-            "high95",
-            "naive over tokenwise",
-        ),
+        rows,
+        (*columns, "block over tokenwise", "low95", "high95", "naive over tokenwise"),
         {"temperature": temperature},
-        compared=False,
         notes=(
             "Ratios are of decoding speed, paired per prompt: the median, block's with its 95 % "
             "bootstrap interval.",
@@ -241,13 +198,12 @@ def _laws(found: Found, lengths: Sequence[int], temperature: float) -> Table:
         foreseen, error = second.value - first.value, math.hypot(first.error, second.error)
         same = gain(drafts["tokenwise"] + drafts["block"])
         figures = (*z, seen, foreseen, error, same.value, same.error)
-        rows.append(Row(str(n), (), figures))
-    return Table(
+        rows.append((str(n), figures))
+    return own_table(
         f"Exact law at temperature {temperature:g}",
         "kept tokens a draft against what the exact law gives to the very drafts verified",
         "n",
-        (),
-        tuple(rows),
+        rows,
         (
             *(f"z {rule}" for rule in RULES),
             "gain measured",
@@ -257,7 +213,6 @@ def _laws(found: Found, lengths: Sequence[int], temperature: float) -> Table:
             "its error",
         ),
         {"temperature": temperature, "sum_of_squared_z": sum(z * z for z in scores)},
-        compared=False,
         notes=(
             "z: kept less expected tokens, in standard deviations of the dice; "
             f"Σ z² = {sum(z * z for z in scores):.1f} over {len(scores)} cells, which share seeds "
@@ -290,5 +245,39 @@ def _figure(found: Found, lengths: Sequence[int], temperature: float) -> Figure:
             f"Lines: the same drafts of {longest} tokens for all rules and lengths, from the "
             "rounds of block at that length. Rounds of other lengths and rules begin at other "
             "places, and the last round of a text is cut short, so points need not lie on lines.",
+        ),
+    )
+
+
+# --- what enumeration says
+
+
+def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
+    """Sampled against deterministic drafts, by enumeration [MATH §3]."""
+    rows, apart = [], 0.0
+    for n in lengths:
+        sums = [0.0] * 4
+        for seed in range(pairs):
+            draft, target = pair("random", seed)
+            for at, model in ((0, draft), (2, deterministic(draft))):
+                one, other = (certified(rule, model, target, n) for rule in ("tokenwise", "block"))
+                sums[at] += one.expected_accepted / pairs
+                sums[at + 1] += other.expected_accepted / pairs
+                if at:
+                    apart = max(apart, abs(one.expected_accepted - other.expected_accepted))
+        rows.append((str(n), tuple(sums)))
+    return own_table(
+        "One-hot drafts",
+        f"draft tokens kept in a round, exact, mean over {pairs} random pairs of models",
+        "n",
+        rows,
+        ("tokenwise, sampled", "block, sampled", "tokenwise, one-hot", "block, one-hot"),
+        {"vocab": 3, "order": 1, "pairs": pairs, "largest_difference_one_hot": apart},
+        notes=(
+            "A drafter that picks its tokens deterministically has a one-hot q, so every ratio is "
+            "p(x) ≤ 1, the cap never acts and block is tokenwise: the two differ by at most "
+            f"{apart:.0e} in any pair.",
+            "EAGLE-3 drafts that way, so the 3.40 → 3.55 tokens a call printed in Table 4(b) "
+            "cannot come from a lossless rule for one such draft.",
         ),
     )

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from hierspec.api import Hierarchy
+from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Request, Run
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, law_of_tau

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
     INTERVAL,
@@ -9,6 +11,7 @@ from hierspec_papers.measured import (
     all_ran,
     notes,
     offered_per_call,
+    own_table,
     side_by_side,
 )
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
@@ -46,15 +49,13 @@ def measure(lab: Lab) -> Reproduction:
 
 def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
     greedy = ("same as plain",) if temperature == 0.0 else ()
-    return Table(
+    return own_table(
         f"Systems at temperature {temperature:g}",
         "speed-up over plain decoding; tokens written and tokens offered per call of the target",
         "system",
-        (),
-        tuple(Row(one.name, (), _numbers(one, temperature)) for one in found),
+        [(one.name, _numbers(one, temperature)) for one in found],
         (*INTERVAL, "written a call", "offered a call", *greedy),
         roles(lab),
-        compared=False,
         notes=(
             "Tokens written a call are the mean acceptance length, bonus included.",
             *NOT_AS_PRINTED,
@@ -69,56 +70,52 @@ def _numbers(one: Measured, temperature: float) -> tuple[object, ...]:
 
 
 def _table_2(lab: Lab, found: list[Measured]) -> Table:
-    column = DATASETS.index(dataset(lab))
     ours = {one.name: one for one in found}
-    rows = [_beside(ours[name], name, printed[column]) for name, printed in TABLE_2.items()]
-    return Table(
+    return _printed(
+        lab,
         "Table 2",
-        f"speed-ups at temperature 1; printed: {dataset(lab)}",
-        "system",
-        ("speed-up",),
-        tuple(rows),
-        INTERVAL[1:],
-        roles(lab),
-        compared=False,
-        notes=(
-            "The print does not say which draft self-verify alone has; its vanilla decoding has "
-            "M2, so that is what stands beside it.",
-            ELSEWHERE,
-            *notes(lab),
-        ),
+        "speed-ups at temperature 1",
+        [(name, ours[name], printed) for name, printed in TABLE_2.items()],
+        "The print does not say which draft self-verify alone has; its vanilla decoding has M2, "
+        "so that is what stands beside it.",
     )
 
 
 def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
-    """The full system's rows, as far as their temperatures were measured."""
-    column = DATASETS.index(dataset(lab))
+    """Return the full system's rows, as far as their temperatures were measured."""
     rows = [
-        _beside(found[temperature][-1], f"full, temperature {temperature:g}", printed[column])
+        (f"full, temperature {temperature:g}", found[temperature][-1], printed)
         for temperature, printed in TABLE_1.items()
         if temperature in found
     ]
-    if not rows:
-        return []
-    table = Table(
-        "Table 1",
-        f"the full system by temperature; printed: {dataset(lab)}",
+    note = (
+        "P5 took the other rows of this table from their own papers (SpecDec++, EAGLE and PEARL "
+        "need training or a second device): not reproducible here."
+    )
+    caption = "the full system by temperature"
+    return [_printed(lab, "Table 1", caption, rows, note)] if rows else []
+
+
+def _printed(
+    lab: Lab,
+    name: str,
+    caption: str,
+    rows: Sequence[tuple[str, Measured, tuple[str, ...]]],
+    note: str,
+) -> Table:
+    """Return measured speed-ups beside those printed for the lab's data set."""
+    column = DATASETS.index(dataset(lab))
+    return Table(
+        name,
+        f"{caption}; printed: {dataset(lab)}",
         "system",
         ("speed-up",),
-        tuple(rows),
+        tuple(
+            Row(label, (Cell(printed[column], one.interval[0]),), one.interval[1:])
+            for label, one, printed in rows
+        ),
         INTERVAL[1:],
         roles(lab),
         compared=False,
-        notes=(
-            "P5 took the other rows of this table from their own papers (SpecDec++, EAGLE and "
-            "PEARL need training or a second device): not reproducible here.",
-            ELSEWHERE,
-            *notes(lab),
-        ),
+        notes=(note, ELSEWHERE, *notes(lab)),
     )
-    return [table]
-
-
-def _beside(one: Measured, label: str, printed: str) -> Row:
-    median, *interval = one.interval
-    return Row(label, (Cell(printed, median),), tuple(interval))

@@ -1,10 +1,8 @@
-"""Entropies of drafted tokens that the level above kept or rejected, and how well they part.
+"""P5 Figure 6: entropies of drafted tokens that were kept, and of those that were rejected.
 
 Every judged token's history is the text itself: kept tokens are in it, and the first rejected one
 follows kept ones (those after it were never judged). So one pass of the drafter over the finished
 text gives its entropy at every judged token, and a trace gives the verdicts.
-
-P5 Figure 6: entropies of drafted tokens that were kept, and of those that were rejected.
 """
 
 from __future__ import annotations
@@ -18,15 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.bench.methods.ours import HierarchyMethod, Models
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import signals
 from hierspec_papers.lab import Lab
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.measured import model_notes, own_table
+from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
 from .rounds import Round, traced
-from .systems import RULE, WINDOW, drafts, models_note, roles, vanilla
+from .systems import RULE, WINDOW, drafts, roles, vanilla
+
+_BINS = 24
+_GROUPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,6 @@ def thresholds(tokens: Sequence[Judged]) -> list[float]:
     return out
 
 
-_BINS = 24
-_GROUPS = 5
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A drafter, what it drafts for, and every judged token of each text."""
@@ -113,7 +111,7 @@ def measure(lab: Lab) -> Reproduction:
     """Vanilla drafting by M2 and M1 for the target, and by M1 for M2, at each temperature."""
     small, large = drafts(lab, "p5-entropy")
     up = dataclasses.replace(lab.models.target, model=large)
-    middle = Models(up, (small,), lab.models.loaded)
+    middle = BenchModels(up, (small,), lab.models.loaded)
     plans = (
         ("M2 for the target", lab.models, large),
         ("M1 for the target", lab.models, small),
@@ -151,15 +149,13 @@ def _pair(
 
 
 def _separation(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
-    return Table(
+    return own_table(
         f"Figure 6 in numbers, temperature {temperature:g}",
         "entropies of drafted tokens, nats, and how well they tell what will be rejected",
         "pair",
-        (),
-        tuple(Row(pair.name, (), _separated(pair)) for pair in pairs),
+        [(pair.name, _separated(pair)) for pair in pairs],
         ("kept", "rejected", "mean kept", "mean rejected", "AUC", "texts apart"),
         {**roles(lab), "K": WINDOW},
-        compared=False,
         notes=(
             "P5 shows pictures only. AUC: the probability that a rejected token has more entropy "
             "than a kept one; 0.5 says nothing. Texts apart: in how many texts the rejected "
@@ -169,21 +165,19 @@ def _separation(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
             "three are here. M1 for M2 continues M2's own text.",
             "Verification is token by token and windows are fixed, as in the paper's vanilla "
             "decoding. Entropies are the drafter's untempered ones, from a pass over the text.",
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )
 
 
 def _threshold(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
-    return Table(
+    return own_table(
         f"The running threshold, temperature {temperature:g}",
         "where self-verify's threshold would stand, nats, and what it would have decided",
         "pair",
-        (),
-        tuple(Row(pair.name, (), _decided(pair)) for pair in pairs),
+        [(pair.name, _decided(pair)) for pair in pairs],
         ("at the end", "kept, gone on", "rejected, stopped", "first rejection"),
         {**roles(lab), "K": WINDOW},
-        compared=False,
         notes=(
             "Not in P5. The threshold is the running mean over the text of entropies at rejected "
             "tokens; its last value is a mean over texts.",
@@ -191,7 +185,7 @@ def _threshold(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
             "self-verify would have gone on, and of rejected ones at which it would have stopped.",
             "First rejection: the mean number of tokens judged until then (texts without one "
             "count whole): so long the threshold is 0 and would stop every draft at one token.",
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )
 
@@ -262,7 +256,7 @@ def _calibration(lab: Lab, temperature: float, pairs: list[Pair]) -> Figure:
         notes=(
             "Not in P5. A threshold on entropy is worth what this curve rises: a flat one means "
             "that stopping there saves no more rejections than stopping anywhere.",
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )
 
@@ -280,7 +274,7 @@ def _per_text(lab: Lab, temperature: float, pair: Pair) -> Figure:
         "text",
         "entropy, nats",
         tuple(curves),
-        notes=models_note(lab),
+        notes=model_notes(lab),
     )
 
 
@@ -299,5 +293,5 @@ def _histogram(lab: Lab, temperature: float, pair: Pair) -> Figure:
         "entropy, nats",
         "share of tokens",
         tuple(curves),
-        notes=models_note(lab),
+        notes=model_notes(lab),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench.turns import Run
+from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
     INTERVAL,
@@ -17,15 +17,17 @@ from hierspec_papers.measured import (
     acceptance,
     all_ran,
     drafted,
+    model_notes,
     notes,
     offered_per_call,
+    own_table,
     side_by_side,
     target_calls,
     written,
 )
 from hierspec_papers.tables import Cell, Reproduction, Row, Table
 
-from .systems import ELSEWHERE, NOT_AS_PRINTED, by_name, drafts, method, models_note, roles
+from .systems import ELSEWHERE, NOT_AS_PRINTED, by_name, drafts, method, roles
 
 TABLE_4 = {  # σ in %, η in %, speed-up, as printed (MT-Bench, temperature 1)
     "vanilla M2": ("39.87", "14.42", "2.40"),
@@ -108,28 +110,26 @@ def _row(one: Measured) -> Row:
 
 
 def _behind(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
-    return Table(
+    return own_table(
         f"Behind Table 4, temperature {temperature:g}",
         "what the target is offered, and what becomes of M1's tokens at M2",
         "system",
-        (),
-        tuple(_work(one) for one in systems),
+        [(one.name, _work(one)) for one in systems],
         ("offered a call", "print implies", "M1: σ % at M2", "M1: drafted a token"),
         roles(lab),
-        compared=False,
         notes=(
             "M1's own redundancy: of its tokens, those that M2 did not keep; the last column is "
             "what it drafts for each token of the text.",
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )
 
 
-def _work(one: Measured) -> Row:
+def _work(one: Measured) -> tuple[object, ...]:
     below: tuple[object, object] = ("", "")
     if len(one.runs[0].levels) > 1:
         below = (100 * redundancy(one.runs, 0), drafted(one.runs, 0) / written(one.runs))
-    return Row(one.name, (), (offered_per_call(one.runs), float(_implied(one.name)), *below))
+    return (offered_per_call(one.runs), float(_implied(one.name)), *below)
 
 
 def _implied(name: str) -> str:

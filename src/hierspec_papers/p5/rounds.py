@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.turns import Request, Run
 from hierspec.engine.trace import ListTracer
 from hierspec_papers.lab import Lab
 

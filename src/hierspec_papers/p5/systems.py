@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.errors import HierspecError
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import notes
 
 WINDOW = 10  # K [P5 Appendix A.1]
 # Tokens that M2 holds at most while it is sure: P5 has no such limit and bounds its text instead.
@@ -89,14 +87,8 @@ def drafts(lab: Lab, what: str) -> tuple[str, str]:
     Raises:
         ValueError: there is one draft only, no prompt, or nothing to write.
     """
-    names = lab.models.drafts
-    if len(names) < 2:
-        raise HierspecError(f"{what} needs two draft models: give --draft twice, smallest first")
-    if not lab.prompts:
-        raise HierspecError(f"{what} needs prompts: give --prompts a file with one or more")
-    if lab.max_new_tokens < 2:
-        raise HierspecError(f"{what} needs at least 2 new tokens, not {lab.max_new_tokens}")
-    return names[0], names[-1]
+    lab.require(what, drafts=2, tokens=2)
+    return lab.models.drafts[0], lab.models.drafts[-1]
 
 
 def roles(lab: Lab) -> dict[str, Any]:
@@ -104,15 +96,10 @@ def roles(lab: Lab) -> dict[str, Any]:
     return {
         "M1": lab.models.drafts[0],
         "M2": lab.models.drafts[-1],
-        "target": lab.models.target.model,
+        "target": lab.target,
         "K": WINDOW,
         "most tokens of M2": CAP,
     }
-
-
-def models_note(lab: Lab) -> tuple[str, ...]:
-    """What to know of the models where no speed is reported: a synthetic target."""
-    return notes(lab)[1:]
 
 
 def dataset(lab: Lab) -> str:

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import Measured, all_ran, notes, side_by_side
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.measured import Measured, all_ran, notes, own_table, side_by_side, speedups
+from hierspec_papers.tables import Figure, Reproduction, Table
 
 from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
 
@@ -60,15 +60,7 @@ def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) ->
         "speed-up over plain decoding by window size, median and half its 95 % interval",
         "window size K, tokens",
         "speed-up",
-        tuple(
-            Curve(
-                system,
-                tuple(map(float, WINDOWS)),
-                tuple(one.speedup["median"] for one in found),
-                spread=tuple(one.half_width for one in found),
-            )
-            for system, found in systems.items()
-        ),
+        tuple(speedups(system, WINDOWS, found) for system, found in systems.items()),
         notes=(
             "K is every level's in the first three and M1's alone in the full system, whose M2 "
             "has no fixed window.",
@@ -78,15 +70,13 @@ def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) ->
 
 
 def _table(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> Table:
-    return Table(
+    return own_table(
         f"Figure 7, variation at temperature {temperature:g}",
         "(max − min) / max of the median speed-ups over K",
         "system",
-        (),
-        tuple(Row(system, (), _numbers(found)) for system, found in systems.items()),
+        [(system, _numbers(found)) for system, found in systems.items()],
         ("best K", "speed-up", "worst K", "speed-up there", "variation", "low 95", "high 95"),
         {**roles(lab), "K": list(WINDOWS)},
-        compared=False,
         notes=(
             "P5 draws this as a picture and claims that windows which adapt vary less and that "
             "the full system is faster than vanilla at every K.",

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.measured import model_notes, own_table
+from hierspec_papers.tables import Curve, Figure, Reproduction
 
 from .redundancy import TABLE_4
 from .rounds import Round, traced
-from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, models_note, roles
+from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -30,23 +31,21 @@ def measure(lab: Lab) -> Reproduction:
             done = (i * len(lab.prompts) + number + 1) / total
             lab.report(f"p5-windows-over-time, {name}", done)
         figures.append(_figure(lab, name, temperature, texts[0]))
-        rows.append(Row(name, (), _numbers(lab, texts)))
-    table = Table(
+        rows.append((name, _numbers(lab, texts)))
+    table = own_table(
         f"Figure 8 in numbers, temperature {temperature:g}",
         "tokens offered to the target a round, over all prompts",
         "system",
-        (),
-        tuple(rows),
+        rows,
         ("rounds", "mean", "deviation", "least", "most", "single", "kept", "till rejected"),
         roles(lab),
-        compared=False,
         notes=(
             "Rounds that the end of the text cut short are left out. Kept: kept tokens over "
             "offered ones. Single: the share of windows of one token. Till rejected: the mean "
             "number of rounds up to a text's first rejection by the target; so long M2's "
             "threshold is 0.",
             *NOT_AS_PRINTED,
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )
     return Reproduction("p5-windows-over-time", (table,), tuple(figures), lab.to_dict())
@@ -94,6 +93,6 @@ def _figure(lab: Lab, name: str, temperature: float, rounds: Sequence[Round]) ->
         notes=(
             "The first prompt. Its last rounds may be cut by the end of the text. For the calls "
             "of all levels in time: hierspec generate --trace, then hierspec timeline.",
-            *models_note(lab),
+            *model_notes(lab),
         ),
     )

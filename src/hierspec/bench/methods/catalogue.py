@@ -1,7 +1,6 @@
 """The methods that a bench knows, by name: ours, the papers' systems, baselines, other engines.
 
-An :class:`Entry` is a method before it has models. Every preset is here of itself, and so is
-whatever :mod:`hierspec.bench.peers` lists.
+Every preset is here of itself, and so is whatever :mod:`hierspec.bench.peers` lists.
 """
 
 from __future__ import annotations
@@ -10,46 +9,81 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from hierspec.bench import peers
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.records import GROUPS, PLAIN
 from hierspec.errors import HierspecError
-
-from .entry import GROUPS, Entry
+from hierspec.presets.registry import PRESETS
 
 if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
-    from hierspec.bench.turns import Method
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
-    from .ours import Models
-
-PLAIN = "plain"
 _WORDS = {"papers": "paper", "baselines": "baseline", "peers": "peer"}  # groups in the plural
 _PAPERS = ("P1", "P2", "P3", "P4", "P5")
+_OURS = (  # name, title, group, source, summary
+    (PLAIN, "plain decoding", "plain", "", "one token a call of the target"),
+    ("planned", "planned here", "planned", "P1",
+     "models profiled on this machine, the best hierarchy computed"),
+    ("online", "planned, adapting", "planned", "",
+     "the plan, whose levels and budgets follow the text"),
+    ("hierarchy", "chain of drafts", "paper", "P1",
+     "three levels and more, block verification; tuned"),
+    ("branch", "branch resampling (= block)", "paper", "P4",
+     "one draft model, block verification; tuned"),
+    ("speculative", "one draft model", "baseline", "Leviathan et al. 2023; Chen et al. 2023",
+     "one draft model, tokenwise verification; tuned"),
+)  # fmt: skip
 
 
-def catalogue() -> dict[str, Entry]:
+def catalogue() -> dict[str, MethodEntry]:
     """All methods by name, in the order in which they are shown."""
-    from hierspec.bench.peers import catalogue as peers
-    from hierspec.presets.registry import PRESETS
-
-    found = {entry.name: entry for entry in _ours()}
+    found = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
     for preset in PRESETS.values():
-        if preset.name not in found and preset.name != "autoregressive":  # that is "plain"
-            found[preset.name] = _preset(preset.name)
-    for entry in peers():
-        if entry.name in found:
-            raise AssertionError(f"two methods are called {entry.name!r}")
+        name = preset.name
+        if name not in found and name != "autoregressive":  # that is "plain"
+            group = "paper" if preset.source in _PAPERS else "baseline"
+            about = name.replace("-", " "), group, preset.source, preset.summary
+            found[name] = MethodEntry(name, *about, _candidates(name))
+    for entry in peers.catalogue():
+        assert entry.name not in found, f"two methods are called {entry.name!r}"
         found[entry.name] = entry
     order = {group: i for i, group in enumerate(GROUPS)}
     return dict(sorted(found.items(), key=lambda item: order[item[1].group]))
 
 
-def select(words: Sequence[str], known: dict[str, Entry]) -> list[Entry]:
+def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
+    """Configurations of a method of ours or a preset, by its name."""
+
+    def candidates(models: BenchModels, temperature: float) -> list[Method]:
+        from hierspec.bench.methods import grids, planned
+
+        match name:
+            case "plain":
+                return grids.plain(models)
+            case "planned":
+                return planned.planned(models, temperature)
+            case "online":
+                return planned.online(models, temperature)
+            case "hierarchy":
+                return grids.chains(name, models)
+            case "branch":
+                return grids.single(name, models, "block")
+            case "speculative":
+                return grids.single(name, models, "tokenwise")
+        return grids.of_preset(PRESETS[name], models)
+
+    return candidates
+
+
+def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEntry]:
     """The methods of names and groups (``all``, ``papers``, …), in the catalogue's order.
 
-    A word that is both is the name.
-
-    Plain decoding is always among them: all others are compared with it.
+    A word that is both is the name. Plain decoding is always among them: all others are compared
+    with it.
 
     Raises:
-        ValueError: no such name or group; says which are near, and which there are.
+        HierspecError: no such name or group; says which are near, and which there are.
     """
     wanted = {PLAIN}
     for word in [part.strip() for text in words for part in text.split(",") if part.strip()]:
@@ -69,105 +103,3 @@ def select(words: Sequence[str], known: dict[str, Entry]) -> list[Entry]:
                 f"groups: all, {', '.join(_WORDS)}"
             )
     return [entry for name, entry in known.items() if name in wanted]
-
-
-def _ours() -> list[Entry]:
-    def single(name: str, verify: str) -> Callable[[Models, float], list[Method]]:
-        def candidates(models: Models, temperature: float) -> list[Method]:
-            from .grids import single as found
-
-            return found(name, models, verify)
-
-        return candidates
-
-    def chains(models: Models, temperature: float) -> list[Method]:
-        from .grids import chains as found
-
-        return found("hierarchy", models)
-
-    def plain(models: Models, temperature: float) -> list[Method]:
-        from .grids import plain as found
-
-        return found(models, temperature)
-
-    def planned(models: Models, temperature: float) -> list[Method]:
-        from .planned import planned as found
-
-        return found(models, temperature)
-
-    def online(models: Models, temperature: float) -> list[Method]:
-        from .planned import online as found
-
-        return found(models, temperature)
-
-    leviathan = "Leviathan et al. 2023; Chen et al. 2023"
-    return [
-        Entry(PLAIN, "plain decoding", "plain", "", "one token a call of the target", True, plain),
-        Entry(
-            "planned",
-            "planned here",
-            "planned",
-            "P1",
-            "models profiled on this machine, the best hierarchy computed",
-            True,
-            planned,
-        ),
-        Entry(
-            "online",
-            "planned, adapting",
-            "planned",
-            "",
-            "the plan, whose levels and budgets follow the text",
-            True,
-            online,
-        ),
-        Entry(
-            "hierarchy",
-            "chain of drafts",
-            "paper",
-            "P1",
-            "three levels and more, block verification; tuned",
-            True,
-            chains,
-        ),
-        Entry(
-            "branch",
-            "branch resampling (= block)",
-            "paper",
-            "P4",
-            "one draft model, block verification; tuned",
-            True,
-            single("branch", "block"),
-        ),
-        Entry(
-            "speculative",
-            "one draft model",
-            "baseline",
-            leviathan,
-            "one draft model, tokenwise verification; tuned",
-            True,
-            single("speculative", "tokenwise"),
-        ),
-    ]
-
-
-def _preset(name: str) -> Entry:
-    from hierspec.presets.registry import PRESETS
-
-    preset = PRESETS[name]
-
-    def candidates(models: Models, temperature: float) -> list[Method]:
-        from .grids import of_preset
-
-        return of_preset(preset, models)
-
-    paper = preset.source in _PAPERS
-    return Entry(
-        name,
-        name.replace("-", " "),
-        "paper" if paper else "baseline",
-        preset.source,
-        preset.summary,
-        True,
-        candidates,
-    )

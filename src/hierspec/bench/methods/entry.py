@@ -6,29 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hierspec.bench.records import MethodRecord
+
 if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
-    from hierspec.bench.turns import Method
-
-    from .ours import Models
-
-
-GROUPS = ("plain", "planned", "paper", "baseline", "peer")
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MethodEntry:
     """A method by name, before it has models.
 
     Attributes:
         name: unique in the catalogue; ``--methods`` takes it.
         title: for tables and pictures.
-        group: one of ``GROUPS``.
+        group: one of :data:`hierspec.bench.records.GROUPS`.
         source: ``P1`` … ``P5``, a citation, or empty.
         summary: one line of help.
-        lossless: whether its text has the target's law (greedy: the target's tokens).
         candidates: models, temperature → the method, or a small grid of it to tune; as many for
-            comparable methods. Raises :class:`hierspec.bench.turns.Unavailable` where it cannot
-            run.
+            comparable methods. Raises :class:`hierspec.bench.methods.base.Unavailable` where it
+            cannot run.
+        lossless: whether its text has the target's law (greedy: the target's tokens).
     """
 
     name: str
@@ -36,5 +34,22 @@ class Entry:
     group: str
     source: str
     summary: str
-    lossless: bool
-    candidates: Callable[[Models, float], list[Method]]
+    candidates: Callable[[BenchModels, float], list[Method]]
+    lossless: bool = True
+
+    def record(self) -> MethodRecord:
+        """Its record before anything is measured."""
+        return MethodRecord(
+            name=self.name,
+            title=self.title,
+            group=self.group,
+            source=self.source,
+            lossless=self.lossless,
+            configuration=None,
+            skipped=None,
+            tuning=None,
+            predicted_ms_per_token=None,
+            parameters=None,
+            runs=[],
+            summary=None,
+        )

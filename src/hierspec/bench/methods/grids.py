@@ -1,10 +1,8 @@
-"""Several numbers of a hierarchy varied at once: its budgets, and how often parts are repeated.
-
-Our methods as small grids of configurations, as many for each as for what it is compared with.
+"""Our methods as small grids of configurations, as many for each as for what it is compared with.
 
 Every method that is tuned gets ``TRIALS`` configurations, so that none wins by having been tuned
-harder: a single draft several models and budgets, chains of drafts likewise, and presets with
-several budgets those of :mod:`hierspec.bench.methods.grids`.
+harder: a single draft several models and budgets, chains of drafts likewise, and presets their own
+budgets and others around them.
 """
 
 from __future__ import annotations
@@ -14,14 +12,113 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hierspec.bench.turns import Method, Unavailable
+from hierspec.bench.methods.base import Method, Unavailable
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
-from hierspec.presets.registry import Models as PresetModels
-from hierspec.presets.registry import Preset
+from hierspec.presets.systems import Preset, PresetModels
 
-from .ours import HierarchyMethod, Models
+TRIALS = 12  # configurations of a method that is tuned
+BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
+LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
 
+Level = dict[str, Any]
+_NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
 _POINTS = 500  # looked at; a few dozen hold more different ones than are ever wanted
+
+
+def plain(models: BenchModels) -> list[Method]:
+    return [HierarchyMethod("plain", models)]
+
+
+def single(name: str, models: BenchModels, verify: str) -> list[Method]:
+    """One draft: all of them, budgets spread over each.
+
+    Raises:
+        Unavailable: there is no draft.
+    """
+    drafts = _drafts(models)[-TRIALS:]
+    return [
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
+        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        for budget in spread(BUDGETS, share)
+    ]
+
+
+def chains(name: str, models: BenchModels) -> list[Method]:
+    """Three levels and more: every two of the drafts, and all of them; block verification.
+
+    A single draft model is stacked on prompt lookup. What cannot verify is the lowest.
+
+    Raises:
+        Unavailable: there is no draft that can verify another.
+    """
+    drafts = _drafts(models)
+    if len(drafts) == 1:
+        drafts = ["prompt-lookup", *drafts]
+    stacks = [tuple(drafts)] if len(drafts) > 2 else []
+    stacks += itertools.combinations(reversed(drafts), 2)
+    stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks]
+    stacks = [stack for stack in stacks if all(map(models.verifies, stack[1:]))][:TRIALS]
+    if not stacks:
+        raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
+    return [
+        HierarchyMethod(name, models, _stacked(models, stack, lower, upper), verify="block")
+        for stack, share in zip(stacks, shares(len(stacks)), strict=True)
+        for lower, upper in spread([*itertools.product(LOWER, UPPER)], share)
+    ]
+
+
+def shares(parts: int) -> list[int]:
+    """``TRIALS`` shared out, the first ones getting what does not divide."""
+    return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
+
+
+def _stacked(models: BenchModels, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
+    """Levels of these drafts, budgets in even steps from ``lower`` to ``upper``."""
+    first, *others = stack
+    steps = len(others)
+    budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
+    above = [models.level(m, n, verify="block") for m, n in zip(others, budgets, strict=True)]
+    return [models.level(first, lower), *above]
+
+
+def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
+    """A preset on these models, with its own budgets and others: a paper's may not suit them.
+
+    Raises:
+        Unavailable: it needs other models.
+    """
+    if preset.max_drafts != 0 and not models.draft_models:
+        raise Unavailable(_NO_DRAFT)
+    kit = PresetModels(models.target, models.draft_models, lambda: models.num_layers)
+    try:
+        config = preset.make(kit)
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+    own = knobs(config.levels)
+    others = [(n,) for n in BUDGETS if n != own[0]] if len(own) == 1 else around(own)[1:]
+    levels = (turned(config.levels, iter(values)) for values in others)
+    found = [config.levels, *filter(ascending, levels)][:TRIALS]
+    return [_method(preset.name, models, replace(config, levels=one)) for one in found]
+
+
+def _method(name: str, models: BenchModels, config: HierarchyConfig) -> HierarchyMethod:
+    found = config.to_dict()
+    top = {key: value for key, value in found.items() if key not in ("target", "levels", "verify")}
+    return HierarchyMethod(name, models, found["levels"], verify=config.verify, **top)
+
+
+def _drafts(models: BenchModels) -> list[str]:
+    if not models.drafts:
+        raise Unavailable(_NO_DRAFT)
+    return list(models.drafts)
+
+
+def spread(values: Sequence[Any], count: int) -> list[Any]:
+    """``count`` of the values, evenly spaced; all, if they are no more."""
+    if count >= len(values):
+        return list(values)
+    return [values[int((i + 0.5) * len(values) / count)] for i in range(count)]
 
 
 def around(own: Sequence[int]) -> list[tuple[int, ...]]:
@@ -62,17 +159,13 @@ def knobs(levels: Sequence[Any]) -> list[int]:
     return out
 
 
-def turned(levels: Sequence[Any], values: Sequence[int]) -> tuple[Any, ...]:
+def turned(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
     """The levels with other numbers, in the order of :func:`knobs`."""
-    return _turned(levels, iter(values))
-
-
-def _turned(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
     out = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             repeat = next(values) if level.repeat > 1 else 1
-            parts = tuple(_turned(part, values) for part in level.parts)
+            parts = tuple(turned(part, values) for part in level.parts)
             out.append(replace(level, parts=parts, repeat=repeat))
         else:
             out.append(replace(level, num_speculative_tokens=next(values)))
@@ -89,106 +182,3 @@ def ascending(levels: Sequence[Any]) -> bool:
         else:
             budgets.append(level.num_speculative_tokens)
     return budgets == sorted(budgets) and all(map(ascending, parts))
-
-
-TRIALS = 12  # configurations of a method that is tuned
-BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
-LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
-
-Level = dict[str, Any]
-_NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
-
-
-def plain(models: Models, temperature: float) -> list[Method]:
-    return [HierarchyMethod("plain", models)]
-
-
-def single(name: str, models: Models, verify: str) -> list[Method]:
-    """One draft: all of them, budgets spread over each.
-
-    Raises:
-        Unavailable: there is no draft.
-    """
-    drafts = _drafts(models)[-TRIALS:]
-    return [
-        HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
-        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
-        for budget in spread(BUDGETS, share)
-    ]
-
-
-def chains(name: str, models: Models) -> list[Method]:
-    """Three levels and more: every two of the drafts, and all of them; block verification.
-
-    A single draft model is stacked on prompt lookup. What cannot verify stands lowest.
-
-    Raises:
-        Unavailable: there is no draft that can verify another.
-    """
-    drafts = _drafts(models)
-    if len(drafts) == 1:
-        drafts = ["prompt-lookup", *drafts]
-    stacks = [tuple(drafts)] if len(drafts) > 2 else []
-    stacks += itertools.combinations(reversed(drafts), 2)
-    stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks]
-    stacks = [stack for stack in stacks if all(map(models.verifies, stack[1:]))][:TRIALS]
-    if not stacks:
-        raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
-    return [
-        HierarchyMethod(name, models, _stacked(models, stack, lower, upper), verify="block")
-        for stack, share in zip(stacks, shares(len(stacks)), strict=True)
-        for lower, upper in spread([*itertools.product(LOWER, UPPER)], share)
-    ]
-
-
-def shares(parts: int) -> list[int]:
-    """``TRIALS`` shared out, the first ones getting what does not divide."""
-    return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
-
-
-def _stacked(models: Models, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
-    """Levels of these drafts, budgets in even steps from ``lower`` to ``upper``."""
-    first, *others = stack
-    steps = len(others)
-    budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
-    above = [models.level(m, n, verify="block") for m, n in zip(others, budgets, strict=True)]
-    return [models.level(first, lower), *above]
-
-
-def of_preset(preset: Preset, models: Models) -> list[Method]:
-    """A preset on these models, with its own budgets and others: a paper's may not suit them.
-
-    Raises:
-        Unavailable: it needs other models.
-    """
-    if preset.max_drafts != 0 and not models.draft_models:
-        raise Unavailable(_NO_DRAFT)
-    kit = PresetModels(models.target, models.draft_models, lambda: models.num_layers)
-    try:
-        config = preset.make(kit)
-    except ValueError as error:
-        raise Unavailable(str(error)) from None
-    own = knobs(config.levels)
-    others = [(n,) for n in BUDGETS if n != own[0]] if len(own) == 1 else around(own)[1:]
-    levels = (turned(config.levels, values) for values in others)
-    found = [config.levels, *filter(ascending, levels)][:TRIALS]
-    return [_method(preset.name, models, replace(config, levels=one)) for one in found]
-
-
-def _method(name: str, models: Models, config: HierarchyConfig) -> HierarchyMethod:
-    found = config.to_dict()
-    top = {key: value for key, value in found.items() if key not in ("target", "levels", "verify")}
-    return HierarchyMethod(name, models, found["levels"], verify=config.verify, **top)
-
-
-def _drafts(models: Models) -> list[str]:
-    if not models.drafts:
-        raise Unavailable(_NO_DRAFT)
-    return list(models.drafts)
-
-
-def spread(values: Sequence[Any], count: int) -> list[Any]:
-    """``count`` of the values, evenly spaced; all, if they are no more."""
-    if count >= len(values):
-        return list(values)
-    return [values[int((i + 0.5) * len(values) / count)] for i in range(count)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.api import Hierarchy
-from hierspec.bench.turns import Request, Run, Unavailable
+from hierspec.bench.methods.base import Request, Run, Unavailable
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -17,7 +17,7 @@ from hierspec.profiling.candidates import parse
 
 
 @dataclass(slots=True, eq=False)
-class Models:
+class BenchModels:
     """The models of a bench: one target, drafters smallest first, checkpoints shared by all.
 
     Attributes:
@@ -58,7 +58,7 @@ class Models:
         """Load every draft model.
 
         Raises:
-            ValueError: names the first that cannot be loaded, or cannot draft for this target.
+            HierspecError: names the first that cannot be loaded, or cannot draft for this target.
         """
         for name in self.drafts:
             try:
@@ -70,7 +70,7 @@ class Models:
         """A draft as a level of a hierarchy file.
 
         Raises:
-            ValueError: the name says nothing.
+            HierspecError: the name says nothing.
         """
         return {**parse(draft).in_file(self.target), "num_speculative_tokens": budget, **more}
 
@@ -116,7 +116,7 @@ class HierarchyMethod:
     """A hierarchy of ours, by its levels and its top-level keys (``verify``, …)."""
 
     def __init__(
-        self, name: str, models: Models, levels: Sequence[dict[str, Any]] = (), **top: Any
+        self, name: str, models: BenchModels, levels: Sequence[dict[str, Any]] = (), **top: Any
     ) -> None:
         self.name = name
         self.models = models

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.api import Hierarchy
-from hierspec.bench.turns import Method
+from hierspec.bench.methods.base import Method
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.build import build
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
 from hierspec.planner.estimates import Chain
@@ -18,15 +19,13 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.profiling import settings as texts
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
-from hierspec.profiling.settings import Report, Settings
+from hierspec.profiling.settings import ProfileSettings, Report
+from hierspec.profiling.texts import builtin
 
-from .ours import HierarchyMethod, Models
-
-_PLACES = 96  # where drafts are tried, in all: as many as the profiler's own defaults come to
+_PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
 _CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
 
 
@@ -38,12 +37,12 @@ class Planning:
         prompts: texts to profile on: those that others are tuned on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
-        report: told how far a measurement is.
+        report: called with how far a measurement is.
     """
 
-    models: Models
+    models: BenchModels
     prompts: Sequence[str]
-    settings: Settings | None = None
+    settings: ProfileSettings | None = None
     path: Path | None = None
     report: Report = lambda stage, share: None
     profiles: dict[float, Profile] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class Planning:
                 [parse(name) for name in candidates(self.models)],
                 self.prompts,
                 [temperature],
-                self.settings or Settings(),
+                self.settings or ProfileSettings(),
                 path=self.path,
                 loaded=self.models.loaded,
                 report=self.report,
@@ -73,35 +72,35 @@ class Planning:
         return self.plans[temperature]
 
 
-def settings(prompts: int, tokens: int) -> Settings:
+def settings(prompts: int, tokens: int) -> ProfileSettings:
     """As many places to draft as the profiler tries by itself, on fewer prompts.
 
     Args:
         tokens: that the target adds to each prompt.
     """
     places = min(max(6, math.ceil(_PLACES / prompts)), max(1, tokens // 4))
-    return Settings(prompts=prompts, tokens=tokens, places=places)
+    return ProfileSettings(prompts=prompts, tokens=tokens, places=places)
 
 
-def candidates(models: Models) -> list[str]:
+def candidates(models: BenchModels) -> list[str]:
     """Names for :func:`hierspec.profiling.candidates.parse`."""
     tables = ["ngram"] if models.target.model.startswith("zoo:") else []
     return list(dict.fromkeys([*tables, *models.drafts, "prompt-lookup"]))
 
 
-def planning(models: Models) -> Planning:
+def planning(models: BenchModels) -> Planning:
     """The bench's own, or one on built-in texts, as ``auto`` has."""
     if models.planning is None:
-        models.planning = Planning(models, texts.builtin(models.target.model))
+        models.planning = Planning(models, builtin(models.target.model))
     return models.planning
 
 
-def planned(models: Models, temperature: float) -> list[Method]:
-    """The plan for this temperature, as it stands."""
+def planned(models: BenchModels, temperature: float) -> list[Method]:
+    """The plan for this temperature, followed unchanged."""
     return [HierarchyMethod("planned", models, **_file(models, temperature))]
 
 
-def online(models: Models, temperature: float) -> list[Method]:
+def online(models: BenchModels, temperature: float) -> list[Method]:
     """The same plan, followed and changed while text is written."""
     return [OnlineMethod("online", models, temperature)]
 
@@ -109,7 +108,7 @@ def online(models: Models, temperature: float) -> list[Method]:
 class OnlineMethod(HierarchyMethod):
     """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
 
-    def __init__(self, name: str, models: Models, temperature: float) -> None:
+    def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
         found = _file(models, temperature)
         super().__init__(name, models, **found)
         self.configuration["online"] = True
@@ -127,7 +126,7 @@ class OnlineMethod(HierarchyMethod):
         return self._hierarchy
 
 
-def _file(models: Models, temperature: float) -> dict[str, Any]:
+def _file(models: BenchModels, temperature: float) -> dict[str, Any]:
     """The planned chain's levels and rule."""
     own = planning(models)
     chain = own.plan(temperature).best.chain
@@ -136,7 +135,7 @@ def _file(models: Models, temperature: float) -> dict[str, Any]:
 
 
 def predicted_ms(
-    models: Models, configuration: Mapping[str, Any], temperature: float, context: float
+    models: BenchModels, configuration: Mapping[str, Any], temperature: float, context: float
 ) -> float | None:
     """Milliseconds a token after the first that the profile expects of a hierarchy.
 

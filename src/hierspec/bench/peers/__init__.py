@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hierspec.bench.methods.entry import Entry
+    from hierspec.bench.methods.entry import MethodEntry
 
 
-def catalogue() -> list[Entry]:
+def catalogue() -> list[MethodEntry]:
     """All methods of other engines; none is imported for it."""
     from . import hf, llama_cpp, sequential, vllm
 

@@ -12,19 +12,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.turns import Unavailable
+from hierspec.bench.methods.base import Unavailable
+from hierspec.bench.peers.edge import first_line
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something
-    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.methods.ours import BenchModels
 
 
 @lru_cache(maxsize=1)
-def exported(models: Models) -> Exported:
-    """The one :class:`Exported` of these models; another bench's are let go."""
-    return Exported(models)
+def exported(models: BenchModels) -> ExportedModels:
+    """The one :class:`ExportedModels` of these models; another bench's are let go."""
+    return ExportedModels(models)
 
 
-class Exported:
+class ExportedModels:
     """Models by name (the target's or a draft's), made on first use.
 
     Attributes:
@@ -32,7 +33,7 @@ class Exported:
         device: likewise.
     """
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: BenchModels) -> None:
         view: Any = models.plain.root.model
         backend = view.trunk.backend  # a lean one keeps activations wider than weights
         self.dtype, self.device = getattr(backend, "weight_dtype", backend.dtype), view.device
@@ -104,11 +105,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def first_line(error: BaseException) -> str:
-    """Of its message; its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _load(name: str, dtype: Any) -> Any:

@@ -1,33 +1,84 @@
-"""Where other engines are reached: what their methods share, importing them, and telling what went
-wrong in one line."""
+"""Where other engines are reached: what their methods share, importing them, and reporting in one
+line what went wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hierspec.bench.turns import Request, Run, Unavailable
-
-from .checkpoints import first_line
+from hierspec.bench.methods.base import Request, Run, Unavailable
 
 if TYPE_CHECKING:
-    from hierspec.bench.methods.ours import Models
+    from hierspec.bench.methods.ours import BenchModels
+
+LEVIATHAN = "Leviathan et al. 2023, doi:10.48550/arXiv.2211.17192"
+PROMPT_LOOKUP = "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding"
+
+
+class Stopwatch:
+    """Seconds of a run: ``begin`` when the engine has all it needs, ``token`` after tokens."""
+
+    began = first = ended = 0.0
+
+    def begin(self) -> None:
+        self.began = time.perf_counter()
+
+    def token(self) -> None:
+        """Tokens are there; only the first time counts."""
+        self.first = self.first or time.perf_counter()
+
+    def end(self) -> None:
+        self.ended = time.perf_counter()
 
 
 @dataclass(eq=False, repr=False)
 class Peer:
-    """Another engine's way to decode: a :class:`hierspec.bench.turns.Method` once it has ``run``.
+    """Another engine's way to decode: a :class:`hierspec.bench.methods.base.Method`.
 
     Attributes:
+        package: as pip and messages name it.
         models: whose weights it runs on.
     """
 
+    package: ClassVar[str]
+
     name: str
-    models: Models
+    models: BenchModels
     configuration: dict[str, Any]
+
+    def run(self, prompt: Sequence[int], request: Request) -> Run:
+        """Continue the prompt.
+
+        Raises:
+            Unavailable: it fails, or writes fewer tokens than were asked for, so that its times
+                would be of another task.
+        """
+        watch = Stopwatch()
+        with reported(self.package):
+            written, target_calls = self.decode(list(prompt), request, watch)
+        if len(written) != request.max_new_tokens:
+            raise Unavailable(
+                f"{self.package} wrote {len(written)} tokens where {request.max_new_tokens} were "
+                "asked for"
+            )
+        return Run(
+            token_ids=tuple(written),
+            seconds=watch.ended - watch.began,
+            decode_seconds=watch.ended - watch.first,
+            target_calls=target_calls,
+        )
+
+    @abstractmethod
+    def decode(
+        self, prompt: list[int], request: Request, watch: Stopwatch
+    ) -> tuple[Sequence[int], int]:
+        """The tokens it wrote and its target's forwards after the prompt's; starts and stops
+        ``watch``."""
 
 
 def needed(module: str, package: str) -> Any:
@@ -60,14 +111,28 @@ def reported(package: str) -> Iterator[None]:
         raise Unavailable(f"{package} failed ({kind}): {first_line(error)}") from error
 
 
-def complete(package: str, run: Run, request: Request) -> Run:
-    """The run, if it wrote as many tokens as were asked for.
+@contextmanager
+def seeded(device: Any, seed: int) -> Iterator[None]:
+    """torch draws from this seed inside, and as before afterwards; nothing is differentiated."""
+    import torch
+
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.inference_mode():
+        torch.manual_seed(seed)
+        yield
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message; its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def draft_models(models: BenchModels) -> tuple[str, ...]:
+    """The draft models.
 
     Raises:
-        Unavailable: it did not, so that its times would be of another task.
+        Unavailable: there is none.
     """
-    if run.num_tokens != request.max_new_tokens:
-        raise Unavailable(
-            f"{package} wrote {run.num_tokens} tokens where {request.max_new_tokens} were asked for"
-        )
-    return run
+    if not models.draft_models:
+        raise Unavailable("needs a draft model of the target's family: add --draft")
+    return models.draft_models

@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.turns import Unavailable
-
-from .edge import needed
+from hierspec.bench.methods.base import Unavailable
+from hierspec.bench.peers.edge import needed
 
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -76,7 +75,7 @@ def unsupported(config: Any, dtype: str) -> str | None:
 
 def interleaved(weight: Any, heads: int) -> Any:
     """Rows [heads · D, d] of each head in the order 0, D/2, 1, D/2 + 1, …: what is rotated
-    together stands together."""
+    together is together."""
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)
     return halves.swapaxes(1, 2).reshape(rows, columns)

@@ -1,6 +1,6 @@
 """transformers' own ways to decode: plainly, with a draft model, an early exit, prompt lookup.
 
-What ``generate`` needs to do what it is told (found in 5.23, see ``docs/peers.md``): an explicit
+What ``generate`` needs to do as it is asked (found in 5.23, see ``docs/peers.md``): an explicit
 attention mask, or prompt tokens of the padding's id are hidden; and the draft length, its schedule
 and the confidence threshold in the *drafting* model's generation config.
 """
@@ -8,24 +8,28 @@ and the confidence threshold in the *drafting* model's generation config.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.turns import Request, Run, Unavailable
+from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
+from hierspec.bench.peers.edge import (
+    LEVIATHAN,
+    PROMPT_LOOKUP,
+    Peer,
+    Stopwatch,
+    draft_models,
+    seeded,
+)
 from hierspec.planner.export import ENGINES
 
-from .checkpoints import exported, quiet, reset_generation
-from .edge import Peer, complete, reported
-
 if TYPE_CHECKING:
-    from hierspec.bench.methods.ours import Models
-    from hierspec.bench.turns import Method
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
-LEVIATHAN = "Leviathan et al. 2023, doi:10.48550/arXiv.2211.17192"
 EXIT_LENGTHS = {  # for each exit, by how many exits there are: as many configurations as of others
     1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     2: (2, 3, 4, 6, 8, 12),
@@ -60,42 +64,32 @@ class TransformersMethod(Peer):
     ``target_generation_config``.
     """
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
+    package = "transformers"
+
+    def decode(
+        self, prompt: list[int], request: Request, watch: Stopwatch
+    ) -> tuple[Sequence[int], int]:
         import torch
 
-        with reported("transformers"), quiet():
+        with quiet():
             model, arguments = self._prepared()
             if request.temperature:
-                arguments |= {
-                    "do_sample": True,
-                    "temperature": request.temperature,
-                    "top_k": 0,
-                    "top_p": 1.0,
-                }
-            else:
-                arguments["do_sample"] = False
+                arguments |= {"temperature": request.temperature, "top_k": 0, "top_p": 1.0}
             ids = torch.tensor([prompt], device=model.device)
-            clock = Clock()
-            devices = [model.device] if model.device.type == "cuda" else []
-            with torch.random.fork_rng(devices), torch.inference_mode():
-                torch.manual_seed(request.seed)
-                began = time.perf_counter()
+            counter = ForwardCounter(watch)
+            with seeded(model.device, request.seed):
+                watch.begin()
                 out = model.generate(
                     input_ids=ids,
                     attention_mask=torch.ones_like(ids),
                     max_new_tokens=request.max_new_tokens,
-                    streamer=clock,
+                    do_sample=bool(request.temperature),
+                    streamer=counter,
                     **arguments,
                 )
                 written = out[0, ids.shape[1] :].tolist()
-                ended = time.perf_counter()
-        run = Run(
-            token_ids=tuple(written),
-            seconds=ended - began,
-            decode_seconds=ended - clock.first,
-            target_calls=clock.writes - (0 if self.speculative else 1),
-        )
-        return complete("transformers", run, request)
+                watch.end()
+        return written, counter.writes - (0 if self.speculative else 1)
 
     @property
     def speculative(self) -> bool:
@@ -113,47 +107,41 @@ class TransformersMethod(Peer):
         return model, arguments
 
 
-class Clock:
-    """A streamer: every forward of the target writes once, after the prompt was handed in.
+class ForwardCounter:
+    """A streamer: every forward of the target writes once, after the prompt was handed in."""
 
-    Attributes:
-        writes: of the target, the prompt's forward included.
-        first: ``time.perf_counter()`` of the first one.
-    """
-
-    def __init__(self) -> None:
-        self.writes = -1
-        self.first = 0.0
+    def __init__(self, watch: Stopwatch) -> None:
+        self.watch, self.writes = watch, -1
 
     def put(self, value: Any) -> None:
         self.writes += 1
         if self.writes == 1:
-            self.first = time.perf_counter()
+            self.watch.token()
 
     def end(self) -> None:
         """Nothing is left to write."""
 
 
-def plain(models: Models, temperature: float) -> list[Method]:
+def plain(models: BenchModels, temperature: float) -> list[Method]:
     return [TransformersMethod("transformers", models, {"generate": {}})]
 
 
-def assisted(models: Models, temperature: float) -> list[Method]:
+def assisted(models: BenchModels, temperature: float) -> list[Method]:
     """The draft models and lengths that our own single draft is tuned over."""
     return [
-        TransformersMethod("transformers-assisted", models, _told(models, draft, n))
+        TransformersMethod("transformers-assisted", models, _exported_plan(models, draft, n))
         for draft, n in drafting(models)
     ]
 
 
-def dynamic(models: Models, temperature: float) -> list[Method]:
+def dynamic(models: BenchModels, temperature: float) -> list[Method]:
     """Every draft model under schedules of ``DYNAMIC``."""
     out: list[Method] = []
     seen = Counter[str]()
     for draft, _ in drafting(models):
         n, schedule, threshold = DYNAMIC[seen[draft]]
         seen[draft] += 1
-        configuration = _told(models, draft, n)
+        configuration = _exported_plan(models, draft, n)
         configuration["assistant_generation_config"] = {
             "num_assistant_tokens": n,
             "num_assistant_tokens_schedule": schedule,
@@ -163,7 +151,7 @@ def dynamic(models: Models, temperature: float) -> list[Method]:
     return out
 
 
-def early_exit(models: Models, temperature: float) -> list[Method]:
+def early_exit(models: BenchModels, temperature: float) -> list[Method]:
     """Exits after an eighth, a quarter and a half of the layers, with several lengths."""
     from hierspec.config.target import target_config
 
@@ -176,12 +164,12 @@ def early_exit(models: Models, temperature: float) -> list[Method]:
         raise Unavailable("a target of one layer has no early exit")
     name = "transformers-early-exit"
     return [
-        TransformersMethod(name, models, _told(models, exit_layer, n))
+        TransformersMethod(name, models, _exported_plan(models, exit_layer, n))
         for exit_layer, n in itertools.product(exits, EXIT_LENGTHS[len(exits)])
     ]
 
 
-def prompt_lookup(models: Models, temperature: float) -> list[Method]:
+def prompt_lookup(models: BenchModels, temperature: float) -> list[Method]:
     return [
         TransformersMethod(
             "transformers-prompt-lookup",
@@ -192,8 +180,8 @@ def prompt_lookup(models: Models, temperature: float) -> list[Method]:
     ]
 
 
-def _told(models: Models, drafter: str | int, length: int) -> dict[str, Any]:
-    """What a plan tells transformers: a draft model by name, or an exit by its layer."""
+def _exported_plan(models: BenchModels, drafter: str | int, length: int) -> dict[str, Any]:
+    """A plan's export to transformers: a draft model by name, or an exit by its layer."""
     level = {"method": "draft_model", "model": drafter}
     if isinstance(drafter, int):
         level = {"method": "early_exit", "exit_layer": drafter}
@@ -201,7 +189,7 @@ def _told(models: Models, drafter: str | int, length: int) -> dict[str, Any]:
     return ENGINES["transformers"].write(target, level, length)["configuration"]
 
 
-def drafting(models: Models) -> list[tuple[str, int]]:
+def drafting(models: BenchModels) -> list[tuple[str, int]]:
     """The draft models and lengths that our own single draft is tuned over.
 
     Raises:
@@ -214,62 +202,22 @@ def drafting(models: Models) -> list[tuple[str, int]]:
     return [(level["model"], level["num_speculative_tokens"]) for level in levels]
 
 
-def draft_models(models: Models) -> tuple[str, ...]:
-    """The draft models.
-
-    Raises:
-        Unavailable: there is none.
-    """
-    if not models.draft_models:
-        raise Unavailable("needs a draft model of the target's family: add --draft")
-    return models.draft_models
-
-
-def entries() -> list[Entry]:
+def entries() -> list[MethodEntry]:
+    rows = (
+        ("transformers", "transformers", "",
+         "Hugging Face's generate, one token a forward", plain),
+        ("transformers-assisted", "transformers, assisted", LEVIATHAN,
+         "assisted generation with a draft model and a constant draft length", assisted),
+        ("transformers-assisted-dynamic", "transformers, assisted, dynamic",
+         "Mamou et al. 2024, doi:10.48550/arXiv.2405.04304",
+         "assisted generation, the draft's length by its confidence or its success", dynamic),
+        ("transformers-prompt-lookup", "transformers, prompt lookup", PROMPT_LOOKUP,
+         "drafts copied from the context, in transformers", prompt_lookup),
+        ("transformers-early-exit", "transformers, early exit",
+         "Elhoushi et al. 2024, doi:10.48550/arXiv.2404.16710",
+         "the target's lower layers draft (LayerSkip), in transformers", early_exit),
+    )  # fmt: skip
     return [
-        Entry(
-            "transformers",
-            "transformers",
-            "peer",
-            "",
-            "Hugging Face's generate, one token a forward",
-            True,
-            plain,
-        ),
-        Entry(
-            "transformers-assisted",
-            "transformers, assisted",
-            "peer",
-            LEVIATHAN,
-            "assisted generation with a draft model and a constant draft length",
-            True,
-            assisted,
-        ),
-        Entry(
-            "transformers-assisted-dynamic",
-            "transformers, assisted, dynamic",
-            "peer",
-            "Mamou et al. 2024, doi:10.48550/arXiv.2405.04304",
-            "assisted generation, the draft's length by its confidence or its success",
-            True,
-            dynamic,
-        ),
-        Entry(
-            "transformers-prompt-lookup",
-            "transformers, prompt lookup",
-            "peer",
-            "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
-            "drafts copied from the context, in transformers",
-            True,
-            prompt_lookup,
-        ),
-        Entry(
-            "transformers-early-exit",
-            "transformers, early exit",
-            "peer",
-            "Elhoushi et al. 2024, doi:10.48550/arXiv.2404.16710",
-            "the target's lower layers draft (LayerSkip), in transformers",
-            True,
-            early_exit,
-        ),
+        MethodEntry(name, title, "peer", source, about, candidates)
+        for name, title, source, about, candidates in rows
     ]

@@ -6,22 +6,20 @@ The keys and values it keeps are float16 (its default) unless the weights are fl
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.turns import Request, Run, Unavailable
-
-from .checkpoints import exported
-from .edge import Peer, complete, needed, reported
-from .gguf_file import unsupported, write_gguf
-from .hf import LOOKUPS
+from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.peers.checkpoints import exported
+from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, needed
+from hierspec.bench.peers.gguf_file import unsupported, write_gguf
+from hierspec.bench.peers.hf import LOOKUPS
 
 if TYPE_CHECKING:
-    from hierspec.bench.methods.ours import Models
-    from hierspec.bench.turns import Method
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
 PACKAGE = "llama-cpp-python"
 CONTEXT = 2048  # room for tokens at first; a longer request makes more
@@ -30,38 +28,35 @@ CONTEXT = 2048  # room for tokens at first; a longer request makes more
 class LlamaCppMethod(Peer):
     """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
-        with reported(PACKAGE):
-            llama = _engines(self.models).get(
-                speculative=bool(self.configuration), room=len(prompt) + request.max_new_tokens
-            )
-            finder = llama.draft_model = _finder(self.configuration)
-            llama.reset()  # else a prompt seen before would not be read again
-            llama.set_seed(request.seed)
-            written: list[int] = []
-            began = first = time.perf_counter()
-            for token in llama.generate(
-                list(prompt), temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0
-            ):
-                if not written:
-                    first = time.perf_counter()
-                written.append(int(token))
-                if len(written) == request.max_new_tokens:
-                    break
-            ended = time.perf_counter()
-        run = Run(
-            token_ids=tuple(written),
-            seconds=ended - began,
-            decode_seconds=ended - first,
-            target_calls=finder.calls if finder else len(written) - 1,
+    package = PACKAGE
+
+    def decode(
+        self, prompt: list[int], request: Request, watch: Stopwatch
+    ) -> tuple[Sequence[int], int]:
+        llama = _llamas(self.models).get(
+            speculative=bool(self.configuration), room=len(prompt) + request.max_new_tokens
         )
-        return complete(PACKAGE, run, request)
+        finder = llama.draft_model = _finder(self.configuration)
+        llama.reset()  # else a prompt seen before would not be read again
+        llama.set_seed(request.seed)
+        written: list[int] = []
+        watch.begin()
+        for token in llama.generate(
+            prompt, temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0
+        ):
+            if not written:
+                watch.token()
+            written.append(int(token))
+            if len(written) == request.max_new_tokens:
+                break
+        watch.end()
+        return written, finder.calls if finder else len(written) - 1
 
 
-class _Engines:
+class _Llamas:
     """A ``Llama`` per way of keeping scores: those of all rows only where a draft is verified."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: BenchModels) -> None:
         self.models = models
         self.made: dict[bool, Any] = {}
 
@@ -105,8 +100,8 @@ class _Engines:
 
 
 @lru_cache(maxsize=1)
-def _engines(models: Models) -> _Engines:
-    return _Engines(models)
+def _llamas(models: BenchModels) -> _Llamas:
+    return _Llamas(models)
 
 
 def _finder(configuration: dict[str, Any]) -> Any:
@@ -125,24 +120,22 @@ def _finder(configuration: dict[str, Any]) -> Any:
     return Counted(**configuration)
 
 
-def plain(models: Models, temperature: float) -> list[Method]:
+def plain(models: BenchModels, temperature: float) -> list[Method]:
     _check(models)
     return [LlamaCppMethod("llama.cpp", models, {})]
 
 
-def prompt_lookup(models: Models, temperature: float) -> list[Method]:
+def prompt_lookup(models: BenchModels, temperature: float) -> list[Method]:
     _check(models)
     return [
         LlamaCppMethod(
-            "llama.cpp-prompt-lookup",
-            models,
-            {"num_pred_tokens": n, "max_ngram_size": longest},
+            "llama.cpp-prompt-lookup", models, {"num_pred_tokens": n, "max_ngram_size": longest}
         )
         for n, longest in LOOKUPS
     ]
 
 
-def _check(models: Models) -> None:
+def _check(models: BenchModels) -> None:
     from hierspec.config.target import target_config
 
     needed("llama_cpp", PACKAGE)
@@ -151,24 +144,14 @@ def _check(models: Models) -> None:
         raise Unavailable(f"no GGUF file of this model is written: {why}")
 
 
-def entries() -> list[Entry]:
+def entries() -> list[MethodEntry]:
     return [
-        Entry(
-            "llama.cpp",
-            "llama.cpp",
-            "peer",
-            "",
-            "llama.cpp through llama-cpp-python, one token a forward",
-            True,
-            plain,
+        MethodEntry(
+            "llama.cpp", "llama.cpp", "peer", "",
+            "llama.cpp through llama-cpp-python, one token a forward", plain,
         ),
-        Entry(
-            "llama.cpp-prompt-lookup",
-            "llama.cpp, prompt lookup",
-            "peer",
-            "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
-            "drafts copied from the context, in llama-cpp-python",
-            True,
-            prompt_lookup,
+        MethodEntry(
+            "llama.cpp-prompt-lookup", "llama.cpp, prompt lookup", "peer", PROMPT_LOOKUP,
+            "drafts copied from the context, in llama-cpp-python", prompt_lookup,
         ),
-    ]
+    ]  # fmt: skip

@@ -6,20 +6,18 @@ only. It keeps no cache: every step reads the whole context again, with both mod
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.turns import Request, Run
-
-from .checkpoints import exported
-from .edge import Peer, complete, needed, reported
-from .hf import LEVIATHAN, drafting
+from hierspec.bench.methods.base import Request
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.peers.checkpoints import exported
+from hierspec.bench.peers.edge import LEVIATHAN, Peer, Stopwatch, needed, reported, seeded
+from hierspec.bench.peers.hf import drafting
 
 if TYPE_CHECKING:
-    from hierspec.bench.methods.ours import Models
-    from hierspec.bench.turns import Method
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
 PACKAGE = "sequential-speculative-decoding"
 # Its step functions: module and name, by what speculative_generate calls them.
@@ -33,46 +31,40 @@ STEPS = {
 class SequentialMethod(Peer):
     """One of ``STEPS``, again and again; what goes beyond the last token asked for is cut."""
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
+    package = PACKAGE
+
+    def decode(
+        self, prompt: list[int], request: Request, watch: Stopwatch
+    ) -> tuple[Sequence[int], int]:
         import torch
 
-        with reported(PACKAGE):
-            step = step_of(self.configuration["method"])
-            held = exported(self.models)
-            target = Scored(held.hf(held.target))
-            drafter = Scored(held.hf(self.configuration["draft_model"]))
-            devices = [held.device] if held.device.type == "cuda" else []
-            ids = torch.tensor([prompt], device=held.device)
-            end = ids.shape[1] + request.max_new_tokens
-            with torch.random.fork_rng(devices), torch.inference_mode():
-                torch.manual_seed(request.seed)
-                began = first = time.perf_counter()
-                while ids.shape[1] < end:
-                    ids, _, _ = step(
-                        drafter,
-                        target,
-                        ids,
-                        gamma=self.configuration["gamma"],
-                        draft_temperature=request.temperature,
-                        target_temperature=request.temperature,
-                    )
-                    if first == began:
-                        first = time.perf_counter()
-                written = ids[0, len(prompt) : end].tolist()
-                ended = time.perf_counter()
-        run = Run(
-            token_ids=tuple(written),
-            seconds=ended - began,
-            decode_seconds=ended - first,
-            target_calls=target.calls,
-        )
-        return complete(PACKAGE, run, request)
+        step = step_of(self.configuration["method"])
+        held = exported(self.models)
+        target = Scored(held.hf(held.target))
+        drafter = Scored(held.hf(self.configuration["draft_model"]))
+        ids = torch.tensor([prompt], device=held.device)
+        end = ids.shape[1] + request.max_new_tokens
+        with seeded(held.device, request.seed):
+            watch.begin()
+            while ids.shape[1] < end:
+                ids, _, _ = step(
+                    drafter,
+                    target,
+                    ids,
+                    gamma=self.configuration["gamma"],
+                    draft_temperature=request.temperature,
+                    target_temperature=request.temperature,
+                )
+                watch.token()
+            written = ids[0, len(prompt) : end].tolist()
+            watch.end()
+        return written, target.calls
 
 
 class Scored:
     """A model as the package calls it, counted, and its scores in float32.
 
-    Its laws are softmaxes in the scores' own dtype: in bfloat16 they would have three digits.
+    Its distributions are softmaxes in the scores' own dtype: three digits in bfloat16.
     """
 
     def __init__(self, model: Any) -> None:
@@ -97,8 +89,8 @@ def step_of(method: str) -> Callable[..., Any]:
         return getattr(needed(f"seqspecdecod.{module}", PACKAGE), name)
 
 
-def _candidates(method: str) -> Callable[[Models, float], list[Method]]:
-    def candidates(models: Models, temperature: float) -> list[Method]:
+def _candidates(method: str) -> Callable[[BenchModels, float], list[Method]]:
+    def candidates(models: BenchModels, temperature: float) -> list[Method]:
         step_of(method)  # says what to install
         return [
             SequentialMethod(
@@ -112,26 +104,21 @@ def _candidates(method: str) -> Callable[[Models, float], list[Method]]:
     return candidates
 
 
-def entries() -> list[Entry]:
-    told = (
+def entries() -> list[MethodEntry]:
+    rows = (
         ("standard", LEVIATHAN, "tokenwise verification", True),
         ("naive_hsd", "P4", "naive branch resampling", True),
-        (
-            "capped_hsd",
-            "P4",
-            "capped branch resampling, off by one position",
-            False,
-        ),
+        ("capped_hsd", "P4", "capped branch resampling, off by one position", False),
     )
     return [
-        Entry(
+        MethodEntry(
             f"sequential-{method.replace('_', '-')}",
             f"sequential-speculative-decoding, {method}",
             "peer",
             source,
             f"{about}, in {PACKAGE}; no cache",
-            lossless,
             _candidates(method),
+            lossless,
         )
-        for method, source, about, lossless in told
+        for method, source, about, lossless in rows
     ]

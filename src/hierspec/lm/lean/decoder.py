@@ -24,13 +24,13 @@ rotary frequencies, which shows after a hundred positions.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from hierspec.lm.backend import Span
+from hierspec.lm.backend import Linear, Span
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.threads import OneThread, is_small
 
@@ -63,7 +63,7 @@ class LeanBackend:
         script: compile the layers; by default on CPUs.
 
     Raises:
-        ValueError: the model is not of a shape it runs.
+        HierspecError: the model is not of a shape it runs.
         KeyError: the source lacks a weight.
     """
 
@@ -132,9 +132,7 @@ class LeanBackend:
                 [[one.mask for one in kind] for kind in seen],
             )
 
-    def head(
-        self, h: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor] | None = None
-    ) -> torch.Tensor:
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)

@@ -84,58 +84,41 @@ class Layer(nn.Module):
         caches: list[Tensor],
         starts: list[int],
         counts: list[int],
-        firsts: list[int],
-        masks: list[Tensor | None],
+        firsts: list[list[int]],
+        masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """h [N, d] is changed in place. ``caches`` are this layer's, [1, 2 K, C, D] each."""
+        """h [N, d] → [N, d], changed in place; arguments as in :meth:`Stack.forward`.
+
+        ``caches`` are this layer's, [1, 2 K, C, D] each. There are N rotations; rows of h beyond
+        them are padding, which attends to nothing.
+        """
         qkv = self.qkv(self.norm(h))
-        attended = self.attention(qkv, rotation, caches, starts, counts, firsts, masks)
-        return self.mixed(h, attended)
+        total = rotation.size(0)
+        x = self.rotated(qkv, rotation)
+        q = x.narrow(1, 0, self.heads)
+        kv = x.narrow(1, self.heads, 2 * self.kv_heads)
+        first, mask = firsts[self.kind], masks[self.kind]
+        if len(caches) == 1:
+            out = self.attend(q, kv, caches[0], starts[0], first[0], mask[0])
+        else:
+            parts: list[Tensor] = []
+            row = 0
+            for i in range(len(caches)):
+                n = counts[i]
+                own, new = q.narrow(2, row, n), kv.narrow(2, row, n)
+                parts.append(self.attend(own, new, caches[i], starts[i], first[i], mask[i]))
+                row += n
+            out = torch.cat(parts, 1)
+        out = out.reshape(total, -1).to(self.dtype)
+        if qkv.size(0) != total:
+            out = F.pad(out, [0, 0, 0, qkv.size(0) - total])
+        return self.mixed(h, out)
 
     def mixed(self, h: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer after attention; h is changed in place."""
         h.add_(self.out(attended))
         gate_up = self.gate_up(self.mlp_norm(h)).chunk(2, 1)
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
-
-    def attention(
-        self,
-        qkv: Tensor,
-        rotation: Tensor,
-        caches: list[Tensor],
-        starts: list[int],
-        counts: list[int],
-        firsts: list[int],
-        masks: list[Tensor | None],
-    ) -> Tensor:
-        """Projections [N or more, (H + 2 K) D] → attended values [as many, H D]; writes caches.
-
-        There are N rotations; rows beyond them are padding, which attends to nothing.
-        """
-        total = rotation.size(0)
-        x = self.rotated(qkv, rotation)
-        q = x.narrow(1, 0, self.heads)
-        kv = x.narrow(1, self.heads, 2 * self.kv_heads)
-        if len(caches) == 1:
-            out = self.attend(q, kv, caches[0], starts[0], firsts[0], masks[0])
-        else:
-            parts: list[Tensor] = []
-            row = 0
-            for i in range(len(caches)):
-                n = counts[i]
-                part = self.attend(
-                    q.narrow(2, row, n),
-                    kv.narrow(2, row, n),
-                    caches[i],
-                    starts[i],
-                    firsts[i],
-                    masks[i],
-                )
-                parts.append(part)
-                row += n
-            out = torch.cat(parts, 1)
-        out = out.reshape(total, -1).to(self.dtype)
-        return out if qkv.size(0) == total else F.pad(out, [0, 0, 0, qkv.size(0) - total])
 
     def rotated(self, qkv: Tensor, rotation: Tensor) -> Tensor:
         """Queries, keys and values of the first N rows, [1, H + 2 K, N, D]."""
@@ -149,13 +132,7 @@ class Layer(nn.Module):
         return x.to(self.attention_dtype).transpose(0, 1).unsqueeze(0)
 
     def attend(
-        self,
-        q: Tensor,
-        kv: Tensor,
-        cache: Tensor,
-        start: int,
-        first: int,
-        mask: Tensor | None,
+        self, q: Tensor, kv: Tensor, cache: Tensor, start: int, first: int, mask: Tensor | None
     ) -> Tensor:
         """q [1, H, n, D], kv [1, 2 K, n, D] of one sequence → [1, n, H, D].
 
@@ -210,8 +187,7 @@ class Stack(nn.Module):
         for i, layer in enumerate(self.layers):
             if lo <= i and i < hi:
                 caches = [storage.select(0, i) for storage in storages]
-                kind = layer.kind  # pyright: ignore
-                h = layer(h, rotation, caches, starts, counts, firsts[kind], masks[kind])  # pyright: ignore
+                h = layer(h, rotation, caches, starts, counts, firsts, masks)
         return h.narrow(0, 0, num)
 
 

@@ -33,7 +33,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any) -> Shape:
-        """Read a transformers config. ValueError says why it is not a shape we run."""
+        """Read a transformers config. HierspecError says why it is not a shape we run."""
         if why := unsupported(config):
             raise HierspecError(f"the lean backend cannot run this model: {why}; use backend='hf'")
         heads, layers = config.num_attention_heads, config.num_hidden_layers

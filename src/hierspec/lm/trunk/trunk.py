@@ -1,12 +1,10 @@
-"""What a trunk knows of each sequence, of a call in progress, and of the work it has done.
+"""A transformer cut into segments at its exits, so that each (token, segment) is computed once.
 
-One transformer, several exits: each (token, segment) is computed once.
-
-The layers are cut at the exits into *segments*. A sequence has one slot, whichever exits look at
-it. In it every segment keeps its own absolute length (how many leading tokens have been through
-it) and the hidden states at its upper edge, so an exit runs only the segments below it and only
-for tokens they have not seen, and rows asked again cost one head. A rewind lowers lengths; no
-cache is cropped. A plain model is a trunk with one exit.
+A sequence has one slot, whichever exits look at it. In it every segment keeps its own absolute
+length (how many leading tokens have been through it) and the hidden states at its upper edge, so
+an exit runs only the segments below it and only for tokens they have not seen, and rows asked
+again cost one head. A rewind lowers lengths; no cache is cropped. A plain model is a trunk with
+one exit.
 
 Invariants, at any time an exception may strike (out of memory, Ctrl-C):
 ``lengths[0] ≥ lengths[1] ≥ …``, ``lengths[0] ≤ len(slot.held)``, and a length is raised only
@@ -16,7 +14,7 @@ after its segment has finished. Hence an interrupted call costs recomputation, n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -27,36 +25,23 @@ from hierspec.lm.base import Following, Query, Slot
 from hierspec.utils.graphs import Graphs
 
 
-@dataclass(slots=True)
 class Counters:
     """Work done since the trunk was made, per segment: passes over the weights, and tokens."""
 
-    sizes: tuple[int, ...]
-    calls: list[int] = field(init=False)
-    tokens: list[int] = field(init=False)
-    head_rows: int = 0
-
-    def __post_init__(self) -> None:
-        self.calls = [0] * len(self.sizes)
-        self.tokens = [0] * len(self.sizes)
-
-    @property
-    def layer_calls(self) -> list[int]:
-        """Calls of every layer, lowest first."""
-        return [c for c, size in zip(self.calls, self.sizes, strict=True) for _ in range(size)]
-
-    @property
-    def layer_tokens(self) -> list[int]:
-        """Tokens that went through every layer, lowest first."""
-        return [t for t, size in zip(self.tokens, self.sizes, strict=True) for _ in range(size)]
+    def __init__(self, segments: int) -> None:
+        self.calls, self.tokens = [0] * segments, [0] * segments
+        self.head_rows = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class State:
-    """A slot's cache. ``edges[s]`` [capacity, d] is the output of segment s, by position.
+class SlotState:
+    """What a slot has cached, by segment; an exit reads the edge of its topmost one.
 
-    ``row``: which row of the memory it is, where sequences share one
-    (:mod:`hierspec.lm.trunk.fixed`).
+    Attributes:
+        cache: the backend's, for ``capacity`` tokens.
+        lengths: how many leading tokens have been through each segment.
+        edges: per segment its output by position, [capacity, d].
+        row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
     """
 
     cache: Any
@@ -69,7 +54,7 @@ class State:
 class Work(NamedTuple):
     """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``."""
 
-    state: State
+    state: SlotState
     held: list[int]
     first: int
     end: int
@@ -78,7 +63,7 @@ class Work(NamedTuple):
 # Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
 # long as several tokens.
 _FIRST_CAPACITY, _FIRST_CAPACITY_ON_CPU = 256, 1024
-Head = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
+ScoreHead = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
 class Trunk:
@@ -105,13 +90,13 @@ class Trunk:
         self.graphs: Graphs | None = None
         self.chunk = chunk
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
-        self.counters = Counters(tuple(hi - lo for lo, hi in self.bounds))
+        self.counters = Counters(len(self.bounds))
 
-    def view(self, exit_layer: int | None = None, head: Head | None = None) -> ExitModel:
+    def view(self, exit_layer: int | None = None, head: ScoreHead | None = None) -> ExitModel:
         """The language model that ends after ``exit_layer`` layers (default: all of them).
 
-        ``head`` stands in for the model's final norm and head (:mod:`hierspec.heads`). Views of
-        one exit with different heads share its hidden states.
+        ``head`` stands in for the model's final norm and head (:mod:`hierspec.lm.exit_heads`).
+        Views of one exit with different heads share its hidden states.
         """
         layer = self.backend.num_layers if exit_layer is None else exit_layer
         if layer not in self.exits:
@@ -121,7 +106,7 @@ class Trunk:
             )
         return self.exit_model(self.exits.index(layer), head)
 
-    def exit_model(self, index: int, head: Head | None) -> ExitModel:
+    def exit_model(self, index: int, head: ScoreHead | None) -> ExitModel:
         return ExitModel(self, index, head)
 
     def open(self) -> Slot:
@@ -140,7 +125,9 @@ class Trunk:
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
 
-    def score(self, queries: Sequence[Query], index: int, head: Head | None = None) -> torch.Tensor:
+    def score(
+        self, queries: Sequence[Query], index: int, head: ScoreHead | None = None
+    ) -> torch.Tensor:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():
             work = [self._prepare(query) for query in queries]
@@ -156,7 +143,11 @@ class Trunk:
 
     @torch.inference_mode()
     def follow(
-        self, queries: Sequence[Query], counts: Sequence[int], index: int, head: Head | None = None
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        index: int,
+        head: ScoreHead | None = None,
     ) -> tuple[torch.Tensor, Following]:
         """See :meth:`hierspec.lm.base.FollowingModel.follow`, at exit ``self.exits[index]``.
 
@@ -176,9 +167,9 @@ class Trunk:
                 slots[i].held.append(token)
             states = [slots[i].state for i in going]
             spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-            h = self.embed(last, spans)
+            h = self._embed(last, spans)
             for segment in range(index + 1):
-                h = self.pass_through(h, segment, states, spans)
+                h = self._pass_through(h, segment, states, spans)
             self.counters.head_rows += len(h)
             return (head or self.backend.head)(h)
 
@@ -212,12 +203,12 @@ class Trunk:
                 f"between 1 and {end}, got {query.start}"
             )
 
-    def make_room(self, slot: Slot, end: int) -> State:
+    def make_room(self, slot: Slot, end: int) -> SlotState:
         """The slot's state, with room for ``end`` tokens. Doubling keeps the copies linear."""
         state, backend = slot.state, self.backend
         if state is not None and end <= state.capacity:
             return state
-        on_cpu = torch.device(backend.device).type == "cpu"
+        on_cpu = backend.device.type == "cpu"
         first = _FIRST_CAPACITY_ON_CPU if on_cpu else _FIRST_CAPACITY
         capacity = max(first, 1 << (end - 1).bit_length())
         capacity = min(capacity, max(backend.max_length, end))
@@ -225,12 +216,12 @@ class Trunk:
         edges = [torch.empty(shape, dtype=backend.dtype, device=backend.device) for _ in self.exits]
         if state is None:
             slot.held, slot.agreed = [], 0
-            state = State(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)
+            state = SlotState(backend.new_cache(capacity), capacity, [0] * len(self.exits), edges)
         else:
             cache = backend.grow(state.cache, capacity)
             for old, new in zip(state.edges, edges, strict=True):
                 new[: state.capacity] = old
-            state = State(cache, capacity, state.lengths, edges)
+            state = SlotState(cache, capacity, state.lengths, edges)
         slot.state = state
         return state
 
@@ -259,13 +250,13 @@ class Trunk:
         spans = [span for _, span in busy]
         if segment == 0:
             ids = [token for w, s in busy for token in w.held[s.start : s.start + s.n]]
-            h = self.embed(ids, spans)
+            h = self._embed(ids, spans)
         else:
             parts = [w.state.edges[segment - 1][s.start : s.start + s.n] for w, s in busy]
             h = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self.pass_through(h, segment, [w.state for w, _ in busy], spans)
+        self._pass_through(h, segment, [w.state for w, _ in busy], spans)
 
-    def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+    def _embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Token ids at the positions of ``spans`` → input of the first segment, [N, d]."""
         known = torch.tensor(self.known(ids), device=self.backend.device)
         return self.backend.embed(known, spans)
@@ -279,8 +270,8 @@ class Trunk:
         size = self.backend.vocab_size
         return [i if i < size else 0 for i in ids]
 
-    def pass_through(
-        self, h: torch.Tensor, segment: int, states: Sequence[State], spans: Sequence[Span]
+    def _pass_through(
+        self, h: torch.Tensor, segment: int, states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
         """Run a segment on h [N, d] of ``spans`` → [N, d], noted in their states."""
         h = self.backend.layers(h, *self.bounds[segment], spans)
@@ -306,7 +297,7 @@ class ExitModel:
         exit_layer: how many layers it runs.
     """
 
-    def __init__(self, trunk: Trunk, index: int, head: Head | None = None) -> None:
+    def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
         backend = trunk.backend
         self.trunk = trunk
         self.index = index

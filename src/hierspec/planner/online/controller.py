@@ -7,13 +7,13 @@ Three things decide, all from rounds that are over [MATH §4; :mod:`hierspec.eng
 - an *account* from which rounds pay what they cost beyond plain decoding, and into which they pay
   what they save. A round is risked only if the account could pay for it, and half as much again,
   were all of its drafts rejected. So, as the estimates price calls, a text never costs more than
-  plain decoding of it, plus ``stake`` tokens, plus the fraction ``risk``: whatever the drafts do.
+  plain decoding of it, plus ``loss_budget`` tokens, plus the fraction ``risk``, whatever the drafts
+  do.
   Savings are kept up to a limit only, which bounds the loss from any point of the text on. The
   account also makes the first rounds cautious, and lets them grow as soon as they pay.
 
 When nothing pays, the target decodes plainly and tries a short draft after 16, 32, 64, 64, …
-tokens.
-No clock is read: the same seed gives the same text.
+tokens. No clock is read: the same seed gives the same text.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 
-from .belief import Belief, Evidence, default_catch_up, predicted, spent_ms, worst_ms
-from .candidates import offers
-from .prices import PriceList
+from .belief import Belief, Evidence, predicted
+from .candidates import candidate_plans
+from .prices import PriceList, default_catch_up, spent_ms, worst_ms
 
 _PROMPT = 0.02  # of the plain time of the text to come: so much of reading the prompt is free
 _SPARE = 1.5  # so that one bad round leaves enough for a shorter one
@@ -72,7 +72,7 @@ class OnlineController:
             budgets are among those tried.
         belief: how fast this text outweighs the estimates.
         margin: gain, as a fraction, for which a plan is left. Plain decoding needs none.
-        stake: plain tokens' time that may be lost for good.
+        loss_budget: plain tokens' time that may be lost for good.
         risk: fraction of plain time that may be lost beside.
         catch_up_ms: per level below the target, what reading one token costs that was emitted
             without it; ``None``: from the estimates.
@@ -80,7 +80,7 @@ class OnlineController:
             ``longest_wait``.
 
     Raises:
-        ValueError: the hierarchy is not a chain, or not that of ``chain``.
+        HierspecError: the hierarchy is not a chain, or not that of ``chain``.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class OnlineController:
         *,
         belief: Belief | None = None,
         margin: float = 0.03,
-        stake: float = 2.0,
+        loss_budget: float = 2.0,
         risk: float = 0.01,
         catch_up_ms: Sequence[float] | None = None,
         first_wait: int = 16,
@@ -110,7 +110,7 @@ class OnlineController:
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.levels
         self.belief = belief or Belief()
-        self.margin, self.stake, self.risk = margin, stake, risk
+        self.margin, self.loss_budget, self.risk = margin, loss_budget, risk
         self.first_wait, self.longest_wait = first_wait, longest_wait
         self.indices = tuple(node.index for node in nodes)
         self.pairs = tuple(
@@ -120,14 +120,14 @@ class OnlineController:
             if estimates.can_draft(i, k)
         )
         self.root = plan_of(root, [node.budget for node in nodes])
-        found = offers(root, estimates, chain)
+        found = candidate_plans(root, estimates, chain)
         self.budgets = tuple(one.budgets for one in found)
         self.plans = tuple(one.plan for one in found)
         self.chains = tuple(one.chain for one in found)
         self.worst = tuple(worst_ms(estimates, one) for one in self.chains)
         # The account holds what the dearest plan needs.
         self.loss = tuple(ms - estimates.plain_ms for ms in self.worst)
-        self.most = max(_SPARE * max(self.loss), stake * estimates.plain_ms)
+        self.most = max(_SPARE * max(self.loss), loss_budget * estimates.plain_ms)
         if catch_up_ms is None:
             known = default_catch_up(estimates)
             catch_up_ms = [known[i] for i in self.models[:-1]]
@@ -147,7 +147,7 @@ class OnlineController:
             plan=0,
             trial=None,
             evidence=(Evidence(),) * len(self.pairs),
-            account=self.stake * self.estimates.plain_ms,
+            account=self.loss_budget * self.estimates.plain_ms,
             done=0.0,
             left=float(num_wanted),
             unread=(float(num_prompt),) * len(self.indices),

@@ -1,23 +1,29 @@
-"""Predicted prices of plans under what a text shows, kept so that each is computed once.
+"""What plans and rounds cost as the estimates price them: predicted, at worst, and afterwards.
 
-A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps
-(:class:`hierspec.planner.online.belief.Belief`), so few are ever asked for.
+No clock is read, so that what online control decides can be repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+import numpy as np
+
+from hierspec.core.windows import Counts
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 
-from .belief import shifted
+from .belief import interpolated, shifted
 
 _KEPT = 4096  # prices for that many beliefs
 
 
 class PriceList:
-    """Ms a token of every plan; safe to share between threads.
+    """Milliseconds a token of every plan under a belief; safe to share between threads.
+
+    A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps
+    (:class:`hierspec.planner.online.belief.Belief`), so few are ever asked for: each is kept.
 
     Args:
         pairs: (drafter, verifier) that shifts are given for, in this order.
@@ -36,14 +42,13 @@ class PriceList:
     ) -> None:
         self.estimates, self.chains, self.pairs, self.step = estimates, chains, pairs, step
         self.pairs_of = tuple(
-            tuple(pairs.index(pair) for pair in zip(one.levels, one.levels[1:], strict=False))
-            for one in chains
+            tuple(pairs.index(pair) for pair in pairwise(one.levels)) for one in chains
         )
         self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
         self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
 
     def price(self, n: int, shifts: tuple[int, ...]) -> float:
-        """Predicted ms a token of plan ``n``.
+        """Predicted milliseconds a token of plan ``n``.
 
         Args:
             shifts: of every pair, in steps.
@@ -69,3 +74,67 @@ class PriceList:
             tilted = shifted(self.estimates, tilt)
             price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
         return price
+
+
+def worst_ms(estimates: Estimates, chain: Chain) -> float:
+    """A bound on one round: every draft rejected at its first token, every length the longest."""
+    if chain.plain:
+        return estimates.plain_ms
+    by, longest = chain.levels[0], chain.budgets[0]
+    spent = float(estimates.draft_ms[by, : longest + 1].max())
+    budgets = (*chain.budgets[1:], 1)  # the target's round is one
+    for model, budget in zip(chain.levels[1:], budgets, strict=True):
+        spent = budget * (spent + float(estimates.verify_ms[by, model, : longest + 1].max()))
+        by, longest = model, budget + longest
+    return spent
+
+
+def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds: int) -> float:
+    """What ``rounds`` rounds of the target cost, from what they did.
+
+    Args:
+        seen: what became of the drafts of each level below the target, smallest first.
+    """
+    total = 0.0
+    for place, (counts, model) in enumerate(zip(seen, chain.levels, strict=False)):
+        above = chain.levels[place + 1]
+        if counts.drafts:
+            mean = counts.drafted / counts.drafts
+            total += counts.drafts * interpolated(estimates.verify_ms[model, above], mean)
+            if place == 0:
+                total += counts.drafts * interpolated(estimates.draft_ms[model], mean)
+        if place + 1 < len(seen):  # rounds of a middle level that was given nothing to verify
+            tokens = seen[place + 1].drafted - counts.kept
+            answered = counts.rejected if above in chain.dropped_bonus else counts.drafts
+            total += max(tokens - answered, 0.0) * float(estimates.draft_ms[above, 1])
+    verified = seen[-1].drafts if seen else 0.0
+    return total + max(rounds - verified, 0.0) * estimates.plain_ms
+
+
+def default_catch_up(estimates: Estimates) -> list[float]:
+    """Ms a model needs for each token it has to read: what a row adds to one of its calls.
+
+    A level that runs on the target's own trunk has read what the target has. A model that
+    verifies nobody is taken to read as much faster than it drafts as the target does.
+    """
+    target = estimates.target
+    rows = [_row_ms(estimates, k) for k in range(target + 1)]
+    ratio = (rows[target] or 0.0) / estimates.plain_ms
+    out = []
+    for i, row in enumerate(rows):
+        trunk = bool(estimates.owners) and estimates.owners[i] == estimates.owners[target]
+        one = float(estimates.draft_ms[i, 1])
+        out.append(0.0 if trunk or i == target else ratio * one if row is None else row)
+    return out
+
+
+def _row_ms(estimates: Estimates, k: int) -> float | None:
+    """What one more row adds to a call of model k; ``None`` where it verifies nobody."""
+    last = min(8, estimates.verify_ms.shape[2] - 1)
+    slopes = [
+        (estimates.verify_ms[i, k, last] - estimates.verify_ms[i, k, 1]) / max(last - 1, 1)
+        for i in range(k)
+        if estimates.can_draft(i, k)
+    ]
+    slopes = [float(slope) for slope in slopes if np.isfinite(slope)]
+    return max(min(slopes), 0.0) if slopes else None

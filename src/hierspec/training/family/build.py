@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from tokenizers import Tokenizer
 
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import from_directory
+from hierspec.training import restart
 from hierspec.training.fit import Phase, Schedule, fit
+from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.files import write_whole
 
-from . import students as distill
-from . import trunk
+from . import objectives
 from .corpus import (
     LIBRARY_COPIES,
     LICENCE,
@@ -36,7 +37,7 @@ from .corpus import (
     train_tokenizer,
     training_stream,
 )
-from .evaluate import WINDOWS, Windows, calibrate, evaluate, load_llama
+from .evaluate import calibrate, evaluate, load_llama
 from .export import export, model_card
 from .model import SHAPES, Llama, Shape, continue_rows
 
@@ -44,14 +45,14 @@ SAMPLE_PROMPT = 'def read_config(path, default=None):\n    """Read the settings 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FamilyPlan:
     """Everything that decides what is built."""
 
-    trunk: Schedule = trunk.SCHEDULE
-    students: Schedule = distill.SCHEDULE
-    own_text: distill.OwnText = distill.OWN_TEXT
+    trunk: Schedule = objectives.TRUNK_SCHEDULE
+    students: Schedule = objectives.STUDENTS_SCHEDULE
+    own_text: objectives.OwnTextPlan = field(default_factory=objectives.OwnTextPlan)
     shapes: tuple[tuple[str, Shape], ...] = tuple(SHAPES.items())
-    windows: Windows = WINDOWS
+    windows: HeldOutWindows = field(default_factory=HeldOutWindows)
     max_files: int | None = None  # of the corpus
     max_order: int = 3
     compile: bool = True
@@ -62,24 +63,24 @@ class Plan:
         return self.shapes[0][1].vocab
 
 
-def _quick() -> Plan:
+def _quick() -> FamilyPlan:
     """The same, so small that a test can run it."""
     phases = (Phase(0.5, 2, 32), Phase(1.0, 1, 64))
     schedule = Schedule(steps=6, phases=phases, warmup_steps=2)
     size = {"heads": 2, "intermediate": 64, "vocab": 384, "max_length": 256}
-    return Plan(
+    return FamilyPlan(
         trunk=schedule,
         students=schedule,
-        own_text=distill.OwnText(rows=4, prompt=8, length=64, rounds=1),
+        own_text=objectives.OwnTextPlan(rows=4, prompt=8, length=64, rounds=1),
         shapes=tuple((n, Shape(32, s.layers, **size)) for n, s in SHAPES.items()),
-        windows=Windows(2, 32),
+        windows=HeldOutWindows(2, 32),
         max_files=60,
         compile=False,
         sample_tokens=8,
     )
 
 
-FULL, QUICK = Plan(), _quick()
+FULL, QUICK = FamilyPlan(), _quick()
 
 
 def train(
@@ -101,6 +102,10 @@ def train(
         quick: seconds instead of an hour, and useless models; for tests.
         stop_after: stop the trunk's training after so many steps, as if interrupted.
         notes: a sentence for the model card.
+
+    Raises:
+        ValueError: ``checkpoints`` holds a training with another seed.
+        KeyboardInterrupt: stopped; the same call goes on where it was.
     """
     plan = QUICK if quick else FULL
     if trunk_steps:
@@ -112,23 +117,25 @@ def train(
     work = Path(checkpoints) if checkpoints else out / ".training"
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True, exist_ok=True)
+    asked = {"seed": seed, "quick": quick}
+    restart.check(work, asked, "--no-resume")
+    restart.keep(work, asked)
     corpus = load_corpus(max_files=plan.max_files)
     tokenizer = _tokenizer(corpus, plan, out, work)
     stream = training_stream(corpus, tokenizer, seed)
     shapes = dict(plan.shapes)
 
-    model = trunk.build_trunk(seed, shapes["trunk"])
-    objective = trunk.trunk_objective(model, stream, plan.compile)
+    model = objectives.build_trunk(seed, shapes["trunk"])
+    objective = objectives.trunk_objective(model, stream, plan.compile)
     runs = {"trunk": fit(model, objective, plan.trunk, work, seed, "trunk", stop_after=stop_after)}
     if stop_after is not None and stop_after < plan.trunk.steps:
         return {"training": runs}
     export(model, out / "trunk")
 
     teacher = model.bfloat16().requires_grad_(False)
-    own = distill.own_text(teacher, stream, plan.own_text, work / "own.pt", seed)
-    students = distill.build_students(seed, shapes)
-    objective = distill.distill_objective(teacher, students, stream, own, plan.compile)
+    own = objectives.own_text(teacher, stream, plan.own_text, work / "own.pt", seed)
+    students = objectives.build_students(seed, shapes)
+    objective = objectives.distill_objective(teacher, students, stream, own, plan.compile)
     runs["students"] = fit(students, objective, plan.students, work, seed, "students")
     for name, student in students.items():
         assert isinstance(student, Llama)
@@ -145,7 +152,7 @@ def train(
 
 
 def measure(
-    out: Path, corpus: Corpus, tokenizer: Tokenizer, plan: Plan = FULL, seed: int = 0
+    out: Path, corpus: Corpus, tokenizer: Tokenizer, plan: FamilyPlan = FULL, seed: int = 0
 ) -> dict[str, Any]:
     """Calibrate the large model and measure the family in ``out`` on held-out text."""
     held_out = held_out_tokens(corpus, tokenizer)
@@ -187,7 +194,7 @@ def hardware() -> str:
     return f"{os.cpu_count()} CPU cores, {platform.machine()}, {capability}, no accelerator used"
 
 
-def _tokenizer(corpus: Corpus, plan: Plan, out: Path, work: Path) -> Tokenizer:
+def _tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) -> Tokenizer:
     """Trained once, kept with the checkpoints, shipped with the models."""
     folder = work / "tokenizer"
     if not (folder / "tokenizer_config.json").is_file():
@@ -201,7 +208,7 @@ def _tokenizer(corpus: Corpus, plan: Plan, out: Path, work: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def _sample(out: Path, tokenizer: Tokenizer, plan: Plan, seed: int) -> dict[str, Any]:
+def _sample(out: Path, tokenizer: Tokenizer, plan: FamilyPlan, seed: int) -> dict[str, Any]:
     model = load_llama(from_directory(out / "trunk", out))
     prompt = torch.tensor([tokenizer.encode(SAMPLE_PROMPT).ids])[:, -64:]
     length = min(prompt.shape[1] + plan.sample_tokens, model.shape.max_length)

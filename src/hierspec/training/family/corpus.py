@@ -4,12 +4,7 @@ It is on every machine that has Python, under the PSF licence, so the zoo can be
 without a download. Nothing here depends on where that library is installed: files are named by
 their path relative to it, and the held-out part is chosen by a hash of that name.
 
-A byte-level BPE tokenizer of 4096 tokens for Python sources, in Hugging Face's format.
-
-Token streams to train on, cut into batches by step number alone.
-
-A pass is one shuffled concatenation of documents, cut into windows that are shuffled too. Batch
-``s`` is the ``s``-th handful of them, so training resumes at any step without stored state.
+Its tokenizer is a byte-level BPE of 4096 tokens in Hugging Face's format.
 """
 
 from __future__ import annotations
@@ -22,11 +17,13 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from hierspec.training.windows import Stream
 
 LICENCE = "PSF-2.0"
 HELD_OUT_PERCENT = 3
@@ -205,66 +202,6 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
 def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
     """All held-out text in one row of ids, int64."""
     return torch.cat(encode(tokenizer, [d.text for d in corpus.held_out])).long()
-
-
-@dataclass(slots=True)
-class Stream:
-    """Endless shuffled passes over documents.
-
-    Attributes:
-        pieces: the documents' tokens, repeated by their weight.
-        seed: decides the order of every pass.
-    """
-
-    pieces: list[torch.Tensor]
-    seed: int
-    _passes: dict[int, torch.Tensor] = field(default_factory=dict)
-    _orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-
-    @property
-    def tokens_per_pass(self) -> int:
-        return sum(len(piece) for piece in self.pieces)
-
-    def _pass(self, number: int) -> torch.Tensor:
-        if number not in self._passes:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            order = torch.randperm(len(self.pieces), generator=generator).tolist()
-            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
-            self._passes[number] = torch.cat([self.pieces[i] for i in order])
-        return self._passes[number]
-
-    def slice(self, start: int, length: int) -> torch.Tensor:
-        """Tokens [start, start + length) of the endless sequence, int64."""
-        parts = []
-        while length > 0:
-            number, offset = divmod(start, self.tokens_per_pass)
-            part = self._pass(number)[offset : offset + length]
-            parts.append(part)
-            start, length = start + len(part), length - len(part)
-        return torch.cat(parts).long()
-
-    def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and next tokens of a step, both [rows, width].
-
-        A pass is cut into windows and these are taken in a shuffled order: neighbouring windows
-        are from the same document, and would make a batch of one opinion.
-        """
-        per_pass = (self.tokens_per_pass - 1) // width
-        windows = []
-        for index in range(step * rows, (step + 1) * rows):
-            number, place = divmod(index, per_pass)
-            start = number * self.tokens_per_pass + self._order(number, width)[place] * width
-            windows.append(self.slice(start, width + 1))
-        tokens = torch.stack(windows)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def _order(self, number: int, width: int) -> list[int]:
-        """The shuffled windows of a pass."""
-        if (number, width) not in self._orders:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number * 8191 + width)
-            per_pass = (self.tokens_per_pass - 1) // width
-            self._orders = {(number, width): torch.randperm(per_pass, generator=generator).tolist()}
-        return self._orders[number, width]
 
 
 def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:

@@ -1,15 +1,17 @@
 """What the zoo's models are worth to each other: held-out loss, acceptance, argmax agreement.
 
-Acceptance between two laws is 1 − TV; at temperature 0 it is the share of equal argmaxes. All
-figures are means over the same held-out windows, every position of them.
+Acceptance is 1 − TV of two next-token distributions; at temperature 0 it is the share of equal
+argmaxes. All figures are means over the same held-out windows, every position of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -19,7 +21,8 @@ from hierspec.core.context import Context
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import Query
 from hierspec.lm.weights import WeightSource
-from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, Inflated, inflate
+from hierspec.training.windows import HeldOutWindows
+from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, inflate
 
 from .model import EXITS, Llama, Shape
 
@@ -27,23 +30,6 @@ TEMPERATURES = (0.0, 0.6, 1.0)
 EPS_VALUES = (0.05, 0.1, 0.2)
 EPS_OF_MATRIX = 0.2
 CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Which held-out text is read: ``count`` windows of ``width`` tokens, evenly spread."""
-
-    count: int = 32
-    width: int = 512
-
-    def cut(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[count, width + 1] of the tokens (fewer windows where there is less text)."""
-        count = max(1, min(self.count, (len(tokens) - 1) // self.width))
-        starts = torch.linspace(0, len(tokens) - self.width - 1, count).long()
-        return torch.stack([tokens[s : s + self.width + 1] for s in starts.tolist()])
-
-
-WINDOWS = Windows()
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
@@ -90,25 +76,23 @@ def ngram_scorer(table: NgramModel) -> Scorer:
 
 
 def acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
-    """1 − TV of laws [T, V], mean over rows."""
+    """1 − TV of distributions [T, V], mean over rows."""
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
-def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict:
+def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
     """Losses and, per temperature, the matrix of acceptances of all models with each other."""
     losses: dict[str, float] = {}
-    sums = {t: torch.zeros(0) for t in TEMPERATURES}
+    sums: dict[float, torch.Tensor] = {}
     for window in track(windows, description="acceptance", transient=True):
         ids, targets = window[:-1], window[1:]
         scores = {name: s for score in scorers for name, s in score(ids).items()}
         for name, rows in scores.items():
             loss = float(F.cross_entropy(rows, targets))
             losses[name] = losses.get(name, 0.0) + loss / len(windows)
-        for temperature in TEMPERATURES:
-            matrix = torch.tensor(list(_matrix(list(scores.values()), temperature)))
-            total = sums[temperature]
-            sums[temperature] = total + matrix if len(total) else matrix
-    means = {f"{t:g}": (sums[t] / len(windows)).tolist() for t in TEMPERATURES}
+        for t in TEMPERATURES:
+            sums[t] = sums.get(t, 0.0) + _acceptances(list(scores.values()), t)
+    means = {f"{t:g}": (total / len(windows)).tolist() for t, total in sums.items()}
     return {
         "held_out_loss": {name: round(loss, 4) for name, loss in losses.items()},
         "names": list(losses),
@@ -116,25 +100,21 @@ def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict:
     }
 
 
-def _matrix(scores: list[torch.Tensor], temperature: float) -> Iterator[list[float]]:
+def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor:
+    """[n, n] of n models' scores [T, V]."""
     if temperature == 0:
-        distributions = [rows.argmax(-1) for rows in scores]
-        for p in distributions:
-            yield [float((p == q).float().mean()) for q in distributions]
-        return
+        top = torch.stack([rows.argmax(-1) for rows in scores])
+        return (top[:, None] == top).float().mean(-1)
     distributions = [(rows / temperature).softmax(-1) for rows in scores]
-    known = {
-        (i, j): acceptance(distributions[i], distributions[j])
-        for i in range(len(distributions))
-        for j in range(i)
-    }
-    for i in range(len(distributions)):
-        yield [1.0 if i == j else known[max(i, j), min(i, j)] for j in range(len(distributions))]
+    out = torch.eye(len(scores))
+    for i, j in itertools.combinations(range(len(scores)), 2):
+        out[i, j] = out[j, i] = acceptance(distributions[i], distributions[j])
+    return out
 
 
 def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: int = 8) -> None:
     """Find what makes α(trunk, large) .96 at eps = .1, and write it to ``folder``."""
-    windows = Windows(count, 256).cut(tokens)[:, :-1]
+    windows = HeldOutWindows(count, 256).cut(tokens)[:, :-1]
     model = load_llama(trunk)
     rms = torch.zeros(model.shape.layers)
     x = F.embedding(windows, model.model.embed_tokens.weight)
@@ -158,23 +138,22 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: in
 
 def evaluate(
     sources: Mapping[str, WeightSource], table: NgramModel, folder: Path, windows: torch.Tensor
-) -> dict:
+) -> dict[str, Any]:
     """The matrix over the whole family, and how far ``eps`` moves the large model."""
     trunk = load_llama(sources["trunk"])
     exits = tuple(number for number in EXITS if number < trunk.shape.layers)
     small = [scorer(name, load_llama(s)) for name, s in sources.items() if name != "trunk"]
 
-    def large(eps: float) -> Inflated:
-        return inflate(sources["trunk"], folder, eps)
+    def large(eps: float, name: str = "large", exits: tuple[int, ...] = ()) -> Scorer:
+        return scorer(name, load_llama(inflate(sources["trunk"], folder, eps)), exits)
 
-    name = f"large eps={EPS_OF_MATRIX:g}"
-    big = load_llama(large(EPS_OF_MATRIX))
-    big_exits = (4 * DEEPEN,) if 4 in exits else ()
     family = [ngram_scorer(table), *small, scorer("trunk", trunk, exits)]
-    result = compare([*family, scorer(name, big, big_exits)], windows)
+    big_exits = (4 * DEEPEN,) if 4 in exits else ()
+    big = large(EPS_OF_MATRIX, f"large eps={EPS_OF_MATRIX:g}", big_exits)
+    result = compare([*family, big], windows)
     result["large"] = {}
     for eps in (0.0, *EPS_VALUES):
-        pair = compare([scorer("trunk", trunk), scorer("large", load_llama(large(eps)))], windows)
+        pair = compare([scorer("trunk", trunk), large(eps)], windows)
         result["large"][f"{eps:g}"] = {t: rows[0][1] for t, rows in pair["acceptance"].items()} | {
             "held_out_loss": pair["held_out_loss"]["large"]
         }

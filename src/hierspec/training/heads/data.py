@@ -1,6 +1,4 @@
-"""Which texts heads learn from: those given, the shipped family's corpus, or the model's own.
-
-What heads are trained on and measured on: files, the shipped family's corpus, or own text.
+"""What heads are trained on and measured on: files, the shipped family's corpus, or own text.
 
 All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
 holds, to measure on. A text that is there twice counts once. Of what the model writes itself, the
@@ -9,6 +7,7 @@ two parts continue different beginnings.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -19,35 +18,46 @@ from typing import Any
 
 import torch
 
+from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import builtin
-from hierspec.training.family.corpus import Stream, load_corpus
-from hierspec.training.family.evaluate import Windows
+from hierspec.profiling.texts import builtin
+from hierspec.training.family.corpus import load_corpus
+from hierspec.training.windows import HeldOutWindows, Stream
+from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import registry
 
-from . import data
-from .settings import Settings
+from .settings import HeadsSettings
 
+HELD_OUT_SHARE = 0.1
+OWN_LENGTH = 256  # tokens that the model adds to each beginning
 _OWN_BATCH = 16  # texts that the model writes side by side
-_HELD_OUT = (
-    7,
-    15,
-)  # of their beginnings, one of code and one of prose: what follows is measured on
+_HELD_OUT = (7, 15)  # of their beginnings, one of code and one of prose: for measuring
+_CHARACTERS = 4  # in a token, roughly
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Token ids to learn from, and windows [count, width] to measure on."""
+
+    stream: Stream
+    held_out: torch.Tensor
+    source: dict[str, Any]
 
 
 def choose(
     model: str,
     backend: Any,
     tokenizer: Any,
-    settings: Settings,
+    settings: HeadsSettings,
     given: tuple[Sequence[str], str] | None,
     folder: Path,
-    report: data.Report,
-) -> data.Texts:
+    report: Report,
+) -> Texts:
     """Texts that were given; else what the shipped family learnt from; else what the model writes.
 
     Args:
@@ -55,39 +65,37 @@ def choose(
         folder: keeps what an interrupted training has written already.
     """
     limit, width, seed = settings.tokens, settings.width, settings.seed
-    windows = Windows(settings.held_out, width)
+    windows = HeldOutWindows(settings.held_out, width)
     report("reading texts", 0.0)
     if given is not None:
-        rows = data.encoded(given[0], tokenizer, limit, width, seed)
-        return data.split(rows, None, windows, seed, {"name": given[1]})
+        rows = encoded(given[0], tokenizer, limit, width, seed)
+        return split(rows, None, windows, seed, {"name": given[1]})
     if model.startswith(registry.PREFIX):
         corpus = load_corpus()
-        kept = max(int(data.HELD_OUT_SHARE * limit), width + 1)
+        kept = max(int(HELD_OUT_SHARE * limit), width + 1)
         learnt = {document.text: None for document in corpus.train}
         held_out = [d.text for d in corpus.held_out if d.text not in learnt]
         train_rows, held = (
-            data.encoded(part, tokenizer, most, width, seed)
+            encoded(part, tokenizer, most, width, seed)
             for part, most in ((learnt, limit - kept), (held_out, kept))
         )
         name = f"standard library of Python {corpus.python_version}"
-        return data.split(train_rows, held, windows, seed, {"name": name})
+        return split(train_rows, held, windows, seed, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
-    path = folder / f"own-{fingerprint.key([model, seed, str(backend.dtype)])}.jsonl"
-    train_rows, held = data.own_rows(write, limit, path, report, _HELD_OUT, width + 1)
-    return data.split(train_rows, held, windows, seed, {"name": "written by the model itself"})
+    path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
+    train_rows, held = own_rows(write, limit, path, report, _HELD_OUT, width + 1)
+    return split(train_rows, held, windows, seed, {"name": "written by the model itself"})
 
 
 def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
     """``write(number)``: a batch of the model's own continuations at temperature 1, plain."""
-    from hierspec.api import Hierarchy
-
     target = TargetConfig(model=model, backend="hf")
     loaded = Loaded()
     loaded.put(target, backend, tokenizer)
     hierarchy = Hierarchy(build(HierarchyConfig(target=target), loaded))
     texts = builtin(model)
     starts = [_start(texts[i % len(texts)], tokenizer, backend) for i in range(_OWN_BATCH)]
-    length = min(data.OWN_LENGTH, backend.max_length // 2)
+    length = min(OWN_LENGTH, backend.max_length // 2)
 
     def write(number: int) -> list[list[int]]:
         batch = hierarchy.generate_batch(
@@ -103,21 +111,6 @@ def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
     ids = [] if tokenizer is None else tokenizer(text, verbose=False)["input_ids"]
     first = getattr(backend.config, "bos_token_id", None)
     return ids or [first if isinstance(first, int) else 0]
-
-
-HELD_OUT_SHARE = 0.1
-_CHARACTERS = 4  # in a token, roughly
-OWN_LENGTH = 256  # tokens that the model adds to each beginning
-Report = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Token ids to learn from, and windows [count, width] to measure on."""
-
-    stream: Stream
-    held_out: torch.Tensor
-    source: dict[str, Any]
 
 
 def from_files(paths: Sequence[Path]) -> list[str]:
@@ -205,14 +198,11 @@ def own_rows(
     Returns:
         Texts to train on, and to measure on. A text that was written twice is there once.
     """
-    batches: list[list[list[int]]] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                batches.append(json.loads(line))
-            except ValueError:  # cut short while it was written
-                break
     path.parent.mkdir(parents=True, exist_ok=True)
+    batches: list[list[list[int]]] = []
+    with contextlib.suppress(FileNotFoundError, ValueError):  # cut short while it was written
+        for line in path.read_text(encoding="utf-8").splitlines():
+            batches.append(json.loads(line))
     path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
         while True:
@@ -245,7 +235,7 @@ def _parted(
 def split(
     rows: list[torch.Tensor],
     held_out: list[torch.Tensor] | None,
-    windows: Windows,
+    windows: HeldOutWindows,
     seed: int,
     source: dict[str, Any],
 ) -> Texts:
@@ -260,7 +250,7 @@ def split(
     if held_out is None:
         whole = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
         border = len(whole) - max(int(HELD_OUT_SHARE * len(whole)), windows.width + 1)
-        rows, held_out = _first(rows, border), [whole[max(border, 0) :]]
+        rows, held_out = _cut(rows, border), [whole[max(border, 0) :]]
     learnt = sum(map(len, rows))
     kept = torch.cat(held_out).long() if held_out else torch.empty(0, dtype=torch.int64)
     if learnt <= windows.width or len(kept) <= windows.width:
@@ -274,7 +264,7 @@ def split(
     return Texts(Stream(rows, seed), windows.cut(kept)[:, :-1], source)
 
 
-def _first(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+def _cut(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
     """The first ``count`` tokens."""
     taken = []
     for row in rows:

@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from hierspec.lm.backend import Span
 from hierspec.lm.exit_heads import Heads
-from hierspec.training.family.students import distances
+from hierspec.training.losses import distances
 
-_CHUNK = 1 << 23  # scores held at once, of one law
+_CHUNK = 1 << 23  # scores held at once, of one exit
 
 
 class Frozen:

@@ -10,7 +10,7 @@ from hierspec.lm.exit_heads import KINDS, TRANSFORM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class HeadsSettings:
     """What decides the heads, besides the model and the texts.
 
     Attributes:

@@ -1,8 +1,4 @@
-"""What an interrupted training was of: it is gone on with or given up, and never by accident.
-
-A training of other settings could not go on with its checkpoint, and its end deletes the folder.
-
-Training exit heads on a frozen model, so that their laws come near its final law [P1 §4.1].
+"""Training exit heads on a frozen model, so that they come near its final distribution [P1 §4.1].
 
 5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as 2⁻⁴, which
 is read here as 2·10⁻⁴. Optimiser and batch size are not printed: AdamW, and the settings' defaults.
@@ -13,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,110 +23,37 @@ from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import Heads
 from hierspec.lm.load import DTYPES, load
-from hierspec.training.fit import Objective, Phase, Progressing, Schedule, fit
-from hierspec.utils.files import probe, write_whole
+from hierspec.training import restart
+from hierspec.training.fit import (
+    CosineSchedule,
+    Losses,
+    Objective,
+    Phase,
+    Schedule,
+    TrainingStep,
+    fit,
+)
+from hierspec.utils import machine
+from hierspec.utils.files import file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
-from . import data
-from . import train as unfinished
-from .data import choose
+from .data import Report, Texts, choose, from_files
 from .frozen import Frozen
-from .settings import Settings
+from .settings import HeadsSettings
 
-_FILE = "settings.json"
-_OPTIONS = {"learning_rate": "--lr"}  # where an option is not called as its setting is
-_WORDS = {"texts": "the texts", "weights": "the model's weights"}  # told by hashes
-
-
-def described(model: str, dtype: str, settings: Settings) -> dict[str, Any]:
-    """What is known of a training before anything is loaded, as JSON holds it."""
-    place = Path(model).expanduser()
-    return {
-        "model": str(place.resolve()) if place.is_dir() else model,
-        "dtype": dtype,
-        **asdict(settings),
-        "exits": sorted(set(settings.exits)),
-    }
-
-
-def check(folder: Path, wanted: Mapping[str, Any], overwrite: bool) -> None:
-    """Refuse settings that are not those of the training that was interrupted in ``folder``.
-
-    Args:
-        wanted: compared as far as it is known of both.
-        overwrite: another training may be given up.
-
-    Raises:
-        ValueError: names what has changed, and the way out.
-    """
-    held = _held(folder)
-    if (changed := _changed(held, wanted)) and not overwrite:
-        told = ", ".join(_told(key, held[key], wanted[key]) for key in changed)
-        raise HierspecError(
-            f"{folder} holds an interrupted training of other settings ({told}): give the same "
-            "ones to go on with it, or --overwrite to give it up"
-        )
-
-
-def keep(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Say in ``folder`` what the training there is of, beside what is known of it already."""
-    held = _held(folder)
-    known = wanted if _changed(held, wanted) else {**held, **wanted}
-    write_whole(folder / _FILE, json.dumps(known), "the settings")
-
-
-def _changed(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [key for key in wanted if key in held and held[key] != wanted[key]]
-
-
-def _held(folder: Path) -> dict[str, Any]:
-    path = folder / _FILE
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise HierspecError(f"cannot read {path} ({error}): delete {folder}") from None
-
-
-def _told(key: str, before: Any, now: Any) -> str:
-    if key in _WORDS:
-        return _WORDS[key]
-    option = _OPTIONS.get(key, f"--{key.replace('_', '-')}")
-    return f"{option} was {_shown(before)}, is {_shown(now)}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "not given" if value is None else str(value)
-
-
-WARMUP_SHARE = 0.05
 _CHOSEN, _BEFORE, _TRAINED = 0.2, 0.25, 0.95  # of a progress bar, roughly
-
-
-@dataclass(frozen=True, slots=True)
-class Cosine(Schedule):
-    """Linear warm-up over the first 5 % of the steps, then half a cosine down to zero."""
-
-    def factor(self, step: int) -> float:
-        warm = max(1, round(WARMUP_SHARE * self.steps))
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
 
 
 def train(
     model: str,
-    settings: Settings,
+    settings: HeadsSettings,
     output: Path | None = None,
     texts: Sequence[Path] = (),
     *,
     dtype: str = "auto",
     device: str = "auto",
     overwrite: bool = False,
-    report: data.Report = lambda stage, share: None,
+    report: Report = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> files.HeadsFile:
     """Train heads and write them, with a JSON report of the same name beside them.
@@ -155,15 +78,16 @@ def train(
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
-    asked = unfinished.described(model, dtype, settings)
-    unfinished.check(folder, asked, overwrite)
+    asked = _described(model, dtype, settings)
+    if not overwrite:
+        restart.check(folder, asked, "--overwrite")
     probe(path, "the heads", "give another -o")
-    given = data.from_files(texts)
+    given = from_files(texts)
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
     _check_exits(settings, backend)
     if not texts and not model.startswith(registry.PREFIX):  # what the model writes is kept
-        unfinished.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
+        restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
     chosen = choose(
         model,
         backend,
@@ -175,8 +99,9 @@ def train(
     )
     mark = fingerprint.weights(model) if fingerprint.found(model) else None
     asked |= {"texts": chosen.source["sha256"], "weights": mark}
-    unfinished.check(folder, asked, overwrite)
-    label = "heads-" + fingerprint.key(
+    if not overwrite:
+        restart.check(folder, asked, "--overwrite")
+    label = "heads-" + file_key(
         [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype)]
     )
     exits = tuple(sorted(set(settings.exits)))
@@ -187,9 +112,11 @@ def train(
             heads, chosen.held_out, lambda share: report(stage, start + share * (end - start))
         )
 
-    before = _kept(folder / f"{label}.before.json", lambda: measured("measuring", _CHOSEN, _BEFORE))
+    before = restart.once(
+        folder / f"{label}.before.json", lambda: measured("measuring", _CHOSEN, _BEFORE)
+    )
     schedule = _schedule(settings, chosen)
-    unfinished.keep(folder, asked)
+    restart.keep(folder, asked)
     found = fit(
         heads,
         _objective(frozen, heads, chosen, schedule, report),
@@ -198,7 +125,7 @@ def train(
         settings.seed,
         label,
         stop_after=stop_after,
-        optimisers=lambda model, schedule: [_adamw(model, schedule)],
+        optimisers=_adamw,
         console=Console(quiet=True),
     )
     if found["steps"] < schedule.steps:
@@ -228,6 +155,17 @@ def train(
     return files.read(path)
 
 
+def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
+    """What is known of a training before anything is loaded, as JSON holds it."""
+    place = Path(model).expanduser()
+    return {
+        "model": str(place.resolve()) if place.is_dir() else model,
+        "dtype": dtype,
+        **asdict(settings),
+        "exits": sorted(set(settings.exits)),
+    }
+
+
 def target_file(model: str, output: Path | None) -> Path:
     """Where heads go: beside a model in a directory, elsewhere only where one says."""
     if output is not None:
@@ -246,11 +184,11 @@ def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
     if dtype != "auto" and dtype not in known:
         raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
     source = registry.resolve(model) if model.startswith(registry.PREFIX) else model
-    where = fingerprint.device(device)
+    where = machine.device(device)
     return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
 
 
-def _check_exits(settings: Settings, backend: Any) -> None:
+def _check_exits(settings: HeadsSettings, backend: Any) -> None:
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
         raise HierspecError(
@@ -264,32 +202,29 @@ def _check_exits(settings: Settings, backend: Any) -> None:
         )
 
 
-def _schedule(settings: Settings, texts: data.Texts) -> Cosine:
+def _schedule(settings: HeadsSettings, texts: Texts) -> CosineSchedule:
     """As many steps as the epochs hold batches."""
     per_step = settings.rows * settings.width
     steps = settings.steps or math.ceil(settings.epochs * texts.stream.tokens_per_pass / per_step)
-    return Cosine(
+    return CosineSchedule(
         steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
     )
 
 
-def _adamw(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
     """No weight decay: it would pull a transform back to the exit it started from."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)
-    for group in optimiser.param_groups:
-        group["full_lr"] = group["lr"]
-    return optimiser
+    return [torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)]
 
 
 def _objective(
-    frozen: Frozen, heads: Heads, texts: data.Texts, schedule: Schedule, report: data.Report
+    frozen: Frozen, heads: Heads, texts: Texts, schedule: CosineSchedule, report: Report
 ) -> Objective:
-    """The sum over exits of KL(final law ‖ exit's law): each head's gradient is its own."""
+    """The sum over exits of KL(final ‖ exit): each head's gradient is its own."""
 
-    def objective(now: Progressing) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def objective(now: TrainingStep) -> Losses:
         share = _BEFORE + now.done * (_TRAINED - _BEFORE)
         report(f"training, {schedule.steps} steps", share)
-        ids, _ = texts.stream.batch(now.step, now.phase.rows, now.phase.width)
+        ids, _ = texts.stream.batch(now.number, now.phase.rows, now.phase.width)
         kl, tv = frozen.distances(heads, frozen.states(ids))
         parts = {}
         for i, layer in enumerate(frozen.exits):
@@ -299,18 +234,9 @@ def _objective(
     return objective
 
 
-def _kept(path: Path, make: Callable[[], Any]) -> Any:
-    """What ``make`` returns, kept in a file for the next call."""
-    if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
-    value = make()
-    write_whole(path, json.dumps(value), "measurements")
-    return value
-
-
 def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     curve = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some
     whole = {"schema_version": files.SCHEMA, **info, "curve": curve}
-    whole["environment"] = fingerprint.hardware(backend.device)
+    whole["environment"] = machine.hardware(backend.device)
     write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")

@@ -1,0 +1,104 @@
+"""Certificates: how many random lossy hierarchies pass (none may), how many lossless ones fail.
+
+The cases are the tests' own (``tests/certificate_cases.py``): planted mistakes and sound rules
+among windows, controllers, orders and depths. A case counts as lossy where an enumerated law, two
+and four tokens longer than the longest proposal, says so without the proof under test.
+
+``--before SRC`` times ``hierspec certify`` on the examples against another checkout's ``src``, in
+turns, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from itertools import count
+from statistics import median
+from typing import Any
+
+from common import ROOT, environment, write
+from tqdm import tqdm
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from certificate_cases import Case, is_lossy, lossless, with_a_mistake
+
+from hierspec.exact.certificate import Certificate, certify_tree
+
+OLD_HORIZON = 2  # tokens past the longest proposal that used to be called conclusive
+TOLERANCE = 1e-9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000, help="of either kind")
+    parser.add_argument("--before", help="the src folder of another checkout, to time against")
+    parser.add_argument("--runs", type=int, default=5, help="timed runs of every example")
+    options = parser.parse_args()
+    out: dict[str, Any] = {
+        "environment": environment(),
+        "settings": {"cases": options.cases, "runs": options.runs},
+    }
+    out["lossy"] = lossy(options.cases)
+    out["lossless"] = sound(options.cases)
+    if options.before:
+        out["seconds"] = times(options.before, options.runs)
+    print(json.dumps({key: out[key] for key in ("lossy", "lossless")}, indent=1))
+    write("certificates", out)
+
+
+def certified(case: Case) -> Certificate:
+    return certify_tree(case.root, case.vocab_size, controller=case.controller)
+
+
+def lossy(wanted: int) -> dict[str, Any]:
+    """Lossy cases tried, those that passed, and those that the old horizon would have passed."""
+    passed, hidden, tried = [], 0, 0
+    with tqdm(total=wanted, desc="lossy") as bar:
+        for seed in count():
+            if tried == wanted:
+                break
+            case = with_a_mistake(seed)
+            if not is_lossy(case):
+                continue
+            tried += 1
+            bar.update()
+            hidden += case.tv(case.longest + OLD_HORIZON) <= TOLERANCE
+            if certified(case).passed():
+                passed.append(seed)
+    return {"cases": tried, "seeds": seed, "certified": passed, "passed_by_old_horizon": hidden}
+
+
+def sound(wanted: int) -> dict[str, Any]:
+    """Lossless cases tried, those that did not pass, and the largest distances."""
+    failed, tv, worst = [], 0.0, 0.0
+    for seed in tqdm(range(wanted), desc="lossless"):
+        found = certified(lossless(seed))
+        tv = max(tv, found.tv)
+        worst = max(worst, found.worst_round_tv or 0.0)
+        if not found.passed():
+            failed.append(seed)
+    return {"cases": wanted, "not_certified": failed, "largest_tv": tv, "largest_round_tv": worst}
+
+
+def times(before: str, runs: int) -> dict[str, Any]:
+    """Seconds of every example here and in the other checkout, in turns."""
+    out = {}
+    for path in tqdm(sorted((ROOT / "examples" / "certify").glob("*.json")), desc="examples"):
+        seconds: dict[str, list[float]] = {"before": [], "here": []}
+        for _ in range(runs):
+            for name, source in (("before", before), ("here", str(ROOT / "src"))):
+                command = [sys.executable, "-m", "hierspec", "certify", str(path), "--json"]
+                env = {**os.environ, "PYTHONPATH": source}
+                done = subprocess.run(command, capture_output=True, text=True, env=env)
+                seconds[name].append(json.loads(done.stdout)["seconds"])
+        ratio = median(seconds["here"]) / median(seconds["before"])
+        out[path.name] = {**seconds, "ratio": ratio}
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Are outputs right? Token ids where decoding is greedy, the target's likelihood elsewhere.
+
+Both use one teacher-forced pass of the target over an output: all positions at once, no sampling,
+nothing of the method that wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hierspec.bench.records import LikelihoodSummary
+from hierspec.bench.summary import deviation
+from hierspec.core.context import Context
+from hierspec.lm.base import LanguageModel, Query
+
+MOST_DEVIATION = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
+MOST_LAW_DEVIATION = 4.0  # of all tokens against the law itself: 0.006 %
+# What rounding may do to a score, in steps of the data type at the size of the largest score: a
+# coarse type rounds the score itself, a fine one shows what many layers add up.
+_STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
+_FINE_STEPS = 32.0
+_LEAST = 1e-9  # nats: the deviation of a law that leaves nothing to chance, above rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """An output under the target's law at a temperature, in nats.
+
+    Attributes:
+        logprob: Σ log p(token), n tokens.
+        surplus: Σ (log p(token) + H), H the entropy of the law at each position: a sum of
+            differences whose expectation given the past is 0 if tokens have the target's law.
+        variance: Σ Var(log p) of the same laws: the variance of ``surplus``.
+    """
+
+    num_tokens: int
+    logprob: float
+    surplus: float
+    variance: float
+
+    @property
+    def per_token(self) -> float:
+        return self.logprob / max(1, self.num_tokens)
+
+
+def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+    """The target's scores [len(ids), V] for each token of ``ids``, given all before it."""
+    slot = model.open()
+    try:
+        context = Context([*prompt, *ids])
+        return model.score([Query(slot, context, len(prompt))])[: len(ids)]
+    finally:
+        model.close(slot)
+
+
+def likelihood(
+    model: LanguageModel, prompt: Sequence[int], ids: Sequence[int], temperature: float
+) -> Likelihood:
+    """How an output looks to the target at a temperature > 0."""
+    if not ids:
+        return Likelihood(0, 0.0, 0.0, 0.0)
+    logs = torch.log_softmax(scores(model, prompt, ids).double() / temperature, dim=-1)
+    law = logs.exp()
+    finite = torch.where(law > 0, logs, torch.zeros_like(logs))
+    mean = (law * finite).sum(-1)  # −H
+    variance = (law * finite.square()).sum(-1) - mean.square()
+    chosen = logs.gather(1, torch.tensor(ids, device=logs.device)[:, None])[:, 0]
+    return Likelihood(
+        num_tokens=len(ids),
+        logprob=float(chosen.sum()),
+        surplus=float((chosen - mean).sum()),
+        variance=float(variance.clamp_min(0).sum()),
+    )
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Where two outputs part; ``None`` if they are equal. The end of one counts."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def gap(
+    model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
+) -> float | None:
+    """How far the less likely of two outputs' first differing tokens lies below the best score.
+
+    In logits of one teacher-forced pass: near 0 where the two best scores tie, and rounding
+    decides. ``None``: the outputs are equal, or one merely ends sooner, or the target's scores say
+    that one of the tokens cannot be.
+    """
+    at = first_difference(plain, ids)
+    if at is None or at >= min(len(plain), len(ids)):
+        return None
+    row = scores(model, prompt, plain[: at + 1])[at].double()
+    found = float(row.max() - min(row[plain[at]], row[ids[at]]))
+    return found if math.isfinite(found) else None  # a results file holds finite numbers alone
+
+
+def tolerance(model: LanguageModel, prompt: Sequence[int]) -> float:
+    """The largest :func:`gap` that rounding in the model's data type explains, in logits."""
+    backend = getattr(getattr(model, "cache_owner", None), "backend", None)
+    dtype = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
+    found = scores(model, prompt[:-1] or prompt, prompt[-1:])
+    size = float(found.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
+    return _STEPS.get(dtype, _FINE_STEPS) * torch.finfo(dtype).eps * max(1.0, size)
+
+
+def law_test(
+    found: Sequence[Likelihood], plain: Sequence[Likelihood], is_plain: bool = False
+) -> LikelihoodSummary:
+    """Outputs of a method against plain sampling's, and against the law itself.
+
+    Two tests. *Paired*: per prompt, the mean log-probability a token, less plain sampling's on the
+    same prompt. *Law*: all tokens' surplus over its standard deviation, which takes the conditional
+    laws for granted instead of a second sample, so it sees far less noise. Either alone far out of
+    what chance allows makes ``within_noise`` false.
+    """
+    differences = [a.per_token - b.per_token for a, b in zip(found, plain, strict=True)]
+    count = len(differences)
+    spent = math.sqrt(sum(one.variance for one in found))
+    law_z = sum(one.surplus for one in found) / max(spent, _LEAST)
+    paired_ok = is_plain or count < 2 or abs(deviation(differences)) <= MOST_DEVIATION
+    return LikelihoodSummary(
+        mean=statistics.fmean(one.per_token for one in found),
+        difference_from_plain=statistics.fmean(differences),
+        standard_error=statistics.stdev(differences) / math.sqrt(count) if count > 1 else None,
+        law_z=law_z,
+        within_noise=paired_ok and abs(law_z) <= MOST_LAW_DEVIATION,
+    )

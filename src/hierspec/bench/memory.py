@@ -1,0 +1,116 @@
+"""Memory of a method, and the weights that a call of each of its levels runs through.
+
+All methods of a bench share one process and most of its weights, so the process's own peak says
+nothing about one of them. What counts for a method is the weights it needs (shared ones count for
+each method that needs them) and by how much one run of it raises the resident set, or an
+accelerator's allocations, above what was there before. Nobody times that run.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec.core.nodes import walk
+from hierspec.profiling.candidates import parameters as count
+
+parameters = functools.cache(count)
+
+
+def level_parameters(method: Any) -> dict[str, int] | None:
+    """Weights that a call of each level runs through, by the level's name; tables have none.
+
+    ``None`` for what is no hierarchy of ours, where weights cannot be counted, and where a level
+    decides anew at every call how many layers it runs.
+    """
+    if not isinstance(method, HierarchyMethod):
+        return None
+    out = {}
+    try:
+        for node in walk(method.hierarchy.root):
+            model = getattr(node, "model", None)
+            whole = backend(model)
+            share = 0.0 if whole is None else model.exit_layer / whole.num_layers  # type: ignore[union-attr]
+            out[node.name] = round(share * _count(method.models, whole)) if share else 0
+    except (ValueError, KeyError, AttributeError, OSError):
+        return None
+    return out
+
+
+def weight_bytes(method: Any) -> int | None:
+    """Of all models that a method needs, shared ones once.
+
+    Other engines may say so themselves, by an attribute ``weight_bytes``.
+    """
+    if not isinstance(method, HierarchyMethod):
+        return getattr(method, "weight_bytes", None)
+    owners: dict[int, int] = {}
+    try:
+        for node in walk(method.hierarchy.root):
+            whole = backend(getattr(node, "model", None))
+            if whole is not None:
+                owners[id(whole)] = _count(method.models, whole) * itemsize(whole)
+    except (ValueError, KeyError, AttributeError, OSError):
+        return None
+    return sum(owners.values())
+
+
+def backend(model: Any) -> Any:
+    """The transformer behind a level, all of its layers; ``None`` for tables and the like."""
+    trunk = getattr(model, "cache_owner", None)
+    if trunk is None:
+        return None
+    return getattr(trunk.backend, "backend", trunk.backend)  # of one that skips layers
+
+
+def _count(models: BenchModels, backend: Any) -> int:
+    """Weights of a loaded checkpoint."""
+    for (name, *_), loaded in models.loaded.backends.items():
+        if loaded is backend:
+            return parameters(name)
+    raise KeyError("no checkpoint of this bench")
+
+
+def itemsize(backend: Any) -> int:
+    """Bytes of a weight: a backend's ``dtype`` is that of its hidden states."""
+    return getattr(backend, "weight_dtype", backend.dtype).itemsize
+
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
+    """Bytes by which ``run`` raises the peak; ``None`` where the system does not say.
+
+    On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).
+    Memory that an earlier run gave back to the allocator but not to the system is used again
+    without a trace, so small figures are lower bounds.
+    """
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    try:
+        _CLEAR.write_text("5")  # resets VmHWM
+        before_kib = _field("VmRSS")
+    except OSError:
+        return None
+    run()
+    return max(0, _field("VmHWM") - before_kib) * 1024
+
+
+def _field(name: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise OSError(f"no {name} in {_STATUS}")

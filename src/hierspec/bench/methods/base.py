@@ -1,0 +1,116 @@
+"""What a bench needs of a method: it continues a prompt, and each run says what that took.
+
+Ours (:mod:`hierspec.bench.methods.ours`), transformers' and other engines'
+(:mod:`hierspec.bench.peers`) are the same to everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hierspec.errors import HierspecError
+
+
+class Unavailable(HierspecError):  # noqa: N818 (it is a result of a run as well)
+    """A method cannot run here; the message says why, and how to change that where one can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How to continue a prompt. End-of-text tokens do not end it: all methods write as many.
+
+    Attributes:
+        temperature: 0 is greedy; there is no other filter (top-k, top-p).
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One prompt continued.
+
+    Attributes:
+        token_ids: what was written, without the prompt.
+        seconds: everything, the prompt's reading included.
+        decode_seconds: from the first token to the last; ``None`` where a method does not know.
+        target_calls: forwards of the target after the prompt's, ``None`` where unknown.
+        levels: counters per level below the target, smallest first, as ``generate --json`` has
+            them; empty for methods that are not ours.
+        target: the target's counters.
+    """
+
+    token_ids: tuple[int, ...]
+    seconds: float
+    decode_seconds: float | None = None
+    target_calls: int | None = None
+    levels: tuple[dict[str, Any], ...] = ()
+    target: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def ms_per_token(self) -> float:
+        """Wall time, the prompt's reading included, over tokens written."""
+        return 1e3 * self.seconds / max(1, self.num_tokens)
+
+    @property
+    def decode_ms_per_token(self) -> float | None:
+        """Of the tokens after the first, the prompt's reading left out."""
+        if self.decode_seconds is None or self.num_tokens < 2:
+            return None
+        return 1e3 * self.decode_seconds / (self.num_tokens - 1)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens after the first per target call, bonus included."""
+        return (self.num_tokens - 1) / self.target_calls if self.target_calls else None
+
+    @property
+    def forward_seconds(self) -> float | None:
+        """Of ``decode_seconds``, inside models' forwards."""
+        if not self.target:
+            return None
+        return sum(part["forward_seconds"] for part in (*self.levels, self.target))
+
+    @property
+    def overhead_ms_per_token(self) -> float | None:
+        """Of decoding, outside models' forwards."""
+        if self.forward_seconds is None or self.decode_seconds is None or self.num_tokens < 2:
+            return None
+        return 1e3 * (self.decode_seconds - self.forward_seconds) / (self.num_tokens - 1)
+
+
+class Method(Protocol):
+    """A way to continue a prompt.
+
+    Attributes:
+        name: unique in a bench.
+        configuration: what it runs with, ready for JSON: a hierarchy file's content, or options.
+    """
+
+    name: str
+    configuration: dict[str, Any]
+
+    def run(self, prompt: Sequence[int], request: Request) -> Run:
+        """Continue the prompt.
+
+        Raises:
+            Unavailable: it cannot run this request, or on these models.
+        """
+        ...
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    if isinstance(error, Unavailable):
+        return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= 300 else f"{text[:297]}..."
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__

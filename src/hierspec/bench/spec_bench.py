@@ -1,0 +1,128 @@
+"""Spec-Bench's questions in, and answers in its form out (github.com/hemingkx/Spec-Bench).
+
+The fields are those that its ``evaluation/eval.py`` writes and its ``evaluation/speed.py`` reads.
+That script takes a file for one method and another for the baseline, so each method gets its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.bench.records import BenchResults, RunRecord
+from hierspec.errors import HierspecError
+from hierspec.utils.files import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class SpecBenchQuestion:
+    """A question by its first turn: later ones need the answer to it in a chat."""
+
+    id: int
+    category: str
+    prompt: str
+
+
+def read(path: Path) -> list[SpecBenchQuestion] | None:
+    """The questions of a file, or ``None`` where it is not of Spec-Bench's form.
+
+    Raises:
+        HierspecError: it cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise HierspecError(f"cannot read prompts from {path}: {error.strerror}") from None
+    questions = []
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            return None
+        if not isinstance(row, dict) or not {"question_id", "category", "turns"} <= set(row):
+            return None
+        if not isinstance(row["turns"], list) or not row["turns"]:
+            return None
+        questions.append(SpecBenchQuestion(row["question_id"], row["category"], row["turns"][0]))
+    return questions or None
+
+
+def in_turn(questions: Sequence[SpecBenchQuestion]) -> list[SpecBenchQuestion]:
+    """One of each category, then the next of each: the file is sorted by category, and the first
+    few would all be of one kind."""
+    rows: dict[str, list[SpecBenchQuestion]] = {}
+    for question in questions:
+        rows.setdefault(question.category, []).append(question)
+    longest = max((len(row) for row in rows.values()), default=0)
+    return [row[i] for i in range(longest) for row in rows.values() if i < len(row)]
+
+
+def write(
+    results: BenchResults,
+    path: Path,
+    tokenizer: Any,
+    questions: Sequence[SpecBenchQuestion] = (),
+) -> list[Path]:
+    """Answer files beside ``path``: ``NAME-METHOD-temperature-T.jsonl``, one line per prompt.
+
+    ``accept_lengths`` holds the mean tokens a call once per call, for only sums are kept; the
+    script takes no more than its mean. ``wall_time`` counts the prompt's reading, as theirs does.
+
+    Args:
+        questions: of the measured prompts; others get their number and the category ``prompts``.
+
+    Raises:
+        HierspecError: a file cannot be written.
+    """
+    written = []
+    for cell in results.cells:
+        for record in cell.methods:
+            if not record.runs:
+                continue
+            name = f"{path.stem}-{record.name}-temperature-{cell.temperature:g}"
+            file = path.with_name(f"{name}{path.suffix or '.jsonl'}")
+            lines = [
+                json.dumps(_answer(record.name, run, results.created, tokenizer, questions))
+                for run in record.runs
+            ]
+            write_whole(file, "\n".join(lines) + "\n", "answers")
+            written.append(file)
+    return written
+
+
+def _answer(
+    method: str,
+    run: RunRecord,
+    created: str,
+    tokenizer: Any,
+    questions: Sequence[SpecBenchQuestion],
+) -> dict[str, Any]:
+    number = run.prompt
+    unknown = SpecBenchQuestion(number, "prompts", "")
+    known = questions[number] if number < len(questions) else unknown
+    calls = run.target_calls
+    lengths = [run.mean_acceptance_length] * round(calls) if calls else []
+    return {
+        "question_id": known.id,
+        "category": known.category,
+        "model_id": method,
+        "choices": [
+            {
+                "index": 0,
+                "turns": [tokenizer.decode(run.token_ids)],
+                "decoding_steps": [calls if calls is not None else run.num_tokens],
+                "new_tokens": [run.num_tokens],
+                "wall_time": [run.seconds],
+                "accept_lengths": lengths,
+            }
+        ],
+        "tstamp": datetime.datetime.fromisoformat(created).timestamp(),
+    }

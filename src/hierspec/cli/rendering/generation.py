@@ -1,0 +1,114 @@
+"""A generation on a terminal: text in the colours of its levels, what each did, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hierspec.utils.terminal import borderless
+
+if TYPE_CHECKING:
+    from hierspec.engine.results import GenerationResult, TokenEvent
+
+# Lowest level first; the target writes in the terminal's own colour, bold, since its tokens are
+# the rare ones. Hues are told apart by most colour-blind readers, and brightness differs as well.
+_PALETTE = ("bright_cyan", "yellow", "magenta", "green", "bright_blue", "red")
+_TARGET = "bold"
+
+
+class Painter:
+    """Prints events as they come, each token in the colour of the level that wrote it.
+
+    Args:
+        names: of the levels, lowest first, and last the target's.
+    """
+
+    def __init__(self, console: Console, names: Sequence[str]) -> None:
+        self.console = console
+        *levels, target = names
+        self.styles = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(levels)}
+        self.styles[target] = _TARGET
+
+    def legend(self) -> None:
+        """Print which colour is whose, where colours show."""
+        if self.console.is_terminal:
+            parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
+            self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
+
+    def prompt(self, text: str) -> None:
+        self._print(text, "dim")
+
+    def token(self, event: TokenEvent) -> None:
+        self._print(event.text, self.styles.get(event.level, ""))
+
+    def end(self) -> None:
+        self._print("\n", "")
+
+    def _print(self, text: str, style: str) -> None:
+        # Text, not markup: model output is full of brackets. soft_wrap leaves lines whole.
+        if self.console.is_terminal:
+            self.console.print(Text(text, style=style), end="", soft_wrap=True, highlight=False)
+        else:
+            self.console.file.write(text)
+        self.console.file.flush()
+
+
+def summary(
+    result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
+) -> list[Table | Text]:
+    """Return acceptance per level, tokens per second, and plain decoding beside it."""
+    return [*levels(result), speeds(result, plain, same)]
+
+
+def speeds(
+    result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
+) -> Text:
+    """Return tokens per second of one sequence, and plain decoding beside it.
+
+    Args:
+        same: whether both texts are equal; ``None`` where they need not be.
+    """
+    text = Text(
+        f"{result.num_tokens} tokens ({result.finish_reason}), "
+        f"{result.tokens_per_second:.1f} tokens/s, "
+        f"{result.mean_acceptance_length:.2f} tokens per target call, "
+        f"first after {result.time_to_first_token * 1e3:.0f} ms"
+    )
+    if plain is not None and plain.tokens_per_second > 0:
+        ratio = result.tokens_per_second / plain.tokens_per_second
+        verdict = {None: "", True: ", same text", False: ", text differs"}[same]
+        text.append(
+            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}",
+            style="bold",
+        )
+    if result.control:
+        rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
+        spent = ", ".join(f"{plan} ({count} rounds)" for plan, count in rounds[:4])
+        more = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
+        switches = f"{result.control['switches']} switches"
+        text.append(f"\nplans followed: {spent}{more}; {switches}", style="bold")
+    return text
+
+
+def levels(result: GenerationResult) -> list[Table | Text]:
+    """Return what every level did for the whole batch, of which ``result`` is any sequence's."""
+    table = borderless(("level",), ("calls", "drafted", "kept", "acceptance", "time"))
+    for level in result.levels:
+        table.add_row(
+            Text(level["name"]),
+            str(level["calls"]),
+            str(level["num_draft_tokens"]),
+            str(level["num_accepted_tokens"]),
+            f"{level['acceptance_rate']:.0%}",
+            f"{level['seconds']:.2f} s",
+        )
+    target = result.target
+    name = Text(f"{target['name']} (target)")
+    table.add_row(name, str(target["calls"]), "", "", "", f"{target['seconds']:.2f} s")
+    if result.batch_size == 1:
+        return [table]
+    return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]

@@ -1,0 +1,74 @@
+"""Levels whose models are numbers: rows of a simulation's costs, or tables of a certificate's case.
+
+All else of a level, and the way from levels to nodes, is the hierarchy file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ForwardRef, Literal
+
+from pydantic import Discriminator, Tag
+
+from hierspec.core.nodes import Verify
+from hierspec.errors import HierspecError
+from hierspec.utils.schema import Expected, Integer, ReadAs, declared
+
+from .levels import ConcatenateConfig, LevelConfig, Parts, check_chain
+from .tree import rule, tree
+
+
+@declared
+class NumberedConfig(LevelConfig):
+    """A level whose model is known by its number; ``None``: that of its place in the chain."""
+
+    method: Literal["number"] = "number"
+    model: Annotated[Integer, Expected("the number of a model")] | None = None
+
+
+def _kind(level: Any) -> str:
+    method = level.get("method") if isinstance(level, Mapping) else getattr(level, "method", None)
+    return "concatenate" if method == "concatenate" else "number"
+
+
+_Level = (
+    Annotated[NumberedConfig, Tag("number")]
+    | Annotated[ForwardRef("NumberedConcatenation", module=__name__), Tag("concatenate")]
+)
+NumberedChain = Annotated[
+    tuple[Any, ...], ReadAs(tuple[Annotated[_Level, Discriminator(_kind)], ...], check_chain)
+]
+
+
+@declared
+class NumberedConcatenation(ConcatenateConfig):
+    """A concatenation of such levels."""
+
+    parts: Parts[NumberedChain]
+
+
+def chain(
+    budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
+) -> Verify:
+    """The nodes of a plain chain that verifies tokenwise: level i drafts ``budgets[i]`` tokens.
+
+    Args:
+        models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.
+        bonus: whether middle levels emit a bonus token.
+
+    Raises:
+        HierspecError: not one budget of at least 1 for each model but the last.
+    """
+    *drafters, target = range(len(budgets) + 1) if models is None else models
+    if len(drafters) != len(budgets) or any(budget < 1 for budget in budgets):
+        raise HierspecError("it takes one budget of at least 1 for each model but the last")
+    levels = [
+        NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus or i == 0)
+        for i, (model, budget) in enumerate(zip(drafters, budgets, strict=True))
+    ]
+
+    def model_of(level: NumberedConfig | None, _: str) -> tuple[int | None, str]:
+        model = target if level is None else level.model
+        return model, f"model {model}"
+
+    return tree(levels, model_of, rule("tokenwise"))

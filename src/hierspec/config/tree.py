@@ -1,0 +1,96 @@
+"""From levels to nodes: the one way, whatever the levels' models are.
+
+Real models come from :mod:`hierspec.config.build`; certificates plug in tables, and simulations
+plain numbers (:mod:`hierspec.config.numbered`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify
+from hierspec.core.rules import Verifier
+from hierspec.verifiers import registry
+from hierspec.verifiers.leading import Leading
+
+from .levels import ConcatenateConfig, LevelConfig
+
+# (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
+ModelOf = Callable[[Any, str], tuple[Any, str]]
+
+
+def tree(
+    levels: Sequence[Any], model_of: ModelOf, verifier: Verifier, bonus: bool = True
+) -> Verify:
+    """The target's node over a chain of levels; nodes are numbered from the bottom.
+
+    Args:
+        levels: smallest first; level configurations or concatenations of them.
+        model_of: called once for each node, lowest first.
+        verifier: the rule by which the target verifies the last level.
+        bonus: whether the target adds a token to a draft that it keeps whole.
+    """
+    builder = _Builder(model_of)
+    below = builder.chain(levels, verifier.fixed_length, "levels")
+    common = builder.common(None, "target")
+    return Verify(**common, budget=1, rule=verifier, below=_under(below, verifier), bonus=bonus)
+
+
+class _Builder:
+    def __init__(self, model_of: ModelOf) -> None:
+        self.model_of = model_of
+        self.count = 0
+
+    def chain(self, levels: Sequence[Any], fixed: bool, where: str) -> Node | None:
+        """The levels as nested nodes; ``fixed``: the rule above needs a fixed length."""
+        below: Node | None = None
+        for i, level in enumerate(levels):
+            needs_fixed = rule_of(levels[i + 1]).fixed_length if i + 1 < len(levels) else fixed
+            below = self.node(level, below, needs_fixed, f"{where}[{i}]")
+        return below
+
+    def node(self, level: Any, below: Node | None, fixed: bool, where: str) -> Node:
+        if isinstance(level, ConcatenateConfig):
+            chains = (
+                self.chain(part, fixed, f"{where}.parts[{i}]") for i, part in enumerate(level.parts)
+            )
+            parts = tuple(part for part in chains if part is not None)
+            common = self.common(level, where)
+            return Concatenate(common["index"], common["name"], parts, level.repeat)
+        common = self.common(level, where) | {
+            "budget": level.num_speculative_tokens,
+            "window": level.window,
+            "temperature": level.temperature,
+        }
+        if below is None:
+            return Draft(**common, num_drafts=level.num_drafts)
+        own = rule_of(level)
+        return Verify(
+            **common,
+            rule=own,
+            below=_under(below, own),
+            bonus=level.bonus,
+            exact_length=fixed,
+        )
+
+    def common(self, level: Any, where: str) -> dict[str, Any]:
+        model, name = self.model_of(level, where)
+        self.count += 1
+        return {"index": self.count - 1, "name": name, "model": model}
+
+
+def _under(below: Node | None, verifier: Verifier) -> Node | None:
+    return below.under(verifier) if isinstance(below, Draft) else below
+
+
+def rule_of(level: LevelConfig) -> Verifier:
+    """The rule by which a level verifies the one below it."""
+    return rule(level.verify or "tokenwise", level.top_m)
+
+
+def rule(name: str, top_m: int = 1) -> Verifier:
+    """A rule by name, with its parameter."""
+    found = registry.get(name)
+    return dataclasses.replace(found, top_m=top_m) if isinstance(found, Leading) else found

@@ -1,0 +1,95 @@
+"""The caches and hidden states of all sequences of a trunk, as rows of a few large tensors.
+
+Recorded calls need fixed addresses: so a sequence gets a row, and gives it back when its state is
+no longer referred to. Rows and columns double when they run out; then everything moves, and
+``moved`` is called, for what was recorded is void.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from hierspec.lm.lean.fixed_shape import FixedShapeForward
+
+from .trunk import SlotState
+
+_FIRST_COLUMNS = 256
+
+
+class Arena:
+    """Rows for sequences, the lowest free one first: calls run up to the highest row in use.
+
+    Attributes:
+        capacity: tokens a row holds. Position ``capacity`` itself is scratch.
+        cache: [layers, rows, 2 H_kv, capacity + 1, D].
+        edges: per segment, [rows, capacity + 1, d].
+    """
+
+    def __init__(
+        self, forward: FixedShapeForward, segments: int, moved: Callable[[], None]
+    ) -> None:
+        self.forward, self.moved = forward, moved
+        self.capacity = 0
+        self.cache = torch.empty(0)
+        self.edges: list[torch.Tensor] = []
+        self._segments = segments
+        self._rows = 0
+        self._free: list[int] = []
+        self._states: weakref.WeakSet[SlotState] = weakref.WeakSet()
+
+    def new_state(self, end: int) -> SlotState:
+        """An empty row with room for ``end`` tokens."""
+        if not self._free:
+            self._move(max(1, 2 * self._rows), max(end, self.capacity))
+        elif end > self.capacity:
+            self.grow(end)
+        row = min(self._free)
+        # Stale numbers weigh nothing, but a NaN would: 0 · NaN is NaN.
+        with torch.inference_mode():
+            self.cache[:, row].zero_()
+            for edge in self.edges:
+                edge[row].zero_()
+        self._free.remove(row)
+        state = SlotState(None, 0, [0] * self._segments, [], row)
+        self._show(state)
+        self._states.add(state)
+        weakref.finalize(state, self._free.append, row).atexit = False
+        return state
+
+    def grow(self, end: int) -> None:
+        """Room for ``end`` tokens in every row."""
+        self._move(self._rows, end)
+
+    def _move(self, rows: int, end: int) -> None:
+        backend = self.forward.backend
+        capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
+        capacity = min(capacity, max(backend.max_length, end, self.capacity))
+        self.moved()
+        with torch.inference_mode():
+            cache = self.forward.new_arena(rows, capacity + 1)
+            shape = (rows, capacity + 1, backend.hidden_size)
+            edges = [
+                torch.zeros(shape, dtype=backend.dtype, device=backend.device)
+                for _ in range(self._segments)
+            ]
+            if self._rows:
+                held = slice(self.capacity)
+                cache[:, : self._rows, :, held] = self.cache[:, :, :, held]
+                for new, old in zip(edges, self.edges, strict=True):
+                    new[: self._rows, held] = old[:, held]
+        # All or nothing: where memory ran out above, everybody goes on with what there was.
+        self.cache, self.edges = cache, edges
+        self._free.extend(range(self._rows, rows))
+        self._rows, self.capacity = rows, capacity
+        for state in self._states:
+            self._show(state)
+
+    def _show(self, state: SlotState) -> None:
+        """Let the ordinary road see the state's row, without the scratch column."""
+        row, held = state.row, slice(self.capacity)
+        state.cache = self.cache[:, row : row + 1, :, held]
+        state.edges = [edge[row, held] for edge in self.edges]
+        state.capacity = self.capacity

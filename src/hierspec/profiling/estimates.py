@@ -1,0 +1,171 @@
+"""The planner's view of a profile: curves carried on to all lengths, samples joined by lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hierspec.planner.estimates import LONGEST, Estimates
+
+from .schema import Measured, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
+
+
+def estimates(
+    models: Sequence[MeasuredModel],
+    memory: Mapping[str, int],
+    measured: Measured,
+    *,
+    max_budget: int,
+    context: float | None = None,
+    rule: Rule = "block",
+) -> Estimates:
+    """The planner's view of one temperature's measurements.
+
+    Args:
+        context: tokens before a call; default: as long as those that were timed.
+        rule: whose survival curves.
+    """
+    count, size = len(models), LONGEST + 1
+    costs = _Costs(measured, count, context)
+    draft_ms, cold = costs.drafts(size)
+    checks = costs.checks(size) + cold[:, :, None]
+    target, per_token = count - 1, measured["token_ms"]
+
+    def estimated(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
+        survival = np.full((count, count, size), np.nan)
+        windows: dict[int, np.ndarray] = {}
+        for pair in measured["pairs"]:
+            i, k, curve = pair["drafter"], pair["verifier"], curves(pair)
+            survival[i, k] = extended(np.asarray(curve[rule]), size)
+            if "joint" in curve:
+                joint = np.asarray(curve["joint"][rule])
+                windows.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
+        verify_ms = checks.copy()
+        # A token also costs what the caller's loop does with it; a call yields E[tokens] of them.
+        verify_ms[:, target] += per_token * np.nan_to_num(survival[:, target]).cumsum(-1)
+        return Estimates(
+            names=tuple(model["name"] for model in models),
+            survival=survival,
+            draft_ms=draft_ms,
+            verify_ms=verify_ms,
+            plain_ms=costs.single(target) + per_token,
+            max_budget=max_budget,
+            owners=tuple(model["owner"] for model in models),
+            memory=dict(memory),
+            windows=windows,
+        )
+
+    whole = estimated(_all_classes)
+    num_classes = min((len(pair["classes"]) for pair in measured["pairs"]), default=1)
+    if num_classes < 2:
+        return whole
+    parts = [estimated(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
+    return dataclasses.replace(whole, classes=tuple(parts))
+
+
+def _all_classes(pair: MeasuredPair) -> MeasuredClass:
+    curves: MeasuredClass = {**pair["survival"]}
+    if "joint" in pair:
+        curves["joint"] = pair["joint"]
+    return curves
+
+
+def extended(curve: np.ndarray, size: int) -> np.ndarray:
+    """A survival curve [M+1] carried on to ``size`` entries at its last rate of survival."""
+    out = np.empty(size)
+    measured = min(len(curve), size)
+    out[:measured] = curve[:measured]
+    if measured < size:
+        back = min(4, measured - 1)
+        start, end = out[measured - 1 - back], out[measured - 1]
+        rate = (end / start) ** (1 / back) if start > 0 and back else 0.0
+        out[measured:] = end * rate ** np.arange(1, size - measured + 1)
+    return out
+
+
+class _Costs:
+    """Mean times as functions of the number of tokens, moved to a context length.
+
+    Times are straight lines in the length of the context, whose slopes are noisy: they are taken
+    between 0 and what would make the time vanish without a context.
+    """
+
+    def __init__(self, measured: Measured, count: int, context: float | None) -> None:
+        self.count = count
+        self.rows = {(row["drafter"], row["verifier"]): row for row in measured["costs"]}
+        base = measured["context"]
+        self.tokens = base["tokens"]
+        self.extra = 0.0 if context is None else max(context, 0.0) - self.tokens
+        # Milliseconds that a token of context adds to a call without a draft, and on eight tokens.
+        self.slopes = {
+            row["model"]: (row["ms_per_token_0"], row["ms_per_token_8"]) for row in base["slopes"]
+        }
+
+    def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """[K+1, size] for n tokens in a row; and [K+1, K+1], what a pair's first step adds."""
+        out = np.zeros((self.count, size))
+        cold = np.zeros((self.count, self.count))
+        lengths = np.arange(size)
+        for i in range(self.count):
+            seen = {k: _points(row["draft"]) for (j, k), row in self.rows.items() if j == i}
+            seen = {k: points for k, points in seen.items() if len(points[0])}
+            if not seen:
+                out[i] = lengths * self.single(i) if (None, i) in self.rows else 0.0
+                continue
+            whole = np.stack([_line(points, lengths) for points in seen.values()])
+            out[i, 1:] = whole[:, 1].min() + np.median(whole[:, 1:] - whole[:, 1:2], axis=0)
+            for k, (at, values) in seen.items():
+                drafted = at > 0
+                gap = values[drafted] - out[i][at[drafted]]
+                cold[i, k] = float(np.median(gap)) if drafted.any() else 0.0
+            out[i] += self._shift(out[i], lengths * self._slope(i)[0])
+        return out, cold
+
+    def checks(self, size: int) -> np.ndarray:
+        """[K+1, K+1, size] for one call on n tokens."""
+        out = np.zeros((self.count, self.count, size))
+        lengths = np.arange(size)
+        for (i, k), row in self.rows.items():
+            if i is None:
+                continue
+            at, values = _points(row["check"])
+            # Without a draft it is the same call whoever found none, and not a saving by noise.
+            at, values = np.append(0, at[at > 0]), np.append(self._alone(k), values[at > 0])
+            ms = _line((at, values), lengths)
+            zero, eight = self._slope(k)
+            out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
+        return out
+
+    def single(self, k: int) -> float:
+        """One call of model k without a draft."""
+        ms = np.array(self._alone(k))
+        return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
+
+    def _alone(self, k: int) -> float:
+        return self.rows[None, k]["check"]["0"]["mean"]
+
+    def _slope(self, k: int) -> tuple[float, float]:
+        return self.slopes.get(k, (0.0, 0.0))
+
+    def _shift(self, ms: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """What the other context adds to times; the same shape."""
+        return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
+
+
+def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
+    at = sorted(map(int, samples))
+    return np.array(at, dtype=int), np.array([samples[str(n)]["mean"] for n in at])
+
+
+def _line(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Straight lines between points; beyond the last one on with the slope from the middle on."""
+    at, values = points
+    out = np.interp(lengths, at, values)
+    if len(at) > 1:
+        last = min(len(at) // 2, len(at) - 2)
+        slope = (values[-1] - values[last]) / (at[-1] - at[last])
+        beyond = lengths > at[-1]
+        out[beyond] = values[-1] + max(slope, 0.0) * (lengths[beyond] - at[-1])
+    return out

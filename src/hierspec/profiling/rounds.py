@@ -1,0 +1,140 @@
+"""Real rounds outside a generation: live sequences along given texts, wound back as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, Distributions
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.rng import PhiloxRng, Rng
+from hierspec.engine.sequences import LiveSequence
+from hierspec.lm.base import Query
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.scores import ScoreRows, distributions
+from hierspec.verifiers import registry as verifiers
+
+from .candidates import CandidatePool
+
+MAX_ENTRIES = 2**24  # of one model's distributions at hand at one time: 64 MB in float32
+MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingPlan:
+    """How much to draft.
+
+    Attributes:
+        places: per text, where rounds are run.
+        rounds: drafts at each place; one more goes before them, uncounted.
+        max_budget: M, tokens of a draft.
+        temperature: the request's; 0 is greedy.
+    """
+
+    places: int
+    rounds: int
+    max_budget: int
+    temperature: float
+    seed: int = 0
+
+    def edge(self, length: int, place: int) -> int:
+        """Where a place begins in so many tokens."""
+        return length * place // self.places
+
+
+def root_of(
+    pool: CandidatePool, verifier: int = -1, drafter: int | None = None, budget: int = 0
+) -> Verify:
+    """A hierarchy of one level, or of two; default: the target alone."""
+    top, rule = pool.entrants[verifier], verifiers.get("block")
+    if drafter is None:
+        return Verify(0, top.name, top.model, 1, rule, None, temperature=top.temperature)
+    low = pool.entrants[drafter]
+    below = Draft(0, low.name, low.model, budget, low.window, low.temperature)
+    return Verify(1, top.name, top.model, 1, rule, below, temperature=top.temperature)
+
+
+def opened(
+    root: Verify, number: int, tokens: Sequence[int], temperature: float, rng: Rng
+) -> LiveSequence:
+    """A sequence that never ends by itself, with ``tokens`` as its prompt."""
+    return LiveSequence(
+        id=number,
+        root=root,
+        tokens=list(tokens),
+        params=SamplingParams(temperature=temperature),
+        rng=rng,
+        wanted=1 << 30,
+    )
+
+
+def opened_batch(
+    root: Verify,
+    numbers: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    plan: DraftingPlan,
+    stream: int = 0,
+) -> list[LiveSequence]:
+    """A sequence for each text, with random numbers of its own number's and the stream's."""
+    return [
+        opened(root, i, text, plan.temperature, PhiloxRng(plan.seed, stream + i))
+        for i, text in zip(numbers, texts, strict=True)
+    ]
+
+
+def rewind(sequence: LiveSequence, length: int) -> None:
+    """Wind a sequence back to its first ``length`` tokens, as if what came after had not been."""
+    del sequence.tokens[length:]
+    for owner, slot in sequence.slots.values():
+        if isinstance(owner, Trunk):
+            owner.rewind(slot, length)
+        else:
+            owner.close(slot)  # a table's, or an index of the text: made anew in no time
+
+
+def batches(count: int, entries: int) -> list[range]:
+    """Numbers of texts to take together, where each needs so many entries of distributions."""
+    size = min(max(1, MAX_ENTRIES // entries), MAX_TOGETHER)
+    return [range(at, min(at + size, count)) for at in range(0, count, size)]
+
+
+def distributions_after(
+    pool: CandidatePool,
+    number: int,
+    sequences: Sequence[LiveSequence],
+    contexts: Sequence[Context],
+    back: Sequence[int],
+) -> list[Distributions]:
+    """An entrant's distributions after every context and at ``back`` places before, per sequence:
+    ``back + 1`` rows each."""
+    entrant = pool.entrants[number]
+    queries, jobs = [], []
+    for sequence, context, n in zip(sequences, contexts, back, strict=True):
+        start = len(context) - n
+        queries.append(Query(sequence.slot(entrant.model), context, start))
+        jobs.append(
+            ScoreRows(
+                params=sequence.params,
+                temperature=None if sequence.params.greedy else entrant.temperature,
+                context=context,
+                start=start,
+                num_rows=n + 1,
+                prompt_length=sequence.num_prompt,
+                vocab_size=pool.vocab_size,
+                model=entrant.name,
+            )
+        )
+    return distributions(jobs, entrant.model.score(queries))
+
+
+def probabilities(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:
+    """The probability of each token in its row, float64."""
+    if isinstance(rows, DenseDistributions) and max(tokens) < rows.width:
+        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
+        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
+    return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])

@@ -1,0 +1,128 @@
+"""What a profile file holds, as declared types; ``docs/profiles.md`` says what every key means.
+
+Typed dictionaries, because a measurement is written down piece by piece while it grows and read
+back as it stands: in memory it is the file's JSON object. Further keys may stand beside these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
+
+from hierspec.utils.checks import temperature as checked
+from hierspec.utils.schema import Integer, Number
+
+KIND, SCHEMA_VERSION = "hierspec-profile", 1
+
+Rule = Literal["block", "tokenwise"]
+Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
+Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
+Temperature = Annotated[str, AfterValidator(lambda text: checked(float(text), "a temperature"))]
+
+
+class MeasuredModel(TypedDict):
+    """``level`` is as in a hierarchy file, ``weights`` the hash of the files that ``owner`` names;
+    the target has no level."""
+
+    name: str
+    level: dict[str, Any] | None
+    owner: str
+    weights: str | None
+    call_ms: Number
+
+
+class Survival(TypedDict):
+    """Survival curves by rule."""
+
+    block: Curve
+    tokenwise: Curve
+
+
+class MeasuredClass(Survival):
+    """The curves of one class of text; ``joint`` where drafters stop by themselves."""
+
+    joint: NotRequired[dict[Rule, Joint]]
+
+
+class MeasuredPair(TypedDict):
+    """What one model's drafts are worth to another; models by their numbers."""
+
+    drafter: Integer
+    verifier: Integer
+    drafts: Integer
+    survival: Survival
+    joint: NotRequired[dict[Rule, Joint]]
+    classes: list[MeasuredClass]
+    tokens_per_call: Number
+    standard_error: Number
+    lengths: list[Integer]
+    kept: list[Integer]
+    acceptance: NotRequired[Number]
+    equal_argmax: NotRequired[Number]
+    acceptance_on_prompts: NotRequired[Number | None]
+    positions: NotRequired[Integer]
+
+
+class TimeSummary(TypedDict):
+    """Milliseconds; ``low`` and ``high`` are quartiles."""
+
+    mean: Number
+    median: Number
+    low: Number
+    high: Number
+    count: Integer
+
+
+class MeasuredCost(TypedDict):
+    """Times of a pair's calls by number of tokens; no drafter: of a call without a draft."""
+
+    drafter: Integer | None
+    verifier: Integer
+    draft: dict[str, TimeSummary]
+    check: dict[str, TimeSummary]
+
+
+class ContextSlope(TypedDict):
+    """Milliseconds that a token of context adds to a call without a draft, and on eight tokens."""
+
+    model: Integer
+    ms_per_token_0: Number
+    ms_per_token_8: Number
+
+
+class MeasuredContext(TypedDict):
+    """What calls cost in a longer context than the one they were timed in, in tokens."""
+
+    tokens: Integer
+    long: Integer
+    slopes: list[ContextSlope]
+
+
+class Measured(TypedDict):
+    """Everything at one temperature."""
+
+    pairs: list[MeasuredPair]
+    costs: list[MeasuredCost]
+    context: MeasuredContext
+    token_ms: Number
+
+
+class MeasuredSettings(TypedDict):
+    """Of how much was measured, what readers need."""
+
+    max_speculative_tokens: Integer
+
+
+class ProfileData(TypedDict):
+    """The whole file, finished. ``models``: cheapest first, the target last."""
+
+    kind: Literal["hierspec-profile"]
+    schema_version: Literal[1]
+    hardware: dict[str, Any]
+    target: dict[str, Any]
+    settings: MeasuredSettings
+    models: Annotated[list[MeasuredModel], Field(min_length=1)]
+    memory: dict[str, Integer]
+    temperatures: Annotated[dict[Temperature, Measured], Field(min_length=1)]

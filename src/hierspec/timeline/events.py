@@ -1,0 +1,132 @@
+"""The events of a trace file, as records; a damaged line is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+
+from pydantic import ConfigDict, Field, Strict, model_validator
+from pydantic import dataclasses as pydantic
+
+from hierspec.errors import HierspecError
+from hierspec.utils import schema
+
+Count = Annotated[int, Strict(), Field(ge=0)]
+Seconds = Annotated[float, Strict(), Field(ge=0)]
+_OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace tells more than is drawn
+
+
+@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+class _Event:
+    """One request of one sequence that a level answered, as a trace tells it."""
+
+    sequence: Count
+    index: Count
+    level: str
+    base_length: Count
+    began: Seconds
+    seconds: Seconds
+
+
+@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+class DraftEvent(_Event):
+    """Tokens that a level drafted; ``others``: alternatives to them, from the same place."""
+
+    kind: Literal["draft"]
+    tokens: list[Count]
+    others: list[list[Count]] = field(default_factory=list)
+    leaf: schema.Boolean
+
+
+@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+class CheckEvent(_Event):
+    """A verification: what was handed up, by whom, and what became of it."""
+
+    kind: Literal["check"]
+    draft: list[Count]
+    owners: list[Count]
+    others: list[list[Count]] = field(default_factory=list)
+    emitted: list[Count]
+    num_accepted: Count
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if len(self.owners) != len(self.draft):
+            raise ValueError(f"{len(self.draft)} draft tokens have {len(self.owners)} owners")
+        longest = max(map(len, [self.draft, *self.others]))
+        if self.num_accepted > min(longest, len(self.emitted)):
+            raise ValueError(
+                f"num_accepted is {self.num_accepted} of {len(self.draft)} draft tokens, with "
+                f"{len(self.emitted)} emitted"
+            )
+        return self
+
+    @property
+    def drafts(self) -> Iterator[tuple[list[int], list[int]]]:
+        """The draft and its alternatives, with whose each token is; alternatives are a leaf's."""
+        yield self.draft, self.owners
+        for tokens in self.others:
+            yield tokens, self.owners[:1] * len(tokens)
+
+
+@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+class RowEvent(_Event):
+    """The follow-up row that some rules need."""
+
+    kind: Literal["row"]
+
+
+Event: TypeAlias = DraftEvent | CheckEvent | RowEvent
+_ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """The events of a trace file, in order.
+
+    A last line that was cut off by an interruption is left out.
+
+    Raises:
+        HierspecError: the file cannot be read, a line is damaged, or nothing is in it; names both.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise HierspecError(f"cannot read the trace {path}: {error.strerror}") from None
+    events = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line.decode())
+        except ValueError:  # of JSON or of UTF-8
+            if number == len(lines):
+                break  # no line feed follows: writing was cut short
+            raise HierspecError(f"{path}, line {number}: not JSON; write the trace anew") from None
+        try:
+            check(event)
+        except HierspecError as error:
+            raise HierspecError(f"{path}, line {number}: {error}") from None
+        events.append(event)
+    if not events:
+        raise HierspecError(
+            f"{path} holds no events; write one with: hierspec generate --trace FILE"
+        )
+    return events
+
+
+def check(event: Any) -> Event:
+    """An event as a record, which can be drawn.
+
+    Raises:
+        HierspecError: it cannot be drawn; says why.
+    """
+    if isinstance(event, Mapping) and not {"began", "seconds"} <= event.keys():
+        raise HierspecError(
+            "no times (began, seconds): the trace is from an interpreter without a clock or an "
+            "older version; write it anew with: hierspec generate --trace FILE"
+        )
+    return schema.read(_ANY, event, "")

@@ -1,0 +1,163 @@
+"""What the shipped family learns: the trunk the text, the small models the trunk's distributions.
+
+The trunk has next-token loss at the last exit and at one random early exit per step.
+
+What a draft is worth is its acceptance, 1 − TV(trunk, draft) on the text met while decoding. That
+text is the trunk's own, at the temperatures users choose; so a part of the students' batches is
+text the trunk wrote. Their loss starts as a KL divergence, which is easy to follow, and becomes the
+total variation itself. All students share each forward pass of the trunk, the dearest part of a
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from torch import nn
+from torch.nn import functional as F
+
+from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compiled
+from hierspec.training.losses import distances, soft_cross_entropy
+from hierspec.training.windows import Stream
+from hierspec.utils.files import write_whole
+
+from .model import EXITS, SHAPES, Llama, Shape, continue_rows
+
+EXIT_WEIGHT = 0.3
+# Early exits first learn from the text, then from the last exit: what counts for a draft is that
+# its distribution is near the last exit's.
+EXIT_DISTILL_FROM = 0.4
+
+STUDENTS = ("mid", "small")
+TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
+TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
+OWN_SHARE = 0.3  # of the batches: text the trunk wrote
+
+TRUNK_SCHEDULE = Schedule(
+    steps=800,
+    phases=(Phase(0.75, 24, 256), Phase(0.95, 12, 512), Phase(1.0, 3, 2048)),
+    matrix_rate=3e-3,
+    decay_share=0.8,
+)
+STUDENTS_SCHEDULE = Schedule(
+    steps=800,
+    phases=(Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
+    matrix_rate=4e-3,
+    other_rate=4e-3,
+    decay_share=0.7,
+)
+
+
+def build_trunk(seed: int, shape: Shape = SHAPES["trunk"]) -> Llama:
+    """An untrained trunk, decided by the seed."""
+    model = Llama(shape)
+    model.initialise(torch.Generator().manual_seed(seed))
+    return model
+
+
+def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objective:
+    """The loss of a step, as :func:`hierspec.training.fit.fit` wants it."""
+    exits = tuple(number for number in EXITS if number < model.shape.layers)
+
+    def both_losses(
+        inputs: torch.Tensor, targets: torch.Tensor, choice: torch.Tensor, distill: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # The choice is a tensor, so that one compiled graph serves all exits.
+        *early, last = model(inputs, exits)
+        early_scores = model.logits(torch.stack(early).index_select(0, choice)[0]).flatten(0, 1)
+        scores = model.logits(last).flatten(0, 1)
+        loss = F.cross_entropy(scores.float(), targets.flatten())
+        if distill:
+            return loss, soft_cross_entropy(scores.detach(), early_scores)
+        return loss, F.cross_entropy(early_scores.float(), targets.flatten())
+
+    losses = compiled(both_losses, compile)
+
+    def objective(now: TrainingStep) -> Losses:
+        inputs, targets = stream.batch(now.number, now.phase.rows, now.phase.width)
+        choice = torch.randint(len(exits), (1,), generator=now.generator)
+        distill = now.done >= EXIT_DISTILL_FROM
+        loss, exit_loss = losses(inputs, targets, choice, distill)
+        parts = {"loss": loss.detach(), f"exit{exits[int(choice)]}": exit_loss.detach()}
+        return loss + EXIT_WEIGHT * exit_loss, parts
+
+    return objective
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTextPlan:
+    """How much text the trunk writes for its students, and how."""
+
+    rows: int = 96
+    prompt: int = 32
+    length: int = 512
+    rounds: int = 3
+    temperatures: tuple[float, ...] = (0.0, 0.4, 0.6, 0.8, 1.0, 1.0)
+
+
+def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDict:
+    """Untrained students, decided by the seed."""
+    students = nn.ModuleDict()
+    for number, name in enumerate(STUDENTS, 1):
+        student = students[name] = Llama(shapes[name])
+        student.initialise(torch.Generator().manual_seed(seed + number))
+    return students
+
+
+def own_text(
+    trunk: Llama, stream: Stream, plan: OwnTextPlan, path: Path, seed: int
+) -> torch.Tensor:
+    """Rows [N, length] that the trunk continued from training text; kept in ``path``."""
+    if path.exists():
+        return torch.load(path, weights_only=True).long()
+    generator = torch.Generator().manual_seed(seed)
+    width = plan.rows * plan.prompt
+    temperatures = torch.tensor(plan.temperatures).repeat(plan.rows)[: plan.rows]
+    rows = []
+    for _ in track(range(plan.rounds), description="trunk writes"):
+        start = int(torch.randint(stream.tokens_per_pass, (), generator=generator))
+        prompts = stream.slice(start, width).view(plan.rows, plan.prompt)
+        rows.append(continue_rows(trunk, prompts, plan.length, temperatures, generator))
+    text = torch.cat(rows)
+    write_whole(path, lambda target: torch.save(text.short(), target), "the trunk's text")
+    return text
+
+
+def distill_objective(
+    trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor, compile: bool = True
+) -> Objective:
+    """The summed loss of all students, on the same tokens and the same scores of the trunk."""
+
+    def teach(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return trunk.logits(trunk(inputs)[-1]).flatten(0, 1)
+
+    def learn(
+        student: Llama, inputs: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return distances(scores, student.logits(student(inputs)[-1]).flatten(0, 1))
+
+    teaching, learning = compiled(teach, compile), compiled(learn, compile)
+
+    def objective(now: TrainingStep) -> Losses:
+        rows, width = now.phase.rows, now.phase.width
+        written = torch.rand((), generator=now.generator) < OWN_SHARE and width <= own.shape[1]
+        if written:
+            chosen = torch.randint(len(own), (rows,), generator=now.generator)
+            start = int(torch.randint(own.shape[1] - width + 1, (), generator=now.generator))
+            inputs = own[chosen, start : start + width]
+        else:
+            inputs, _ = stream.batch(now.number, rows, width)
+        scores = teaching(inputs)
+        share = min(1.0, max(0.0, (now.done - TV_FROM) / (TV_FULL - TV_FROM)))
+        total, parts = torch.zeros(()), {}
+        for name, student in students.items():
+            kl, tv = learning(student, inputs, scores)
+            total = total + (1 - share) * kl + share * TV_WEIGHT * tv
+            parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
+        return total, parts | {"own": torch.tensor(float(written))}
+
+    return objective

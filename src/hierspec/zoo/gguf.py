@@ -1,0 +1,301 @@
+"""GGUF files as checkpoints: dequantized once into bfloat16 safetensors in the user's cache.
+
+A GGUF file holds weights, tokenizer and chat template of a model in one. The ``gguf`` package reads
+and dequantizes it; what comes out is a folder in Hugging Face's form, which everything else here
+loads like any other. A folder is there as a whole or not at all, whoever else makes the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import cache_folder
+
+SUFFIX = ".gguf"
+FORMAT = 1  # of converted folders: raised when the conversion changes
+_EDGE = 1 << 20  # bytes hashed at both ends of a file, beside its size
+_DONE = "conversion.json"  # the last file written: what the folder was made from, and its checksum
+
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a model's name is the path of a GGUF file."""
+    return model.endswith(SUFFIX)
+
+
+def converted(path: str | Path, report: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder of a GGUF file's model; made on first use, which takes some seconds.
+
+    Args:
+        report: told, once, that a conversion is under way.
+
+    Raises:
+        HierspecError: there is no such file, it is damaged, its architecture or quantization cannot
+            be read, the ``gguf`` package is missing, or there is no room for the result.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+    folder = cache_folder("models") / f"{path.stem}-{_hash(path)}"
+    if _is_whole(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):  # a second process waits for the first one's folder
+            if not _is_whole(folder):
+                report(f"converting {path.name} to bfloat16 in {folder}, once")
+                _convert(path, folder)
+    except OSError as error:
+        why = error.strerror or error
+        raise HierspecError(
+            f"cannot keep the converted {path.name} in {folder.parent}: {why}; make room there, or "
+            "set HIERSPEC_CACHE to another place"
+        ) from None
+    return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    """Write beside ``folder``, then rename."""
+    from safetensors.torch import save_file
+
+    reader = _reader(path)
+    config = _config(path, reader)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        weights = dict(_weights(path, reader, config))
+        layers = range(config["num_hidden_layers"])
+        expected = [name for name in _TOP.values() if name != "lm_head.weight"]
+        expected += [f"model.layers.{i}.{part}.weight" for i in layers for part in _LAYER.values()]
+        if missing := [name for name in expected if name not in weights]:
+            raise HierspecError(f"{path}: the file lacks {missing[0]}; fetch it again")
+        config["tie_word_embeddings"] = "lm_head.weight" not in weights
+        save_file(weights, temporary / "model.safetensors", {"format": "pt"})
+        (temporary / "config.json").write_text(json.dumps(config, indent=1))
+        _write_tokenizer(path, reader, temporary)
+        done = {"format": FORMAT, "from": path.name, "sha256": _sha256(temporary)}
+        (temporary / _DONE).write_text(json.dumps(done))
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, or of an older format
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a conversion was finished there and its files have the sizes they had then.
+
+    The checksum of the weights is compared when they are converted, not at every start.
+    """
+    try:
+        done = json.loads((folder / _DONE).read_text())
+        sizes = {name: (folder / name).stat().st_size for name in done["sha256"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return done.get("format") == FORMAT and all(
+        sizes[name] == size for name, (size, _) in done["sha256"].items()
+    )
+
+
+def _sha256(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of every file in a folder."""
+    out = {}
+    for file in sorted(folder.iterdir()):
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        out[file.name] = (file.stat().st_size, digest)
+    return out
+
+
+def _hash(path: Path) -> str:
+    """A short hash of a file's size and both ends."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(f"{FORMAT} {size} ".encode())
+    with path.open("rb") as stream:
+        digest.update(stream.read(_EDGE))
+        stream.seek(max(size - _EDGE, 0))
+        digest.update(stream.read(_EDGE))
+    return digest.hexdigest()[:16]
+
+
+def _reader(path: Path) -> Any:
+    if find_spec("gguf") is None:
+        raise HierspecError(
+            f"reading {path.name} needs the package gguf: pip install 'hierspec[gguf]'"
+        )
+    from gguf import GGUFReader
+
+    try:
+        return GGUFReader(path)
+    except Exception as error:  # it raises whatever its parsing comes across
+        raise HierspecError(f"{path} is no GGUF file, or is damaged ({error})") from None
+
+
+def _config(path: Path, reader: Any) -> dict[str, Any]:
+    """``config.json`` of a Llama from the file's metadata."""
+    fields = reader.fields
+    architecture = fields["general.architecture"].contents()
+    if architecture != "llama":
+        raise HierspecError(
+            f"{path.name} holds a model of architecture {architecture!r}; GGUF files are read for "
+            "'llama' only: give the folder of its Hugging Face checkpoint instead"
+        )
+
+    def value(key: str, default: Any = None) -> Any:
+        field = fields.get(f"llama.{key}")
+        if field is None and default is None:
+            raise HierspecError(f"{path.name} does not say its llama.{key}; fetch it again")
+        return default if field is None else field.contents()
+
+    def token(key: str) -> Any:
+        field = fields.get(f"tokenizer.ggml.{key}_token_id")
+        return None if field is None else int(field.contents())
+
+    if "llama.rope.scaling.type" in fields and value("rope.scaling.type") != "none":
+        raise HierspecError(
+            f"{path.name} scales its rotary embedding ({value('rope.scaling.type')}), which is not "
+            "read from GGUF files: give the folder of its Hugging Face checkpoint instead"
+        )
+    heads, width = int(value("attention.head_count")), int(value("embedding_length"))
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "hidden_size": width,
+        "intermediate_size": int(value("feed_forward_length")),
+        "num_hidden_layers": int(value("block_count")),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(value("attention.head_count_kv", heads)),
+        "head_dim": int(value("attention.key_length", width // heads)),
+        "max_position_embeddings": int(value("context_length")),
+        "rms_norm_eps": float(value("attention.layer_norm_rms_epsilon")),
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": float(value("rope.freq_base", 10000.0)),
+        },
+        "vocab_size": len(fields["tokenizer.ggml.tokens"].data),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": token("bos"),
+        "eos_token_id": token("eos"),
+        "pad_token_id": token("padding"),
+    }
+
+
+def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter by Hugging Face's name, bfloat16."""
+    from gguf import dequantize
+
+    for tensor in reader.tensors:
+        name = _name(tensor.name)
+        if name is None:
+            if tensor.name == "rope_freqs.weight":
+                continue
+            raise HierspecError(f"{path.name} holds {tensor.name!r}, which no Llama has")
+        try:
+            values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        except (NotImplementedError, ValueError, KeyError) as error:
+            raise HierspecError(
+                f"{path.name}: {tensor.name} cannot be dequantized ({error}); take the file in "
+                "another quantization, such as Q8_0 or Q4_1"
+            ) from None
+        for part, heads in (
+            ("q_proj", config["num_attention_heads"]),
+            ("k_proj", config["num_key_value_heads"]),
+        ):
+            if f".{part}." in name:
+                values = _unpermuted(values, heads)
+        yield name, values.to(torch.bfloat16).contiguous()
+
+
+def _name(name: str) -> str | None:
+    """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
+    if name in _TOP:
+        return _TOP[name]
+    block, _, rest = name.partition(".")
+    layer, _, part = rest.partition(".")
+    part, _, kind = part.rpartition(".")
+    if block != "blk" or part not in _LAYER or kind != "weight":
+        return None
+    return f"model.layers.{layer}.{_LAYER[part]}.weight"
+
+
+def _unpermuted(matrix: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of queries or keys in Hugging Face's order: halves, where GGUF interleaves pairs."""
+    rows, width = matrix.shape
+    return matrix.reshape(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
+
+
+def _write_tokenizer(path: Path, reader: Any, folder: Path) -> None:
+    """``tokenizer.json`` and ``tokenizer_config.json`` of a byte-level BPE."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = reader.fields
+
+    def content(key: str) -> Any:
+        field = fields.get(f"tokenizer.{key}")
+        return None if field is None else field.contents()
+
+    kind, pre = content("ggml.model"), content("ggml.pre")
+    if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
+        raise HierspecError(
+            f"{path.name} has a tokenizer of kind {kind!r} ({pre!r}), which is not read from GGUF "
+            "files: give the folder of its Hugging Face checkpoint instead"
+        )
+    tokens, kinds = content("ggml.tokens"), content("ggml.token_type")
+    merges = [tuple(merge.split(" ", 1)) for merge in content("ggml.merges")]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(_PRE_TOKENIZERS[pre](pre_tokenizers))
+    tokenizer.decoder = decoders.ByteLevel()
+    control = 3  # GGUF's kind of token that stands for no text
+    special = [token for token, one in zip(tokens, kinds, strict=True) if one == control]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    ids = {name: content(f"ggml.{key}_token_id") for key, name in names.items()}
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        model_max_length=int(fields["llama.context_length"].contents()),
+        **{name: tokens[i] for name, i in ids.items() if i is not None},
+    )
+    fast.chat_template = content("chat_template")
+    fast.save_pretrained(folder)
+
+
+# How text is cut before merges apply, by GGUF's name of it.
+_PRE_TOKENIZERS: dict[str, Callable[[Any], list[Any]]] = {
+    "gpt-2": lambda pre: [pre.ByteLevel(add_prefix_space=False)],
+    "smollm": lambda pre: [
+        pre.Digits(individual_digits=True),
+        pre.ByteLevel(add_prefix_space=False),
+    ],
+}

@@ -1,0 +1,346 @@
+"""Calls of fixed shape give what ordinary calls give, recorded or not, and wait once at most."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+
+import pytest
+import tape
+import torch
+from following import drafted
+from joint_law import chi_square, joint_law, sample
+from test_gpu import PROMPTS, built, stacks
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions, OneHotDistributions
+from hierspec.core.proposals import Proposal
+from hierspec.core.rng import PhiloxRng
+from hierspec.lm.base import Query
+from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.weights import from_directory
+from hierspec.sampling import sampler as readings
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.sampling.scores import signals
+from hierspec.utils.graphs import Graphs
+from hierspec.utils.testing import save_tiny
+from hierspec.verifiers import get
+from hierspec.verifiers.block import prefix_weights
+from hierspec.verifiers.multi_draft import ratio
+from hierspec.verifiers.verify import verify
+
+SHAPES = {
+    "llama": {},
+    "qwen3": {},  # norms of heads, grouped keys
+    "mistral": {"sliding_window": 6},
+}
+READINGS = [
+    Sampler(96, 0.0),
+    Sampler(96, 0.8),
+    Sampler(90, 1.0, top_k=20, top_p=0.8, min_p=0.01),
+]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def backend(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    save_tiny(request.param, folder, seed=3, layers=3, **SHAPES[request.param])
+    return LeanBackend(from_directory(folder), torch.float64)
+
+
+@pytest.fixture(params=["as it stands", "recorded"])
+def fixed(request, backend, monkeypatch):
+    """A maker of fixed trunks; recorded ones believe that they are on a GPU."""
+
+    def make(exits=()):
+        trunk = CudaGraphTrunk(backend, exits)
+        if request.param == "recorded":
+            tape.install(monkeypatch)
+            # At the second use, so that many shapes are; and nuclei as a GPU finds them.
+            monkeypatch.setattr("hierspec.utils.graphs._TRIALS", 1)
+            monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_sorting)
+            trunk.graphs.device = torch.device("cuda")
+        return trunk
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="running without a CUDA graph")
+        yield make
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-9)
+
+
+def poison(trunk: CudaGraphTrunk, row: int) -> None:
+    with torch.inference_mode():
+        trunk.arena.cache[:, row] = float("nan")
+        trunk.arena.edges[0][row] = float("nan")
+
+
+class Pair:
+    """The same questions to an ordinary trunk and to one of fixed shapes."""
+
+    def __init__(self, backend, fixed, exits, seed):
+        self.trunks = Trunk(backend, exits), fixed(exits)
+        self.rng = random.Random(seed)
+        self.texts = [self.ids(n) for n in (5, 37, 2)]
+        self.slots = [[trunk.open() for _ in self.texts] for trunk in self.trunks]
+
+    def ids(self, n):
+        return [self.rng.randrange(96) for _ in range(n)]
+
+    def some(self):
+        return [i for i in range(3) if self.rng.random() < 0.6] or [self.rng.randrange(3)]
+
+    def score(self):
+        index, which = self.rng.randrange(len(self.trunks[0].exits)), self.some()
+        drafts = [tuple(self.ids(self.rng.randrange(5))) for _ in which]
+        found = [
+            trunk.score(
+                [
+                    Query(slots[i], Context(self.texts[i], draft), len(self.texts[i]))
+                    for i, draft in zip(which, drafts, strict=True)
+                ],
+                index,
+            )
+            for trunk, slots in zip(self.trunks, self.slots, strict=True)
+        ]
+        assert close(*found)
+
+    def draft(self, sampler):
+        index, which = self.rng.randrange(len(self.trunks[0].exits)), self.some()
+        counts = [self.rng.randrange(1, 5) for _ in which]
+        uniforms = [[self.rng.random() for _ in range(n)] for n in counts]
+        ours, theirs = (
+            [Query(slots[i], Context(self.texts[i]), len(self.texts[i])) for i in which]
+            for slots in self.slots
+        )
+        plain, fixed = self.trunks
+        a = drafted(*plain.follow(ours, counts, index), counts, sampler, uniforms)
+        b = fixed.draft(theirs, counts, 4, sampler, uniforms, index)
+        assert [len(one) for one in a.tokens] == counts
+        assert a.tokens == b.tokens
+        for mine, other in zip(a.distributions, b.distributions, strict=True):
+            assert len(mine) == len(other)
+            assert isinstance(mine, OneHotDistributions) is isinstance(other, OneHotDistributions)
+            assert close(mine.dense(96), other.dense(96))
+
+    def grow(self):
+        for text in self.texts:
+            text += self.ids(self.rng.randrange(3))
+
+
+@pytest.mark.parametrize("exits", [(), (1, 2)])
+def test_what_an_ordinary_trunk_says(backend, fixed, exits):
+    pair = Pair(backend, fixed, exits, seed=1)
+    for turn in range(40):
+        pair.score()
+        pair.draft(READINGS[turn % 3])
+        pair.grow()
+        if turn == 30:
+            pair.texts[0] += pair.ids(300)  # a prompt's length at once, past the first columns
+    trunk = pair.trunks[1]
+    assert (trunk.graphs.num_recorded > 3) == (trunk.graphs.device.type == "cuda")
+    assert trunk.arena.capacity == 512
+
+
+def test_a_draft_is_what_asking_token_by_token_gives(backend):
+    """What an ordinary trunk continues, against rows asked one by one."""
+    trunk, sampler = Trunk(backend, (2,)), READINGS[2]
+    model = trunk.view(2)
+    text, uniforms = [4, 8, 15, 16], [0.3, 0.9, 0.05, 0.6]
+    slot = model.open()
+    following = model.follow([Query(slot, Context(text), 4)], [4])
+    found = drafted(*following, [4], sampler, [uniforms])
+    tokens: tuple[int, ...] = ()
+    for step, u in enumerate(uniforms):
+        query = Query(fresh := model.open(), Context(text, tokens), 4 + step)
+        picked, law = sampler.pick(model.score([query]), [u])
+        assert close(law.dense(90)[0], found.distributions[0].dense(90)[step])
+        model.close(fresh)
+        tokens += (picked[0],)
+    assert found.tokens == [list(tokens)]
+    assert slot.held == [*text, *tokens[:-1]]  # the last one is computed when it is needed
+
+
+def test_rows_come_back_and_are_cleaned(backend, fixed):
+    trunk = fixed()
+    slots = [trunk.open() for _ in range(3)]
+    for slot in slots:
+        trunk.score([Query(slot, Context([1, 2, 3]), 3)], 0)
+    assert [slot.state.row for slot in slots] == [0, 1, 2]
+    poison(trunk, 1)
+    trunk.close(slots[1])
+    again = trunk.open()
+    scores = trunk.score([Query(again, Context([1, 2, 3]), 3)], 0)
+    assert again.state.row == 1
+    assert close(scores, trunk.score([Query(slots[0], Context([1, 2, 3]), 3)], 0))
+    del slots, slot  # a caller that forgets to close
+    assert trunk.open() is not None
+    assert sorted(trunk.arena._free) == [0, 2, 3]
+
+
+def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
+    trunk = fixed()
+    good, bad = trunk.open(), trunk.open()
+    ask = lambda slot: Query(slot, Context([7, 7, 7]), 3)  # noqa: E731
+    expected = trunk.score([ask(good)], 0)
+    trunk.score([ask(bad)], 0)
+    poison(trunk, bad.state.row)
+    for _ in range(4):
+        both = trunk.score([ask(good), ask(bad)], 0)
+        assert close(both[:1], expected)
+        assert both[1].isnan().all()
+        for sampler in READINGS[:2]:
+            with pytest.raises(NoDistributionError):
+                trunk.draft([ask(good), ask(bad)], [2, 2], 2, sampler, [[0.5] * 2] * 2, 0)
+            alone = trunk.draft([ask(good)], [2], 2, sampler, [[0.5] * 2], 0)
+            assert len(alone.tokens[0]) == 2
+
+
+def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
+    trunk, plain = fixed((1,)), Trunk(backend, (1,))
+    slot, other = trunk.open(), plain.open()
+    text = [9, 9, 3, 40]
+    trunk.score([Query(slot, Context(text), 4)], 1)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
+        for call in (
+            lambda: trunk.draft([Query(slot, Context(text), 4)], [3], 3, READINGS[0], [()], 0),
+            lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),
+        ):
+            with pytest.raises(KeyboardInterrupt):
+                call()
+    again = [*text, 5, 8]
+    assert close(
+        trunk.score([Query(slot, Context(again), 2)], 1),
+        plain.score([Query(other, Context(again), 2)], 1),
+    )
+
+
+def test_end_of_text_needs_no_shape_of_its_own(backend, fixed):
+    trunk = fixed()
+    slot = trunk.open()
+    for count in (4, 4, 3, 2, 1):
+        query = Query(slot, Context([1, 2]), 2)
+        trunk.draft([query], [count], 4, READINGS[0], [()], 0)
+    assert len([key for key in trunk.graphs._kept if key[0] == "draft"]) <= 2  # prompt, then none
+
+
+def test_what_cannot_be_recorded_runs_as_it_stands(monkeypatch):
+    tape.install(monkeypatch)
+    graphs, out = Graphs(torch.device("cuda")), torch.zeros(1)
+
+    def body():
+        out.add_(float(out.sum()) * 0.0 + 1.0)  # looks at a value
+
+    call = graphs.get("looks", lambda: (out, body))
+    for _ in range(2):
+        call.run()
+    with pytest.warns(UserWarning, match="running without a CUDA graph: operation not permitted"):
+        call.run()
+    call.run()
+    assert (out.item(), call.recorded) == (4.0, False)
+
+
+def test_recordings_are_forgotten_together():
+    """A graph that goes may take a workspace along that others would go on using."""
+    graphs = Graphs(torch.device("cpu"), most=2)
+    made = []
+    for key in "abacacba":
+        graphs.get(key, lambda key=key: (made.append(key), lambda: None))
+    assert made == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_only_lean_models_on_gpus_get_fixed_shapes(backend):
+    assert type(trunk_for(backend)) is Trunk
+
+
+@pytest.mark.parametrize("name", ["windows", "three levels", "early exits"])
+def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
+    """Windows asked about a chunk at a time, uniforms thrown away: the law stays the target's.
+
+    χ² over two tokens; a sound hierarchy fails one seed in ten thousand, and the seed is fixed.
+    """
+    monkeypatch.setattr(
+        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+    )
+    params = SamplingParams(temperature=1.0, top_k=4)
+    plain = built(tiny_family, {"levels": []}, "cpu")
+    law = joint_law(plain, PROMPTS[0], params, 2)
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu")
+    assert isinstance(hierarchy.root.model.trunk, CudaGraphTrunk)
+    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
+    assert result.degrees > 5
+    assert 10**result.log10_p > 1e-4, result
+
+
+def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
+    """Signals and laws of a chunk, against the scores asked one by one."""
+    text = [4, 8, 15]
+    for kind in ("entropy", "confidence"):
+        sampler = Sampler(96, 0.7, signal=kind)
+        trunk = CudaGraphTrunk(backend)
+        query = Query(trunk.open(), Context(text), 3)
+        found = trunk.draft([query], [3], 4, sampler, [[0.2, 0.7, 0.4]], 0)
+        (tokens,), (values,) = found.tokens, found.signals
+        rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
+        assert values == pytest.approx(signals(rows, tokens, kind), abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "leading"])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_nan_never_passes_for_a_law(rule, row):
+    """On an accelerator nobody looks at scores before they are decided on."""
+    q = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]])
+    p = torch.tensor([[0.5, 0.5, 0.0]] * 3)
+    p[row] = torch.nan
+    draft = Proposal((0, 0), DenseDistributions(q), (0, 0), (0, 0), (0.0, 0.0))
+    scores = p.log()
+    outcomes = set()
+    for seed in range(40):
+        try:
+            verdict = verify(get(rule), draft, DenseDistributions(p), PhiloxRng(seed), scores)
+        except ValueError:
+            outcomes.add("told")
+            continue
+        # Rows after the last token that was decided on are nobody's business.
+        assert len(verdict.emitted) <= row
+        outcomes.add("before it")
+    assert "told" in outcomes
+
+
+def test_ratios_keep_nan():
+    assert ratio(math.nan, 0.5) != ratio(math.nan, 0.5)
+    assert prefix_weights([math.nan, 0.5], [0.5, 0.5]) == [1.0, 0.0, 0.0]
+
+
+def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
+    trunk, plain = fixed((1,)), Trunk(backend, (1,))
+    slot, other = trunk.open(), plain.open()
+    text = [9, 9, 3, 40]
+    trunk.score([Query(slot, Context(text), 4)], 1)
+
+    real, made = torch.zeros, []
+
+    def out_of_memory(*args, **kwargs):
+        made.append(args)
+        if len(made) == 2:  # the larger cache is there, the first edge is not
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            trunk.score([Query(trunk.open(), Context([1] * 400), 400)], 1)
+    again = [*text, 5]
+    found = trunk.score([Query(slot, Context(again), 5)], 1)
+    assert close(found, plain.score([Query(other, Context(again), 5)], 1))

@@ -1,0 +1,113 @@
+"""The floor plan: rooms import only what stands below them, and no files import in a circle.
+
+``docs/structure.md`` lists the rooms from the top of the house to its foundation; what is said
+there is what is checked here. Imports inside functions and under ``TYPE_CHECKING`` count like any
+other.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src"
+PACKAGES = ("hierspec", "hierspec_papers")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (SRC / package).rglob("*.py"):
+            parts = path.relative_to(SRC).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """What every module imports of the project, wherever in the file it says so."""
+    return {name: set(imported(name, path)) for name, path in modules().items()}
+
+
+def imported(name: str, path: Path) -> list[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    out = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            out += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            source = ".".join(
+                [*(base if node.level else []), *([node.module] if node.module else [])]
+            )
+            out += [
+                full if (full := f"{source}.{alias.name}") in modules() else source
+                for alias in node.names
+            ]
+    return [one for one in out if one in modules() and one != name]
+
+
+def room(module: str) -> str:
+    """``hierspec.planner.online.belief`` → ``planner``; the façade is ``hierspec`` itself."""
+    package, *inside = module.split(".")
+    return package if package != "hierspec" or not inside else inside[0]
+
+
+def rooms() -> list[str]:
+    """The rooms as the page lists them, foundation first."""
+    page = (ROOT / "docs" / "structure.md").read_text()
+    table = page.partition("<!-- rooms -->")[2].partition("<!-- end of rooms -->")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[::-1]
+
+
+def test_the_page_lists_every_room():
+    # The façade and ``python -m hierspec`` stand on top of everything.
+    assert {room(name) for name in modules()} - {"hierspec", "__main__"} == set(rooms())
+
+
+def test_rooms_import_only_what_stands_below_them():
+    floor = {name: i for i, name in enumerate([*rooms(), "hierspec", "__main__"])}
+    upward = [
+        f"{module} imports {other}"
+        for module, others in imports().items()
+        for other in others
+        # ``from hierspec import __version__`` asks the façade for a constant of its own.
+        if other != "hierspec" and floor[room(other)] > floor[room(module)]
+    ]
+    assert not upward, "\n".join(sorted(upward))
+
+
+def test_no_files_import_in_a_circle():
+    graph = {
+        module: {other for other in others if other != "hierspec"}
+        for module, others in imports().items()
+        if module != "hierspec"
+    }
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " → ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for other in sorted(graph[module]):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def test_the_package_opens_on_about_twenty_rooms():
+    entries = [path for path in (SRC / "hierspec").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 26, sorted(path.name for path in entries)
+
+
+def test_the_core_knows_nothing_but_tensors_and_itself():
+    allowed = {"core", "errors", "utils"}
+    for module, others in imports().items():
+        if room(module) == "core":
+            assert {room(other) for other in others} <= allowed, module

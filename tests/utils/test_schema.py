@@ -1,0 +1,213 @@
+"""Declared schemas: what they take, and the one line that each refusal is."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, TypeAdapter
+
+from hierspec.errors import HierspecError
+from hierspec.utils.schema import (
+    Boolean,
+    Expected,
+    Integer,
+    Natural,
+    NonEmptyString,
+    NonNegativeNumber,
+    Number,
+    PositiveInteger,
+    ReadAs,
+    Temperature,
+    closed,
+    declared,
+    json_object,
+    misplaced,
+    parse_json,
+    read,
+    read_json,
+    unknown,
+)
+
+
+@declared
+class Circle:
+    kind: Literal["circle"] = "circle"
+    radius: NonNegativeNumber
+
+
+@declared
+class Square:
+    kind: Literal["square"] = "square"
+    side: PositiveInteger = 1
+
+    def __post_init__(self) -> None:
+        if self.side == 13:
+            raise misplaced(["side"], "13 is no side")
+        if self.side == 14:
+            raise HierspecError("a square of 14 is too large")
+
+
+Shape = Annotated[Circle | Square, Field(discriminator="kind")]
+Name = Annotated[str, ReadAs(NonEmptyString, lambda value, check: check(value).lower())]
+
+
+@declared
+class Drawing:
+    name: NonEmptyString
+    shapes: tuple[Shape, ...] = ()
+    by_name: dict[str, Circle] = dataclasses.field(default_factory=dict)
+    scale: Number | None = None
+    title: Name = "none"
+
+
+ROUND = {"kind": "circle", "radius": 2}
+
+
+def test_files_and_python_make_the_same_objects():
+    made = Drawing(name="a", shapes=(Circle(radius=2.0), Square()), title="LOW")
+    found = read(Drawing, {"name": "a", "shapes": [ROUND, {"kind": "square"}], "title": "LOW"}, "")
+    assert made == found == read_json(Drawing, json.dumps(dataclasses.asdict(made)), "")
+    assert made.title == "low"
+    assert hash(made.shapes[0]) == hash(Circle(radius=2))
+
+
+def test_declared_classes_are_frozen_dataclasses():
+    square = Square(side=3)
+    assert dataclasses.replace(square, side=4) == Square(side=4)
+    assert [field.name for field in dataclasses.fields(Square)] == ["kind", "side"]
+    assert pickle.loads(pickle.dumps(square)) == copy.deepcopy(square) == square
+    assert not hasattr(square, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        square.side = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (3, "drawing must be an object, not 3"),
+        ({}, "drawing: 'name' is missing"),
+        ({"nam": "a"}, "drawing: unknown key 'nam'; did you mean 'name'? keys: name, shapes, "),
+        ({"name": "a", "zzz": 1}, "drawing: unknown key 'zzz'; keys: name, "),
+        ({"name": ""}, "drawing.name must be a non-empty string, not ''"),
+        ({"name": "a", "shapes": {}}, "drawing.shapes must be a list, not {}"),
+        ({"name": "a", "shapes": [3]}, "drawing.shapes[0] must be an object, not 3"),
+        (
+            {"name": "a", "shapes": [{}]},
+            "drawing.shapes[0]: 'kind' is missing; there are: circle, square",
+        ),
+        (
+            {"name": "a", "shapes": [ROUND, {"kind": "cube"}]},
+            "drawing.shapes[1].kind is 'cube'; there are: circle, square",
+        ),
+        (
+            {"name": "a", "shapes": [{"kind": "square", "sdie": 2}]},
+            "drawing.shapes[0]: unknown key 'sdie'; did you mean 'side'? keys: kind, side",
+        ),
+        ({"name": "a", "shapes": [{"kind": "circle"}]}, "drawing.shapes[0]: 'radius' is missing"),
+        (
+            {"name": "a", "shapes": [{"kind": "square", "side": True}]},
+            "drawing.shapes[0].side must be an integer of at least 1, not True",
+        ),
+        ({"name": "a", "shapes": [{"kind": "square", "side": 13}]}, "drawing.shapes[0].side: 13"),
+        ({"name": "a", "shapes": [{"kind": "square", "side": 14}]}, "drawing.shapes[0]: a square"),
+        (
+            {"name": "a", "by_name": {"0,1": {"radius": -1}}},
+            "drawing.by_name['0,1'].radius must be a number of at least 0, not -1",
+        ),
+        (
+            {"name": "a", "by_name": {"x": {"radus": 1}}},
+            "drawing.by_name.x: unknown key 'radus'; did you mean 'radius'?",
+        ),
+        ({"name": "a", "scale": "2"}, "drawing.scale must be a number, not '2'"),
+        ({"name": "a", "scale": float("inf")}, "drawing.scale must be a number, not inf"),
+        ({"name": "a", "title": ""}, "drawing.title must be a non-empty string, not ''"),
+    ],
+)
+def test_refusals_name_place_and_fix_in_one_line(data, says):
+    with pytest.raises(HierspecError) as caught:
+        read(Drawing, data, "drawing")
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_python_callers_are_refused_alike():
+    with pytest.raises(HierspecError, match=r"^Square\.side must be an integer of at least 1"):
+        Square(side=0)
+    with pytest.raises(HierspecError, match=r"^Circle: 'radius' is missing"):
+        Circle()  # type: ignore[call-arg]
+    with pytest.raises(HierspecError, match=r"^Square: unknown key 'sid'; did you mean 'side'"):
+        Square(sid=3)  # type: ignore[call-arg]
+    with pytest.raises(HierspecError, match=r"^Square\.side: 13"):
+        Square(side=13)
+    with pytest.raises(HierspecError, match=r"^Drawing\.shapes\[1\] must be an object"):
+        Drawing(name="a", shapes=(Square(), 4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "good", "bad"),
+    [
+        (Integer, [-1, 0], [1.0, "1", True, None]),
+        (Natural, [0, 5], [-1, 1.5, False]),
+        (PositiveInteger, [1], [0, "1", True, 2.5, [1]]),
+        (Number, [0, -1.5], ["1", True, None]),
+        (NonNegativeNumber, [0, 1e300], [-1e-9, "0"]),
+        (Boolean, [True, False], [0, 1, "yes", None]),
+        (NonEmptyString, ["a"], ["", None, 3, b"a"]),
+        (Temperature, [0, 1e-5, 2], [1e-6, -1, float("nan"), float("inf"), True, "1"]),
+    ],
+)
+def test_values_are_taken_as_written(shape, good, bad):
+    for value in good:
+        assert read(shape, value, "x") == value
+    for value in bad:
+        with pytest.raises(HierspecError, match=r"^x must be ") as caught:
+            read(shape, value, "x")
+        assert repr(value) in str(caught.value)
+
+
+def test_long_values_are_cut():
+    with pytest.raises(HierspecError) as caught:
+        read(Integer, "a" * 1000, "x")
+    assert len(str(caught.value)) < 150
+
+
+def test_an_expectation_speaks_for_all_that_may_be_wrong():
+    pair = Annotated[tuple[int, int], Expected("a pair")]
+    for value in (3, [1], [1, "x"], None):
+        with pytest.raises(HierspecError, match=r"^at must be a pair, not "):
+            read(pair, value, "at")
+
+
+def test_closed_mappings():
+    assert closed({"a": 1}, ["a", "b"], "options") == {"a": 1}
+    with pytest.raises(HierspecError, match=r"^options: unknown key 'temprature'; did you mean"):
+        closed({"temprature": 1}, ["temperature"], "options")
+    assert unknown("qqq", ["temperature"]) == "unknown key 'qqq'; keys: temperature"
+
+
+@pytest.mark.parametrize("text", ["{", "", "[1,]", b"\xff", "[" * 100_000])
+def test_what_is_not_json_is_said(text: Any):
+    with pytest.raises(HierspecError, match=r"^f\.json: not valid JSON: ") as caught:
+        parse_json(text, "f.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_json_that_is_no_object_is_said():
+    assert json_object('{"a": 1}', "f.json", "a case") == {"a": 1}
+    with pytest.raises(HierspecError, match=r"^f\.json: a case is a JSON object, not list"):
+        json_object("[]", "f.json", "a case")
+
+
+def test_editors_get_a_json_schema():
+    from hierspec.config.schema import HierarchyConfig
+
+    schema = TypeAdapter(HierarchyConfig).json_schema()
+    level = schema["$defs"]["EarlyExitConfig"]
+    assert level["properties"]["exit_layer"]["minimum"] == 1
+    assert level["additionalProperties"] is False
