@@ -12,7 +12,11 @@ from test_gpu import PROMPTS, built, model, stacks
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import model as drafting
+from hierspec.engine.control import Jumping, levels_below
+from hierspec.engine.observers import Observer
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
+from hierspec.planner.estimates import Chain, ideal
+from hierspec.planner.online.controller import OnlineController
 from hierspec.sampling import sampler as readings
 
 
@@ -111,6 +115,75 @@ def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, road, na
         assert together[:1] == alone
 
     check()
+
+
+def jumping(root):
+    several = len(levels_below(root)) > 1
+    return Jumping(root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]] if several else [[3], [0], [1]])
+
+
+def online(root):
+    num = len(levels_below(root)) + 1
+    costs = (0.4, 3.0, 11.0)[-num:]
+    rates = [[0.0 if j <= i else 0.8 for j in range(num)] for i in range(num)]
+    budgets = tuple(node.budget for node in levels_below(root))
+    return OnlineController(root, ideal(costs, rates), Chain((*range(num),), budgets), first_wait=2)
+
+
+@pytest.mark.parametrize("controller", [jumping, online])
+@pytest.mark.parametrize(
+    ("road", "name"),
+    [
+        *(("ordinary", name) for name in ("three levels", "windows", "early exits", "leading")),
+        *(("fixed shapes", name) for name in ("three levels", "windows", "fixed threshold")),
+        ("ordinary", "several drafts"),
+    ],
+    indirect=["road"],
+)
+def test_a_seeded_row_under_a_controller_is_the_same_in_any_company(
+    tiny_family, road, name, controller
+):
+    """Every sequence follows a plan of its own, and writes its own text."""
+    plain = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")
+    steered = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")
+    steered.controller = controller(steered.root)
+    options = {"max_new_tokens": 24, "ignore_eos": True}
+    apart = False
+    for seed in range(4):
+        for first, *company in (["as it is", "hot", "greedy"], ["cold", "truncated", "penalised"]):
+            sampling = [KINDS[kind] for kind in (first, *company)]
+            together = steered.generate_batch(PROMPTS[:3], sampling=sampling, seed=seed, **options)
+            alone = steered.generate(PROMPTS[0], sampling=sampling[0], seed=seed, **options)
+            assert together[0].token_ids == alone.token_ids
+            assert together[0].control == alone.control
+            greedy = [i for i, one in enumerate(sampling) if one.greedy]
+            if greedy:
+                expected = plain.generate_batch(PROMPTS[:3], sampling=sampling, **options)
+                assert [together[i].token_ids for i in greedy] == [
+                    expected[i].token_ids for i in greedy
+                ]
+            apart = apart or any(one.control != alone.control for one in together)
+    assert apart, "some sequences followed other plans"
+
+
+def test_checks_of_other_plans_share_the_targets_calls(tiny_family):
+    steered = built(tiny_family, hierarchies(tiny_family)["three levels"], "cpu", "float64")
+    steered.controller = jumping(steered.root)
+    generation = steered.start(
+        PROMPTS[:3], max_new_tokens=24, ignore_eos=True, seed=1, temperature=1.0
+    )
+    plans = []
+
+    class Watching(Observer):
+        def round_began(self, sequences):
+            plans.append({sequence.root for sequence in sequences})
+
+    generation.runtime.observe(Watching())
+    for _ in generation:
+        pass
+    assert any(len(one) > 1 for one in plans)
+    rounds = max(result.target_calls for result in generation.results())
+    assert generation.results()[0].target["calls"] == rounds == len(plans) - 1  # the prompt's own
 
 
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])

@@ -17,7 +17,7 @@ from hierspec.core.windows import State
 from hierspec.sampling.scores import ScoreRows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DraftCall:
     """One sequence's request for a draft.
 

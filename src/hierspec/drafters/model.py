@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from hierspec.core.context import Context
 from hierspec.core.distributions import (
     Distributions,
     OneHotDistributions,
+    Uniforms,
     concatenate,
     draw_each,
 )
@@ -38,17 +38,17 @@ _CHUNK = 4  # tokens a window is asked about at once
 
 @dataclass(slots=True, eq=False)
 class Growing:
-    """A draft in the making; ``number`` tells the drafts of one call apart."""
+    """A draft in the making; ``number`` tells the drafts of one call apart.
+
+    Attributes:
+        signals: a number a token where a window reads them, else none.
+    """
 
     call: DraftCall
     number: int = 0
     tokens: list[int] = field(default_factory=list[int])
     distributions: list[Distributions] = field(default_factory=list[Distributions])
     signals: list[float] = field(default_factory=list[float])
-
-    def context(self) -> Context:
-        context = self.call.job.context
-        return context.plus(self.tokens) if self.tokens else context
 
     def job(self) -> ScoreRows:
         """How its next row is read."""
@@ -69,7 +69,8 @@ class Growing:
         )
 
     def proposal(self, index: int) -> Proposal:
-        return proposal_of(index, self.tokens, concatenate(self.distributions), self.signals)
+        signals = self.signals or [math.nan] * len(self.tokens)
+        return proposal_of(index, self.tokens, concatenate(self.distributions), signals)
 
 
 # (which drafts) → scores [n, V] of their next tokens, a token drawn from each, and from what
@@ -92,41 +93,44 @@ class ModelDrafter:
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
         drafts = [Growing(call) for call in calls]
-        sampler = shared_sampler([call.job for call in calls])
+        sampler = None
+        if self.device is not None or self.following is not None:
+            sampler = shared_sampler([call.job for call in calls])
         if sampler is None:
             self.grow(drafts, self.asking(drafts))
         elif self.device is not None:
             self.grow_on_device(self.device, drafts, sampler)
-        elif self.following is not None:
+        else:
+            assert self.following is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
                 self.grow(drafts, self.follow(self.following, drafts, sampler))
-        else:
-            self.grow(drafts, self.asking(drafts))
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
     def grow(self, drafts: Sequence[Growing], step: Step) -> None:
         """The host loop: token by token, every draft until its own limit or window stops it."""
-        window = self.node.window
+        window, signal = self.node.window, self.node.window.signal
         going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
         while going:
             scores, tokens, rows = step(going)
-            if window.signal is not None:
-                values = read(scores, tokens, window.signal)
-            else:
-                values = [math.nan] * len(tokens)
+            values = None if signal is None else read(scores, tokens, signal)
             still: list[int] = []
-            for i, token, row, value in zip(going, tokens, rows, values, strict=True):
-                draft, call = drafts[i], drafts[i].call
-                draft.tokens.append(token)
-                draft.distributions.append(row)
-                draft.signals.append(value)
-                left = call.limit - len(draft.tokens)
-                if left and not window.stops((value,), call.state):
+            for at, i in enumerate(going):
+                draft = drafts[i]
+                draft.tokens.append(tokens[at])
+                draft.distributions.append(rows[at])
+                left = draft.call.limit - len(draft.tokens)
+                if values is None:
+                    stops = False
+                else:
+                    draft.signals.append(values[at])
+                    stops = window.stops((values[at],), draft.call.state)
+                if left and not stops:
                     still.append(i)
-                elif left and not isinstance(row, OneHotDistributions):
-                    call.rng.take(min(-len(draft.tokens) % self._chunk(call), left))
+                elif left and not isinstance(rows[at], OneHotDistributions):
+                    spent = min(-len(draft.tokens) % self._chunk(draft.call), left)
+                    draft.call.rng.take(spent)
             going = still
 
     def grow_on_device(
@@ -148,12 +152,14 @@ class ModelDrafter:
             found = self._drafted(model, going, counts, steps, sampler)
             still: list[Growing] = []
             for row, (draft, n) in enumerate(zip(going, counts, strict=True)):
-                values = [math.nan] * n if found.signals is None else found.signals[row]
-                kept, stopped = _kept(self.node.window, values, draft.call.state)
+                values = None if found.signals is None else found.signals[row]
+                kept, stopped = n, False
+                if values is not None:
+                    kept, stopped = _kept(self.node.window, values, draft.call.state)
+                    draft.signals += values[:kept]
                 rows = found.distributions[row]
                 draft.tokens += found.tokens[row][:kept]
                 draft.distributions.append(rows.rows(0, kept) if stopped else rows)
-                draft.signals += values[:kept]
                 if not stopped and len(draft.tokens) < draft.call.limit:
                     still.append(draft)
             going = still
@@ -194,7 +200,9 @@ class ModelDrafter:
                 scores = after(going, [drafts[i].tokens[-1] for i in going])
             self._timed(began)
             if sampler.greedy:
-                uniforms: Sequence[float] = ()
+                uniforms: Uniforms = ()
+            elif len(going) == 1:
+                uniforms = drafts[going[0]].call.rng.take(1)
             else:
                 uniforms = [drafts[i].call.rng.take(1).item() for i in going]
             try:
@@ -218,7 +226,9 @@ class ModelDrafter:
         return call.budget if self.node.window.signal is None else min(call.budget, _CHUNK)
 
     def _query(self, draft: Growing) -> Query:
-        context = draft.context()
+        context = draft.call.job.context
+        if draft.tokens:
+            context = context.plus(draft.tokens)
         return Query(draft.call.slot(self.model, draft.number), context, len(context))
 
     def _timed(self, began: float) -> None:
@@ -264,8 +274,7 @@ def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
 
 def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, bool]:
     """How many tokens of a chunk are kept, and whether the window stopped after them."""
-    if window.signal is not None:
-        for n, value in enumerate(signals, start=1):
-            if window.stops((value,), state):
-                return n, True
+    for n, value in enumerate(signals, start=1):
+        if window.stops((value,), state):
+            return n, True
     return len(signals), False

@@ -7,7 +7,6 @@ Drafts that agree so far share a query; one that parts from the others goes on i
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import torch
@@ -35,7 +34,7 @@ class MultiDrafter(ModelDrafter):
             found = first_tokens(row, self.node.num_drafts, self.node.distinct, call.rng)
             drafts.append(
                 [
-                    Growing(call, number, [token], [own], [math.nan])
+                    Growing(call, number, [token], [own])
                     for number, (token, own) in enumerate(zip(*found, strict=True))
                 ]
             )

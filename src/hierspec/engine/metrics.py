@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from hierspec.core.proposals import Proposal, Verdict
@@ -98,8 +97,9 @@ class Metrics(Observer):
             self._count(chosen, verdict.num_accepted)
             request = task.request
             assert isinstance(request, Check)
-            for draft in request.draft.drafts if request.draft.alternatives else ():
-                if draft is not chosen:
+            if request.draft.alternatives:
+                others = [draft for draft in request.draft.drafts if draft is not chosen]
+                for draft in others:
                     self.levels[draft.owners[0]].num_draft_tokens += len(draft)
 
     def answered(
@@ -108,16 +108,18 @@ class Metrics(Observer):
         request = tasks[0].request
         index = request.node.index
         self.levels[index].seconds += seconds
-        self.target_calls += index == self._root and isinstance(request, Check | Row)
+        self.target_calls += index == self._root and type(request) in (Check, Row)
 
     def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
 
     def _count(self, draft: Proposal, num_accepted: int) -> None:
         """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
-        start = 0
-        for owner, part in groupby(draft.owners):
-            length = len(list(part))
-            kept = min(max(num_accepted - start, 0), length)
-            self.levels[owner].observe(length, kept, start)
-            start += length
+        start, owners = 0, draft.owners
+        while start < len(owners):
+            end = start + 1
+            while end < len(owners) and owners[end] == owners[start]:
+                end += 1
+            kept = min(max(num_accepted - start, 0), end - start)
+            self.levels[owners[start]].observe(end - start, kept, start)
+            start = end

@@ -18,7 +18,7 @@ from hierspec.drafters import LookUp
 from .sequences import LiveSequence, Task
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Checks:
     """Drafts verified in one call, sequence by sequence.
 

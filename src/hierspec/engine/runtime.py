@@ -143,18 +143,42 @@ class Runtime:
         return list(zip(proposals, after, strict=True))
 
     def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
-        """All drafts of all sequences in one call → verdicts, with signals and log-probabilities.
-
-        Drafts of one place that are equal share a query; each other one has a slot of its own.
-        """
+        """Every sequence's draft, in one call → verdicts, with signals and log-probabilities."""
         drafts: list[Proposal] = []
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
+        for task in tasks:
+            request = task.request
+            assert isinstance(request, Check)
+            draft = request.draft
+            if draft.alternatives:
+                return self._check_alternatives(node, tasks)
+            drafts.append(draft)
+            job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
+            jobs.append(job)
+            queries.append(Query.of(job, task.sequence.slot(node.model)))
+        scores, p = self._score(node, jobs, queries)
+        parts = torch.split(scores, [job.num_rows for job in jobs])
+        began = time.perf_counter()
+        # Ids past the target's vocabulary get no mass, so they must not lead either.
+        read = [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
+        rngs = [task.sequence.rng for task in tasks]
+        verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
+        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
+        return self._finished(checks, parts)
+
+    def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+        """The same where some sequence has several drafts of one place.
+
+        Equal ones of a sequence share a query; each other one has a slot of its own.
+        """
+        jobs: list[ScoreRows] = []
+        queries: list[Query] = []
+        drafts: list[tuple[Proposal, ...]] = []
         places: list[list[int]] = []  # per task and draft, its query
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
-            drafts.append(request.draft)
             mine: dict[tuple[int, ...], int] = {}
             for number, draft in enumerate(request.draft.drafts):
                 if draft.tokens not in mine:
@@ -162,50 +186,41 @@ class Runtime:
                     context = task.context(request, draft.tokens)
                     jobs.append(self._job(node, task, context, len(draft) + 1))
                     queries.append(Query.of(jobs[-1], task.sequence.slot(node.model, number)))
+            drafts.append(request.draft.drafts)
             places.append([mine[draft.tokens] for draft in request.draft.drafts])
         scores, p = self._score(node, jobs, queries)
         parts = torch.split(scores, [job.num_rows for job in jobs])
         began = time.perf_counter()
-        if not any(draft.alternatives for draft in drafts):
-            # Ids past the target's vocabulary get no mass, so they must not lead either.
-            read = (
-                [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
-            )
-            rngs = [task.sequence.rng for task in tasks]
-            verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
-        else:
-            verdicts: list[Verdict] = []
-            at: list[int] = []
-            for i, (task, own) in enumerate(zip(tasks, places, strict=True)):
-                tried = drafts[i].drafts
-                found = verify_drafts(node, tried, [p[j] for j in own], task.sequence.rng)
-                verdicts.append(found.verdict)
-                drafts[i] = tried[found.draft]
-                at.append(own[found.draft])
-            p, parts = [p[i] for i in at], tuple(parts[i] for i in at)
-        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
+        found = [
+            verify_drafts(node, several, [p[i] for i in own], task.sequence.rng)
+            for task, several, own in zip(tasks, drafts, places, strict=True)
+        ]
+        seconds = time.perf_counter() - began
+        at = [own[one.draft] for own, one in zip(places, found, strict=True)]
+        chosen = [several[one.draft] for several, one in zip(drafts, found, strict=True)]
+        verdicts = [one.verdict for one in found]
+        checks = Checks(node, tasks, chosen, [p[i] for i in at], verdicts, seconds)
+        return self._finished(checks, [parts[i] for i in at])
+
+    def _finished(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
+        """Verdicts with what is read off each draft's scores [n + 1, V]."""
         for observer in self._observers:
             observer.verified(checks)
-        return [
-            self._finished(node, task, verdict, part)
-            for task, verdict, part in zip(tasks, verdicts, parts, strict=True)
-        ]
-
-    def _finished(
-        self, node: Verify, task: Task, verdict: Verdict, scores: torch.Tensor
-    ) -> Verdict:
-        """A verdict with what is read off the draft's ``scores`` [n + 1, V]."""
-        emitted = verdict.emitted
-        if node.window.signal is not None:
-            values = signals(scores[: len(emitted)], emitted.tokens, node.window.signal)
-            emitted = dataclasses.replace(emitted, signals=tuple(values))
-            verdict = dataclasses.replace(verdict, emitted=emitted)
-        if node.index == self.root.index:
-            task.sequence.target_calls += 1
-            if task.sequence.want_logprobs:
+        node = checks.node
+        signal, is_root = node.window.signal, node.index == self.root.index
+        verdicts: list[Verdict] = []
+        for task, verdict, scores in zip(checks.tasks, checks.verdicts, parts, strict=True):
+            emitted = verdict.emitted
+            if signal is not None:
+                values = signals(scores[: len(emitted)], emitted.tokens, signal)
+                emitted = dataclasses.replace(emitted, signals=tuple(values))
+                verdict = dataclasses.replace(verdict, emitted=emitted)
+            task.sequence.target_calls += is_root
+            if is_root and task.sequence.want_logprobs:
                 values = logprobs(scores[: len(emitted)], emitted.tokens)
                 verdict = dataclasses.replace(verdict, logprobs=tuple(values))
-        return verdict
+            verdicts.append(verdict)
+        return verdicts
 
     def _rows(self, node: Node, tasks: list[Task]) -> list[Distributions]:
         assert not isinstance(node, Concatenate)

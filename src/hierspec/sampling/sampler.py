@@ -9,7 +9,6 @@ Shapes: R rows over V scored ids.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from hierspec.core.distributions import (
     DenseDistributions,
     Distributions,
     OneHotDistributions,
+    Uniforms,
     draw,
     locate,
 )
@@ -102,9 +102,7 @@ class Sampler:
             raise NoDistributionError(scores)
         return DenseDistributions(probs)
 
-    def pick(
-        self, scores: torch.Tensor, uniforms: Sequence[float]
-    ) -> tuple[list[int], Distributions]:
+    def pick(self, scores: torch.Tensor, uniforms: Uniforms) -> tuple[list[int], Distributions]:
         """A token of every row [R, V], and what they were drawn from; greedy reads no uniforms.
 
         Raises:
