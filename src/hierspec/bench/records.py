@@ -24,7 +24,8 @@ from pydantic import (
 
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
-from hierspec.utils.schema import Boolean, Number
+from hierspec.utils.schema import Boolean, Expected
+from hierspec.utils.schema import Natural as Count
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 PLAIN = "plain"  # the method that all others are compared with
@@ -36,8 +37,8 @@ GROUPS = {  # group of methods → what it is called
     "peer": "other libraries",
 }
 
-Positive = Annotated[float, Strict(), Field(gt=0)]  # something is divided by it
-Count = Annotated[int, Strict(), Field(ge=0)]
+Number = Annotated[float, Strict(), Expected("a finite number")]
+Positive = Annotated[float, Strict(), Field(gt=0), Expected("a number above 0")]  # a divisor
 Tally = Annotated[int, Strict()] | Number  # a sequence's share of a batch's counter is a fraction
 
 
