@@ -494,8 +494,8 @@ def test_naive_is_refused_over_a_pool():
         ({**SKIP, "skip_layers": 3}, "list of layer numbers"),
         ({**SKIP, "skip_layers": [1, -1]}, "list of layer numbers"),
         ({**SKIP, "skip_layers": [True]}, "list of layer numbers"),
-        ({**SKIP, "skip_layers": None, "skip": 1.0}, "skip must lie between 0 and 1"),
-        ({**SKIP, "skip_layers": None, "skip": "x"}, "skip must lie between 0 and 1"),
+        ({**SKIP, "skip_layers": None, "skip": 1.0}, "skip must be a number between 0 and 1"),
+        ({**SKIP, "skip_layers": None, "skip": "x"}, "skip must be a number between 0 and 1"),
         ({**SKIP, "skiplayers": [1]}, "did you mean 'skip_layers'"),
         ({**EXITS, "exit_layers": [2]}, "a single exit is early_exit"),
         ({**EXITS, "exit_layers": [2, 1]}, "shallowest first"),
@@ -518,7 +518,7 @@ def test_mistakes_in_the_file(level, says):
 
 
 def test_a_pool_cannot_verify():
-    with pytest.raises(ValueError, match="ngram_pool has no law to verify with"):
+    with pytest.raises(ValueError, match="ngram_pool has no distribution to verify with"):
         HierarchyConfig.from_dict({"target": "t", "levels": [EXITS, POOL]})
 
 
