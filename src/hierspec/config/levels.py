@@ -192,7 +192,7 @@ class LookUpConfig(LevelConfig):
 
     def _check_range(self, least: str, most: str) -> None:
         if getattr(self, most) < getattr(self, least):
-            raise misplaced([most], f"it must not be below {least}")
+            raise misplaced([most], f"{most} must not be below {least}")
 
 
 @declared
