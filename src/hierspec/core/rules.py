@@ -1,4 +1,4 @@
-"""What a verification rule is: acceptance probabilities, a residual, and a scan that spends dice.
+"""Verification rules: acceptance probabilities, a residual, and a scan that spends uniforms.
 
 A rule is split (design choice 1). The deterministic half, :meth:`Verifier.acceptance`, turns rows
 into numbers for many drafts at once; the random half, :func:`scan`, is shared by all rules. So
@@ -6,7 +6,7 @@ verification batches over sequences, and the exact interpreter enumerates τ fro
 :func:`law_of_tau` instead of drawing it. Target ``p`` always comes before draft ``q``.
 
 Shapes: B drafts, padded to n tokens, over a vocabulary of V; true lengths in ``lengths`` [B].
-p is [B, n+1, V], q is [B, n, V]; row n_b of p is the law after draft b's real end.
+p is [B, n+1, V], q is [B, n, V]; row n_b of p follows draft b's real end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .proposals import Proposal, Verdict
 class Batch:
     """Drafts to verify together.
 
-    Padding holds anything, laws of other drafts among it, and must decide nothing: a rule gives it
+    Padding holds anything, rows of other drafts among it, and must decide nothing: a rule gives it
     h = 0.
 
     Attributes:
-        p: [B, n+1, V] the verifier's laws. Rows past a draft's end + 1 are padding.
-        q: [B, n, V] the laws the draft tokens were drawn from. Rows past the end are padding.
+        p: [B, n+1, V] the verifier's distributions. Rows past a draft's end + 1 are padding.
+        q: [B, n, V] what the draft tokens were drawn from. Rows past the end are padding.
         tokens: [B, n] int64; padding is 0.
         lengths: [B] int64, the real n of each draft.
         scores: [B, n+1, V] untempered scores of the verifier, only where the rule asks for them.
@@ -52,7 +52,7 @@ class Acceptance:
     Attributes:
         h: [B, n] float64: column k−1 is the chance that the scan's test at length k passes;
             0 in padding.
-        w: [B, n+1] float64: after stopping at τ, the corrected token has the law
+        w: [B, n+1] float64: after stopping at τ, the recovered token is drawn from
             norm(max(w_τ·p_{τ+1} − q_{τ+1}, 0)). Above 1 only where a rule does not cap.
     """
 
@@ -62,12 +62,12 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stop:
-    """Where a rule for several drafts ended.
+    """Where a multi-draft rule ended.
 
     Attributes:
         draft: a draft that begins with all kept tokens.
         num_accepted: τ, how many of its tokens were kept.
-        law: [V] of the token that follows: the last residual, or the bonus law.
+        law: [V] of the token that follows: the last residual, or the bonus distribution.
     """
 
     draft: int
@@ -91,9 +91,9 @@ class Verifier:
         reads_scores: wants ``Batch.scores``.
         sound_below: what it reports is the true law of what it hands up, so that an exact rule
             above it stays exact. True for every exact rule.
-        laws_of_context: its reported laws are its model's at the context, whatever happened in
-            the round before.
-        several: takes several drafts of one place (:meth:`choose`).
+        laws_of_context: its reported distributions are its model's at the context, whatever
+            happened in the round before.
+        several: a multi-draft rule, which takes several drafts of one place (:meth:`choose`).
         distinct: wants the first tokens of those drawn without replacement.
     """
 
@@ -116,7 +116,7 @@ class Verifier:
         """This rule with other parameters; most have none.
 
         Raises:
-            ValueError: an option that the rule does not have.
+            HierspecError: an option that the rule does not have.
         """
         if options:
             raise HierspecError(f"verifier {self.name!r} has no option {sorted(options)[0]!r}")
@@ -127,10 +127,10 @@ class Verifier:
         raise NotImplementedError
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
-        """Law of the token that follows the kept ones, [B, V], unnormalised rows allowed.
+        """Distribution of the token that follows the kept ones, [B, V], unnormalised rows allowed.
 
-        ``tau`` is [B]. At τ = n it is the bonus law p_{n+1}; else the residual, and p itself where
-        the residual vanishes by rounding (p = q there).
+        ``tau`` is [B]. At τ = n it is the bonus distribution p_{n+1}; else the residual, and p
+        itself where the residual vanishes by rounding (p = q there).
         """
         rows = torch.arange(len(tau), device=batch.p.device)
         p = batch.p[rows, tau]
@@ -145,7 +145,7 @@ class Verifier:
         return torch.where(keep_p.unsqueeze(-1), p, residual)
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        """Laws of the tokens handed up, [B, n+1, V]: the verifier's own, unless a rule says so."""
+        """Distributions of what is handed up, [B, n+1, V]: the verifier's own, unless a rule says so."""
         return batch.p
 
     def decide(
@@ -157,7 +157,7 @@ class Verifier:
     ) -> tuple[int, float] | None:
         """A short way to (τ, w_τ) for one draft; ``None`` where the rule has none.
 
-        The same decision as :meth:`acceptance` and :func:`scan` with the same dice, from the
+        The same decision as :meth:`acceptance` and :func:`scan` with the same uniforms, from the
         probabilities of the n drafted tokens. ``excess(k, w)`` is D(w·p_{k+1}, q_{k+1}), a sum
         over the vocabulary, to be asked for only where the decision hangs on it. Only for rules
         that keep :meth:`correction` and :meth:`reported` as they are.
@@ -165,7 +165,7 @@ class Verifier:
         return None
 
     def greedy(self, draft: tuple[int, ...], choices: tuple[int, ...], scores: Any) -> int:
-        """τ where both laws are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
+        """τ where both distributions are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
         tau = 0
         for token, choice in zip(draft, choices, strict=False):
             if token != choice:
@@ -177,8 +177,8 @@ class Verifier:
         """Verify k drafts of one place, test by test; only where ``several`` is set.
 
         Args:
-            drafts: in the order they were drawn, each with the laws its tokens were drawn from.
-            p: for draft j the verifier's n_j + 1 laws after its first 0 … n_j tokens.
+            drafts: in the order they were drawn, each with what its tokens were drawn from.
+            p: for draft j the verifier's n_j + 1 distributions after its first 0 … n_j tokens.
         """
         raise NotImplementedError
 
@@ -193,7 +193,7 @@ class Verifier:
 def scan(
     order: Literal["forward", "backward"], h: torch.Tensor, uniforms: torch.Tensor
 ) -> torch.Tensor:
-    """Spend dice: τ per draft, [B] int64, from h [B, n] and fresh uniforms [B, n].
+    """Spend uniforms: τ per draft, [B] int64, from h [B, n] and fresh uniforms [B, n].
 
     The test is strict (u < h), so that h = 0 never passes, and h = 0 in padding ends a forward
     scan and is skipped by a backward one.
