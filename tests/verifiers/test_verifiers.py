@@ -240,7 +240,7 @@ def test_naive_follows_up_with_real_rows():
                 answer = table(request.node.model, [request.pending])
                 rows_asked += 1
             else:
-                answer = draw(request.law.probs, die.take(1))[0]
+                answer = draw(request.distribution.probs, die.take(1))[0]
         emitted = verdict.emitted
         assert len(emitted) == len(emitted.distributions) >= 3
         seen[emitted.tokens[:3]] = seen.get(emitted.tokens[:3], 0) + 1

@@ -145,7 +145,7 @@ class Verifier:
         return torch.where(keep_p.unsqueeze(-1), p, residual)
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        """Distributions of what is handed up, [B, n+1, V]: the verifier's own, unless a rule says so."""
+        """Distributions of what is handed up, [B, n+1, V]: the verifier's own as a rule."""
         return batch.p
 
     def decide(
