@@ -274,7 +274,7 @@ def test_what_is_no_mistake_of_the_user_asks_for_a_report(capsys, monkeypatch, e
         raise error("shapes (3,) and (4,) differ")
 
     monkeypatch.setattr("hierspec.exact.certificate.certify_tree", fails)
-    monkeypatch.setattr("hierspec.cli.certify.load_case", lambda path: CASE)
+    monkeypatch.setattr("hierspec.exact.certificate.load_case", lambda path: CASE)
     status, out, err = hierspec(capsys, "certify", __file__)
     assert (status, out) == (1, "")
     assert f"{error.__name__}: " in err

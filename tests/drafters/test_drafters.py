@@ -506,7 +506,7 @@ def test_naive_is_refused_over_a_pool():
         ({**EXITS, "confidence": 1.5}, "above 0 and at most 1"),
         ({**EXITS, "confidence": None}, "above 0 and at most 1"),
         ({**POOL, "ngram_min": 0}, "ngram_min must be an integer of at least 1"),
-        ({**POOL, "ngram_min": 5}, "ngram_max: it must not be below"),
+        ({**POOL, "ngram_min": 5}, "ngram_max must not be below"),
         ({**POOL, "shared": 1}, "shared must be true or false"),
         ({**POOL, "num_drafts": 2}, "ngram_pool has one draft"),
     ],

@@ -348,7 +348,7 @@ def test_an_interrupted_last_line_is_left_out(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "dance"}, "'kind' is one of 'draft', 'check', 'row'"),
+        ({"kind": "dance"}, "kind is 'dance'; there are: draft, check, row"),
         ({"began": None}, "began must be a number"),
         ({"seconds": -1}, "seconds must be at least 0"),
         ({"seconds": float("nan")}, "seconds must be a finite number"),

@@ -19,7 +19,7 @@ class Draft:
     Attributes:
         model: key of the model in the interpreter.
         budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
-        temperature: of its law; ``None`` for the request's.
+        temperature: of its distributions; ``None`` for the request's.
         num_drafts: how many drafts of the same place it makes.
         distinct: their first tokens are drawn without replacement.
     """
@@ -34,7 +34,7 @@ class Draft:
     distinct: bool = False
 
     def under(self, rule: Verifier) -> Draft:
-        """This leaf as ``rule`` wants its several drafts drawn."""
+        """This leaf as ``rule`` wants its drafts drawn."""
         return dataclasses.replace(self, distinct=rule.distinct and self.num_drafts > 1)
 
 

@@ -1,10 +1,9 @@
 """The recursive round: each level drafts for the one above and verifies the one below.
 
 A level is a *node*, and a node is a small coroutine that reads like the papers' pseudocode
-[P1 Algorithm 1]. It yields requests (:mod:`hierspec.engine.results`) and an interpreter answers
-them: the
-runtime with real models and many sequences at once, the exact interpreter by enumeration, the
-simulator with coin flips. Nothing here knows which.
+[P1 Algorithm 1]. It yields requests (:mod:`hierspec.core.requests`) and an interpreter answers
+them: the runtime with real models and many sequences at once, the exact interpreter by
+enumeration, the simulator with coin flips. Nothing here knows which.
 """
 
 from __future__ import annotations

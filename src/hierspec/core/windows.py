@@ -24,21 +24,27 @@ State = tuple[float, ...]
 Signal = Literal["entropy", "confidence"]
 
 
+class _Forgetful:
+    """A window without memory."""
+
+    __slots__ = ()
+
+    def init(self) -> State:
+        return ()
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        return state
+
+
 @dataclass(frozen=True, slots=True)
-class FixedWindow:
+class FixedWindow(_Forgetful):
     """Hand up at the budget, never before it: ``num_speculative_tokens`` is the whole rule."""
 
     signal: ClassVar[Signal | None] = None
     fixed_length: ClassVar[bool] = True
 
-    def init(self) -> State:
-        return ()
-
     def stops(self, signals: Sequence[float], state: State) -> bool:
         return False
-
-    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
-        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +87,15 @@ class EntropyWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceWindow:
+class ConfidenceWindow(_Forgetful):
     """Stop after the first token to which this level's own row gives less than ``floor``."""
 
     floor: float = 0.4
     signal: ClassVar[Signal | None] = "confidence"
     fixed_length: ClassVar[bool] = False
 
-    def init(self) -> State:
-        return ()
-
     def stops(self, signals: Sequence[float], state: State) -> bool:
         return any(value < self.floor for value in signals)
-
-    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
-        return state
 
 
 class Counts(NamedTuple):

@@ -15,7 +15,7 @@ Against prompt lookup, which copies the run after the *latest* match within one 
 decide, a continuation may cross from one passage into another, rejected drafts teach, and with
 ``shared`` all greedy texts of one engine do.
 
-Nothing is scored: the law of every proposed token is one-hot, given all that came before it.
+Nothing is scored: the distribution of every proposed token is one-hot.
 
 A pool holds at most ``max_ngrams`` n-grams, of all lengths together, and 16 followers of each; of
 n-grams, the one that was neither counted nor asked for the longest makes room.
@@ -90,7 +90,7 @@ class NgramPool(LookUp):
         shared: one pool for all greedy sequences, earlier ones included. What they draft then
             depends on the others, and what they write does not. Sequences that sample keep pools
             of their own (:meth:`open_own`): a seed used again would find drafts that the very
-            same dice have written, and sampling from such drafts is not exact.
+            same rng has written, and sampling from such drafts is not exact.
         max_ngrams: that a pool keeps.
     """
 
