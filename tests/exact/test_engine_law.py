@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -254,19 +255,27 @@ READINGS = {
 }
 
 
+# Every rule under one window that it takes; with HIERSPEC_EXHAUSTIVE=1 under every one.
+READ_UNDER = [("tokenwise", "entropy"), ("block", "entropy"), ("naive", "fixed")]
+if os.environ.get("HIERSPEC_EXHAUSTIVE"):
+    READ_UNDER = [(rule, window) for rule in ("tokenwise", "block") for window in WINDOWS]
+    READ_UNDER.append(("naive", "fixed"))
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("drafter", [TabularModel, Device])
 @pytest.mark.parametrize("road", ["short", "padded", "recorded"])
 @pytest.mark.parametrize("reading", READINGS)
-def test_every_reading(reading, road, drafter, batch):
+@pytest.mark.parametrize(("rule", "window"), READ_UNDER)
+def test_every_reading(rule, window, reading, road, drafter, batch):
     params = SamplingParams(**READINGS[reading])
     small, target = models("random", 2, seed=3)
-    window = EntropyWindow(threshold=0.8)
-    root = chain([like(drafter, small), like(TabularModel, target)], ["block"], [2], [window])
+    windows = [WINDOWS[window]]
+    root = chain([like(drafter, small), like(TabularModel, target)], [rule], [2], windows)
     others = BATCHES[batch] if drafter is TabularModel else BATCHES[batch][:0]
     others = others or tuple(one._replace(params=params) for one in BATCHES[batch])
     with requests_for_drafts() as requests:
-        assert tv(root, 3, params, others, road) < TIGHT
+        assert tv(root, 3, params, others, road, states=remembered(root)) < TIGHT
     left = drafter is not TabularModel and not params.edits_scores
     assert bool(requests) is left
 
