@@ -249,6 +249,18 @@ class LayerSkipConfig(LevelConfig):
 
 
 @declared
+class QuantizedConfig(LevelConfig):
+    """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
+
+    Attributes:
+        bits: of a weight; 8 is what there is.
+    """
+
+    method: Literal["quantized"] = "quantized"
+    bits: Literal[8] = 8
+
+
+@declared
 class AdaptiveExitConfig(LevelConfig):
     """Each token from the first exit of the target that is sure of it, else the last [AdaDecode].
 
@@ -320,6 +332,7 @@ _Level = (
     | LayerSkipConfig
     | AdaptiveExitConfig
     | NgramPoolConfig
+    | QuantizedConfig
     | ForwardRef("ConcatenateConfig", module=__name__)
 )
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]

@@ -16,6 +16,7 @@ from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
+from hierspec.lm.trunk.quantized import QuantizedModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.zoo import registry
 
@@ -30,6 +31,7 @@ from .levels import (
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
+    QuantizedConfig,
     flat,
 )
 from .schema import TargetConfig
@@ -50,6 +52,7 @@ class LevelModels:
     loaded: Loaded
     trunks: dict[Key, Trunk] = field(default_factory=dict)
     skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
+    quantized: dict[int, QuantizedModel] = field(default_factory=dict)
 
     def top(self) -> Any:
         """The target's model.
@@ -93,6 +96,13 @@ class LevelModels:
             return AdaptiveExit(exits, level.confidence, name), name
         if isinstance(level, LayerSkipConfig):
             return self._skipping(level)
+        if isinstance(level, QuantizedConfig):
+            trunk = self._trunk(target)
+            if level.bits not in self.quantized:
+                from hierspec.lm.lean.quantized import quantized
+
+                self.quantized[level.bits] = QuantizedModel(trunk, quantized(trunk.backend))
+            return self.quantized[level.bits], f"{target.model}:int{level.bits}"
         assert isinstance(level, DraftModelConfig)
         same = TargetConfig(
             model=level.model,

@@ -102,7 +102,7 @@ class CudaGraphTrunk(Trunk):
 
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
         with torch.inference_mode():
-            work = [self._prepare(query) for query in queries]
+            work = [self.prepare(query) for query in queries]
             shape = self._shape(work, index)
         if max(*shape.fed, shape.asked) > _MOST_TOKENS:
             return super().score(queries, index, head)
@@ -134,7 +134,7 @@ class CudaGraphTrunk(Trunk):
             self.rewind(query.slot, len(query.context))
             self.make_room(query.slot, longest)
         with torch.inference_mode():
-            work = [self._prepare(query) for query in queries]
+            work = [self.prepare(query) for query in queries]
             if max(self._shape(work, index).fed) > _MOST_TOKENS:
                 super().score(queries, index, head)  # a prompt, in passes of its own
             shape = self._shape(work, index, steps - 1)

@@ -42,6 +42,8 @@ class SlotState:
         lengths: how many leading tokens have been through each segment.
         edges: per segment its output by position, [capacity, d].
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
+        drafted: how many leading tokens have keys and values in ``cache``, the target's own or, past
+            ``lengths[-1]``, those of a quantized copy (:mod:`hierspec.lm.trunk.quantized`).
     """
 
     cache: Any
@@ -49,6 +51,7 @@ class SlotState:
     lengths: list[int]
     edges: list[torch.Tensor]
     row: int = 0
+    drafted: int = 0
 
 
 class Work(NamedTuple):
@@ -122,6 +125,7 @@ class Trunk:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         if slot.state is not None:
             slot.state.lengths = [min(n, length) for n in slot.state.lengths]
+            slot.state.drafted = min(slot.state.drafted, length)
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
 
@@ -130,7 +134,7 @@ class Trunk:
     ) -> torch.Tensor:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():
-            work = [self._prepare(query) for query in queries]
+            work = [self.prepare(query) for query in queries]
             while goals := self._goals(work, index):
                 for segment in range(index + 1):
                     self._advance(work, goals, segment)
@@ -175,7 +179,7 @@ class Trunk:
 
         return scores, after
 
-    def _prepare(self, query: Query) -> Work:
+    def prepare(self, query: Query) -> Work:
         """Forget what the context contradicts, note the tokens to come, make room for them."""
         slot, context = query.slot, query.context
         end = len(context)
@@ -188,6 +192,7 @@ class Trunk:
             for segment, length in enumerate(lengths):
                 if length > agreed:
                     lengths[segment] = agreed
+            state.drafted = min(state.drafted, agreed)
             slot.held[agreed:] = context.tokens(agreed)
         return Work(state, slot.held, query.start - 1, end)
 
@@ -221,7 +226,7 @@ class Trunk:
             cache = backend.grow(state.cache, capacity)
             for old, new in zip(state.edges, edges, strict=True):
                 new[: state.capacity] = old
-            state = SlotState(cache, capacity, state.lengths, edges)
+            state = SlotState(cache, capacity, state.lengths, edges, drafted=state.drafted)
         slot.state = state
         return state
 

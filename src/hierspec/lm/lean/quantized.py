@@ -1,0 +1,148 @@
+"""A lean model's matrices in 8 bits: a copy that drafts, on a quarter of float32's memory traffic.
+
+A token at a time, a CPU spends its time reading weights. Every matrix is kept here as int8 with one
+scale for each of its output rows, and multiplied by FBGEMM's integer product, which also makes a
+check of several rows cheap. Each row of the input is scaled by its own largest entry and written as
+two rows of 7 bits, what is left by the first being the second: 7 bits alone cost a tenth of the
+agreement, and a second row costs next to nothing. (Sums of two products of 7 and 8 bits fit into
+the 16 bits that processors without VNNI have.) So a row's scores depend on that row alone, however
+many are computed together. Norms, rotations, attention and the residual stream stay as they are,
+so that the copy can read and write the caches of the model it was made from.
+
+The integer product is not torch's public interface: it is tried once, and its absence said.
+"""
+
+# No `from __future__ import annotations`: TorchScript reads them as objects.
+import copy
+import threading
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hierspec.errors import HierspecError
+
+from .decoder import LeanBackend
+from .layers import Layer, Matrix, Norm, Stack, compiled
+
+_WEIGHT_RANGE = 127
+_engine = threading.Lock()  # torch packs for the quantized engine that is set at that moment
+
+
+class QuantizedMatrix(nn.Module):
+    """``x [n, in] → x @ weight.T + bias [n, out]``, float32, in 8-bit integers."""
+
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, fine: bool = True):
+        super().__init__()
+        self.is_packed = False
+        self.fine = fine
+        self.packed = _packed(weight)
+        self.bias = None if bias is None else bias.float()
+        self.num_out, self.num_weights = weight.size(0), weight.numel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.linalg.vector_norm(x, float("inf"), [-1], True).clamp_min_(1e-20).mul_(1 / 63)
+        x = x / scale
+        if self.fine:
+            coarse = x.round()
+            x = torch.cat([coarse, (x - coarse).mul_(126.0)])
+        y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x, 1.0, 64, self.packed
+        )
+        if self.fine:
+            y, rest = y.chunk(2)
+            y = torch.add(y, rest, alpha=1.0 / 126.0)
+        y.mul_(scale)
+        return y if self.bias is None else y.add_(self.bias)
+
+
+def _packed(weight: Tensor) -> Any:
+    """``weight`` [out, in] as int8 with a scale a row, in FBGEMM's layout."""
+    weight = weight.detach().float()
+    scales = (weight.abs().amax(1).double() / _WEIGHT_RANGE).clamp_min(1e-20)
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    with warnings.catch_warnings(), _engine:
+        warnings.simplefilter("ignore")
+        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        before = torch.backends.quantized.engine
+        try:
+            torch.backends.quantized.engine = "fbgemm"
+            return torch.ops.quantized.linear_prepack(rounded, None)
+        finally:
+            torch.backends.quantized.engine = before
+
+
+@cache
+def quantization_works() -> bool:
+    """Whether the integer product is there on this CPU, right, and the same for a row alone."""
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return False
+    try:
+        weight = torch.linspace(-1, 1, 96 * 64).view(96, 64).sin()
+        x = torch.linspace(-3, 3, 5 * 64).view(5, 64).cos()
+        matrix = QuantizedMatrix(weight)
+        y = matrix(x)
+        alone = all(torch.equal(matrix(x[i : i + 1]), y[i : i + 1]) for i in range(len(x)))
+        return alone and bool(torch.allclose(y, F.linear(x, weight), atol=0.5))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+
+
+def quantized(backend: Any) -> LeanBackend:
+    """A copy of a lean model whose matrices are int8; embedding, norms and caches are shared.
+
+    Raises:
+        HierspecError: the model runs on another backend or device, or in float64, or torch has no
+            such product here.
+    """
+    if not isinstance(backend, LeanBackend):
+        raise HierspecError(
+            f"a quantized draft needs the lean backend (Llama-shaped models), and {backend.name} "
+            "runs on transformers' own modules: use early_exit or layer_skip instead"
+        )
+    if backend.device.type != "cpu" or not quantization_works():
+        raise HierspecError(
+            "a quantized draft needs a CPU for which torch has FBGEMM's integer products (x86 with "
+            "AVX2): use early_exit or layer_skip instead"
+        )
+    copied = copy.copy(backend)
+    copied.stack = Stack([_quantized_layer(layer) for layer in backend.stack.layers])
+    copied._run = compiled(copied.stack) or copied.stack
+    copied._norm, copied._lm_head = _float32(backend._norm), _matrix(backend._lm_head)
+    copied.weight_dtype = torch.int8
+    copied.name = f"{backend.name}:int8"
+    copied.fast_path = "lean, int8 weights"
+    return copied
+
+
+def _quantized_layer(layer: Layer) -> Layer:
+    return Layer(
+        norm=_float32(layer.norm),
+        qkv=_matrix(layer.qkv),
+        head_norm=layer.head_norm,
+        out=_matrix(layer.out, fine=False),  # its rows lose nothing by 7 bits
+        mlp_norm=_float32(layer.mlp_norm),
+        gate_up=_matrix(layer.gate_up),
+        down=_matrix(layer.down),
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        attention_dtype=layer.attention_dtype,
+        kind=layer.kind,
+    )
+
+
+def _matrix(matrix: Matrix, fine: bool = True) -> Any:
+    weight = matrix.weight.to_dense() if matrix.weight.is_mkldnn else matrix.weight
+    return QuantizedMatrix(weight, matrix.bias, fine)
+
+
+def _float32(norm: Norm) -> Norm:
+    """The same norm with rows in float32, whatever the weights' type; its weight is shared."""
+    copied = copy.copy(norm)
+    copied.dtype = torch.float32
+    return copied

@@ -1,0 +1,128 @@
+"""The target's own weights in fewer bits, drafting on the target's cache.
+
+After QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), which drafts with 4-bit weights and a 4-bit
+cache: here the weights are int8 and the cache is the target's. For every token the target has
+checked, the copy reads the target's keys and values, so it needs no pass over the prompt and does
+not drift; past them it writes its own, which the target's next check overwrites. A place the copy
+has written no longer counts as the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hierspec.lm.backend import Backend, Span
+from hierspec.lm.base import Following, Query, Slot
+from hierspec.utils.graphs import Graphs
+
+from .trunk import SlotState, Trunk
+
+
+class QuantizedModel:
+    """The language model that runs a quantized copy on the slots of the trunk it was made from.
+
+    Args:
+        trunk: the target's.
+        backend: the copy; it can read and write the trunk's caches.
+
+    Attributes:
+        cache_owner: the trunk, whose slots it shares.
+        calls: passes over the copy's weights since it was made.
+        tokens: how many went through it in them.
+    """
+
+    def __init__(self, trunk: Trunk, backend: Backend) -> None:
+        self.trunk, self.backend = trunk, backend
+        self.name = backend.name
+        self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
+        self.device = backend.device
+        self.calls = self.tokens = 0
+
+    @property
+    def cache_owner(self) -> Trunk:
+        return self.trunk
+
+    @property
+    def graphs(self) -> Graphs | None:
+        return None
+
+    def open(self) -> Slot:
+        """A fresh slot, the trunk's."""
+        return self.trunk.open()
+
+    def close(self, slot: Slot) -> None:
+        self.trunk.close(slot)
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        with torch.inference_mode():
+            h = self._hidden(queries)
+        # Outside inference mode, so that callers may write into the scores they get.
+        with torch.no_grad():
+            return self.backend.head(h)
+
+    @torch.inference_mode()
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+        scores = self.backend.head(self._hidden(queries))
+        slots = [query.slot for query in queries]
+        for query, count in zip(queries, counts, strict=True):
+            self.trunk.rewind(query.slot, len(query.context))
+            self.trunk.make_room(query.slot, len(query.context) + count - 1)
+
+        @torch.inference_mode()
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            # Held before it is computed: the reverse would not survive an interruption.
+            for i, token in zip(going, last, strict=True):
+                slots[i].held.append(token)
+            states = [slots[i].state for i in going]
+            spans = [Span(state.cache, state.drafted, 1) for state in states]
+            return self.backend.head(self._pass_through(last, states, spans))
+
+        return scores, after
+
+    def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
+        """The last layer's output for all rows asked, [Σ num_rows, d]."""
+        work = [self.trunk.prepare(query) for query in queries]
+        rows: list[list[torch.Tensor]] = [[] for _ in work]
+        begin: list[int] = []
+        for w in work:
+            # Rows asked again are computed again: the copy keeps no hidden states.
+            done = min(max(w.state.lengths[-1], w.state.drafted), w.first)
+            w.state.drafted = done
+            w.state.lengths = [min(n, done) for n in w.state.lengths]
+            begin.append(done)
+        while any(at < w.end for at, w in zip(begin, work, strict=True)):
+            budget, busy = self.trunk.chunk, []
+            for i, w in enumerate(work):
+                step = min(w.end - begin[i], budget)
+                budget -= step
+                if step:
+                    busy.append((i, step))
+            spans = [Span(work[i].state.cache, begin[i], step) for i, step in busy]
+            ids = [t for i, n in busy for t in work[i].held[begin[i] : begin[i] + n]]
+            h = self._pass_through(ids, [work[i].state for i, _ in busy], spans)
+            for (i, step), part in zip(busy, h.split([n for _, n in busy]), strict=True):
+                rows[i].append(part[max(work[i].first - begin[i], 0) :])
+                begin[i] += step
+        return torch.cat([part for own in rows for part in own])
+
+    def _pass_through(
+        self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """Run the copy on the tokens of ``spans`` → [N, d], noted in their states."""
+        known = torch.tensor(self.trunk.known(ids), device=self.device)
+        h = self.backend.embed(known, spans)
+        h = self.backend.layers(h, 0, self.backend.num_layers, spans)
+        for state, span in zip(states, spans, strict=True):
+            state.drafted = span.start + span.n
+        self.calls += 1
+        self.tokens += len(ids)
+        return h
+
+    def __repr__(self) -> str:
+        return f"QuantizedModel({self.name!r}, V={self.vocab_size})"
