@@ -66,14 +66,13 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    from rich.console import Console
-
     from hierspec.profiling.auto import default_candidates
     from hierspec.profiling.candidates import parse
     from hierspec.profiling.measure import measure
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import builtin
     from hierspec.utils.prompts import read_prompt_file
+    from hierspec.utils.terminal import console as console_of_output
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import interruptible, notes, progress, say
@@ -109,7 +108,7 @@ def profile(
         print(json.dumps(data))
         return 0
     for table in _tables(data):
-        Console().print(table)
+        console_of_output().print(table)
     say(console, f"written to {output}; next: hierspec plan {output}")
     return 0
 

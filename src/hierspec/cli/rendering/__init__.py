@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hierspec.utils import terminal
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hierspec.profiling.settings import Report
 
 
@@ -19,13 +22,7 @@ GOES_ON = "the same command goes on where it was"
 
 def notes() -> Console:
     """Return a console on standard error, which keeps standard output for results."""
-    return Console(stderr=True)
-
-
-def output(width: int) -> Console:
-    """Return a console on standard output, ``width`` columns wide where that is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    return terminal.console(stderr=True)
 
 
 def say(console: Console, text: str) -> None:

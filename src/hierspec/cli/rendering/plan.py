@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hierspec.utils import terminal
 from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hierspec.planner.plan import Choice, Plan
     from hierspec.simulation.interpreter import Simulation
 
@@ -73,7 +75,7 @@ def show(
         unit: of the latencies, with a leading space; none where costs have no unit.
         runs: what simulations of the plan and its runners-up say.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or terminal.console()
     console.print(headline(plan, unit))
     if not plan.best.chain.plain:
         console.print()
