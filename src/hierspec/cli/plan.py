@@ -110,6 +110,10 @@ def plan(
         from hierspec.planner.pictures import draw_plan
 
         draw_plan(answer, picture, unit=unit)
+        print(
+            f"{picture}: the plan's levels, and the times of the hierarchies near it",
+            file=sys.stderr,
+        )
     if heat_map is not None:
         shown = _draw_map(question.estimates, question.profile, heat_map)
         print(f"{heat_map}: {shown}", file=sys.stderr)
@@ -126,7 +130,9 @@ def plan(
         return 0
     from .rendering.plan import show
 
-    show(answer, unit=f" {unit}" if unit else "", runs=runs)
+    limits = {"--max-models 1": max_models == 1, "--memory-budget": memory_budget is not None}
+    binding = [name for name, given in limits.items() if given]
+    show(answer, unit=f" {unit}" if unit else "", runs=runs, top=top, limits=binding)
     if exported is not None:
         print(f"\nThe best that {exported['engine']} can express:\n")
         print(exported.get("command") or exported["python"])

@@ -24,7 +24,7 @@ app = typer.Typer(
     "a stack of models in which each level drafts for the one above and verifies the one below.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 

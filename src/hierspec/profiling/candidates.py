@@ -63,10 +63,7 @@ def parse(text: str) -> Candidate:
     """
     text = text.strip()
     if text.startswith("{"):
-        try:
-            return _candidate(text, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise HierspecError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
+        return _candidate(text, json_object(text, f"candidate {text[:40]!r}", "a level"))
     head, *rest = text.split(",")
     level = _method(head)
     for option in rest:
