@@ -8,7 +8,7 @@ import typer
 
 from hierspec import __version__
 
-from . import heads, zoo
+from . import heads, ngram, zoo
 from .bench import bench
 from .certify import certify
 from .doctor import doctor
@@ -50,4 +50,5 @@ def _top(
 for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
+app.add_typer(ngram.app, name="ngram")
 app.add_typer(zoo.app, name="zoo")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, 
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
+from hierspec.utils.schema import json_object
 from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")

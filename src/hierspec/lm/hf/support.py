@@ -47,6 +47,11 @@ def check_config(name: str, config: Any) -> None:
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
     if getattr(text, "max_position_embeddings", None) is None:
         raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+    for key in ("num_hidden_layers", "max_position_embeddings", "vocab_size"):
+        if not (isinstance(value := getattr(text, key, 1), int) and value >= 1):
+            raise HierspecError(
+                f"{name}: config.json has {key} {value!r}, which must be at least 1"
+            )
 
 
 def _is_recurrent(config: Any) -> bool:

@@ -21,8 +21,10 @@ class Shape:
     ``windows`` holds, for every layer, how many positions it sees back (itself included), or None.
     """
 
+    vocab_size: int
     num_layers: int
     hidden_size: int
+    intermediate_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -39,8 +41,10 @@ class Shape:
         heads, layers = config.num_attention_heads, config.num_hidden_layers
         window = getattr(config, "sliding_window", None)
         return cls(
+            vocab_size=config.vocab_size,
             num_layers=layers,
             hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
             num_heads=heads,
             num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
