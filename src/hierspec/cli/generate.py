@@ -268,7 +268,7 @@ def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
     waiting = contextlib.nullcontext()
     if not quiet and console.is_terminal:
         waiting = console.status(f"loading {config.target.model}")
-    with waiting, _vocabulary_notes(console):
+    with waiting, _own_notes(console):
         from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
@@ -288,7 +288,7 @@ def _plan(
     from .rendering import interruptible, progress, say
 
     bar = progress(console, f"measuring {target.model} (once)")
-    with interruptible(console), _vocabulary_notes(console), bar as report:
+    with interruptible(console), _own_notes(console), bar as report:
         models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
     if not quiet:
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
@@ -375,15 +375,18 @@ def _object(
 
 
 @contextlib.contextmanager
-def _vocabulary_notes(console: Console) -> Iterator[None]:
-    """Print warnings about vocabularies as notes; leave those of other libraries as they are."""
+def _own_notes(console: Console) -> Iterator[None]:
+    """Print warnings of ours as notes; leave those of other libraries as they are."""
     from hierspec.config.vocabulary import VocabularyWarning
+    from hierspec.profiling.noise import BusyWarning
 
+    own = (VocabularyWarning, BusyWarning)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VocabularyWarning)
+        for category in own:
+            warnings.simplefilter("always", category)
         yield
     for warning in caught:
-        if issubclass(warning.category, VocabularyWarning):
+        if issubclass(warning.category, own):
             console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
         else:
             warnings.warn_explicit(

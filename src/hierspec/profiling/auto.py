@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from hierspec.zoo.registry import DEFAULT_TARGET
 
 from .candidates import Candidate, load, parse
 from .measure import measure
+from .noise import BusyWarning, said
 from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import ProfileSettings, Report
 from .texts import builtin
@@ -91,6 +93,8 @@ def choose(
                     report=report,
                 )
                 profile = from_dict(data, str(path))
+                if busy := said(data["temperatures"]):
+                    warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
     return AutoChoice(config, best, profile, loaded, measured_now, path)
