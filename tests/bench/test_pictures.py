@@ -122,13 +122,16 @@ def test_what_did_not_run_is_told_but_not_drawn():
     assert "Not lossless: lossy." in words(figure)
 
 
-def ratio(median, low95, high95):
-    return PairedRatio(median=median, q1=median, q3=median, n=1, low95=low95, high95=high95)
+def ratio(median, low95, high95, n=9):
+    return PairedRatio(median=median, q1=median, q3=median, n=n, low95=low95, high95=high95)
 
 
-def test_an_interval_of_one_prompt_is_none():
+def test_an_interval_takes_five_prompts():
     assert ratio(1.2, 1.2, 1.2).interval is None
     assert ratio(1.2, 1.1, 1.3).interval == (1.1, 1.3)
+    assert ratio(1.2, 1.1, 1.3, n=5).said() == "1.20× [1.10, 1.30]"
+    assert ratio(1.2, 1.1, 1.3, n=4).interval is None
+    assert ratio(1.2, 1.1, 1.3, n=4).said() == "1.20×"
     plain = method(results(), "plain")
     assert plain.summary.speedup is None
     assert plain.median_speedup == 1.0

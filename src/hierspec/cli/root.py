@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from hierspec import __version__
-
 from . import heads, ngram, zoo
 from .bench import bench
 from .certify import certify
@@ -31,7 +29,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"hierspec {__version__}")
+        import hierspec
+
+        print(f"hierspec {hierspec.__version__}")
         raise typer.Exit
 
 

@@ -205,7 +205,8 @@ def time_pairs(
 
 def settled(times: PairTimes, budget: int) -> bool:
     """Whether a pair's calls at a budget lie so near to each other that more would tell nothing."""
-    kinds = (times.check[budget], times.draft[budget]) if budget else (times.check[0],)
+    check, draft = times.check.get(budget, []), times.draft.get(budget, [])
+    kinds = (check, draft) if budget else (check,)
     return all(len(samples) >= _ENOUGH and _spread(samples) <= _STEADY for samples in kinds)
 
 

@@ -150,7 +150,7 @@ def _speedup(method: MethodRecord) -> float:
 
 
 def _times(ratio: PairedRatio | None) -> str:
-    return f"{ratio.median:.2f}× [{ratio.low95:.2f}, {ratio.high95:.2f}]" if ratio else _DASH
+    return ratio.said() if ratio else _DASH
 
 
 def _number(value: float | None) -> str:
