@@ -40,11 +40,12 @@ def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> 
 def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any) -> str:
     measured = data["measured_on"]
     prompts = measured["prompts"]
+    count = prompts["count"] * (1 + (name in _HALVING))
     parts = [
         f"## {shows}",
         f"`hierspec reproduce {name} --target '{measured['target']}' --dtype "
         f"{measured['dtype']} --prompts {prompts.get('file', 'FILE')} --num-prompts "
-        f"{prompts['count'] * (1 + (name in _HALVING))} --max-new-tokens {measured['max_new_tokens']}`",
+        f"{count} --max-new-tokens {measured['max_new_tokens']}`",
     ]
     if name in _HALVING:
         parts.append("Profiled on every other of these prompts, measured on those between.")

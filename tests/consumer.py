@@ -1,6 +1,7 @@
-"""What a user's program writes, for a strict type checker and the installed package (``make dist``).
+"""What users' programs write, for a strict type checker and the installed package.
 
-It is checked, never run: every public name is used as documented, and what comes back has a type.
+``make dist`` checks it, and never runs it: public names are used as documented, and what comes back
+has a type.
 """
 
 from __future__ import annotations
