@@ -291,6 +291,8 @@ def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
         acceptance=float(estimates.survival[best, target, 1]),
         largest=estimates.max_budget,
         title=f"When a model below {estimates.names[best]} is worth a level",
+        names=(estimates.names[target], estimates.names[best]),
+        unit="" if profile is None else "ms",
     )
     return f"speed-up over (cost, acceptance) of a further model below {estimates.names[best]}"
 
