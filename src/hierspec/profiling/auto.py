@@ -26,7 +26,7 @@ from .candidates import Candidate, load, parse
 from .measure import measure
 from .noise import BusyWarning, said
 from .profile import WHAT, Profile, from_dict, load_profile
-from .settings import ProfileSettings, Report
+from .settings import QUICK, ProfileSettings, Report
 from .texts import builtin
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
@@ -64,6 +64,7 @@ def choose(
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
             shipped family, or prompt lookup alone for any other target.
         temperature: of the requests to come; 0 is greedy.
+        settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         report: called with how far a measurement is.
 
     Raises:
@@ -71,7 +72,7 @@ def choose(
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = [parse(text) for text in drafts] or default_candidates(target.model)
-    settings = settings or ProfileSettings()
+    settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
@@ -158,7 +159,7 @@ def cache_path(
         target,
         [repr(c) for c in candidates],
         [fingerprint.weights(name) for name in _names(target, candidates)],
-        dataclasses.asdict(settings or ProfileSettings()),
+        dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
     ]
     return cache_folder() / f"{file_key(what)}.json"

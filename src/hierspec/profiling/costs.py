@@ -37,6 +37,7 @@ from .rounds import opened, rewind, root_of
 from .schema import MeasuredCost, TimeSummary
 
 WARM, TIMED = 1, 2  # rounds of a turn
+_LEAST = 2  # repetitions, however long they take
 _ENOUGH, _STEADY = 6, 0.06  # samples of a call, and how far their quartiles may lie apart
 TOKENS = 24  # that tell what a token costs outside the rounds
 
@@ -181,18 +182,23 @@ def time_pairs(
     repeats: int,
     temperature: float,
     seed: int = 0,
+    seconds: float = float("inf"),
     done: Callable[[], None] = lambda: None,
 ) -> dict[Pair, PairTimes]:
     """Time all pairs and budgets, in a new random order every time around; what has settled rests.
 
-    A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
+    A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
+    no further repetition begins, once there were two.
     """
     wanted = turns(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
     watch = Stopwatch(pool, tokens, temperature, seed)
+    began = time.perf_counter()
     try:
-        for _ in range(repeats):
+        for number in range(repeats):
+            if number >= _LEAST and time.perf_counter() - began > seconds:
+                break
             shuffle.shuffle(wanted)
             for drafter, verifier, budget in wanted:
                 if not settled(times[drafter, verifier], budget):

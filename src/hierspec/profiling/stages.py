@@ -163,6 +163,7 @@ class Stages:
             repeats=settings.repeats,
             temperature=temperature,
             seed=settings.seed,
+            seconds=settings.cost_seconds,
             done=advance,
         )
         return [seen.entry(i, k) for (i, k), seen in times.items()]
