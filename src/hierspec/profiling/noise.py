@@ -15,7 +15,7 @@ class BusyWarning(RuntimeWarning):
     """Costs were measured beside other work."""
 
 
-TOLERATED = 0.25  # interquartile range of one call's times, over their median; quiet: 0.02 to 0.1
+TOLERATED = 0.25  # interquartile range of one call's times, over their median
 
 
 def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> Noise:
