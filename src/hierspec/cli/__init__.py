@@ -14,6 +14,7 @@ import sys
 from hierspec.errors import HierspecError
 from hierspec.utils import openmp
 
+_LONGEST = 1200  # characters of a message
 _UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 openmp.prepare()
@@ -87,6 +88,12 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITTEN:
         _complain(f"cannot write to standard output: {error.strerror}")
         return 2
+    if isinstance(error, UnicodeEncodeError):
+        what = "what was given is no UTF-8 text"
+        if error.encoding.lower().replace("-", "") != "utf8":
+            what = f"the output takes {error.encoding} alone: set PYTHONIOENCODING=utf-8"
+        _complain(what)
+        return 2
     if isinstance(error, HierspecError | OSError):
         _complain(_one_line(str(error)) or type(error).__name__)
         return 2
@@ -105,4 +112,6 @@ def _complain(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Text without line breaks; of a very long one (a path, a dump) both ends."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

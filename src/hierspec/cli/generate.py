@@ -204,6 +204,8 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
         )
     text = read_stdin() if prompt == "-" else prompt
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
+        raise HierspecError("the prompt is no UTF-8 text")
     return [parse_ids(text, "the prompt") if ids else text]
 
 

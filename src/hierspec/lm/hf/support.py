@@ -14,6 +14,8 @@ _RECURRENT = (
     "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
     "choose an attention-only model"
 )
+# Known to keep no state: asking the library takes a second of imports that nothing else needs.
+_ATTENTION_ALONE = ("llama", "mistral", "qwen2", "qwen3")
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
@@ -56,6 +58,8 @@ def check_config(name: str, config: Any) -> None:
 
 def _is_recurrent(config: Any) -> bool:
     """As the library marks the class that the config belongs to."""
+    if config.model_type in _ATTENTION_ALONE:
+        return False
     from transformers import AutoModelForCausalLM
 
     kind = AutoModelForCausalLM._model_mapping.get(type(config), None)

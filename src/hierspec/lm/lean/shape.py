@@ -87,8 +87,6 @@ def rotations(config: Any, length: int) -> torch.Tensor:
     In float32 from float32 frequencies, as transformers does for every dtype. A scaling of
     attention (yarn) is part of it.
     """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     kind = config.rope_parameters["rope_type"]
     if kind == "default":
         heads = config.num_attention_heads
@@ -96,6 +94,8 @@ def rotations(config: Any, length: int) -> torch.Tensor:
         exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
         frequencies, scale = 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
     else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.arange(length).float()[:, None] * frequencies.float()
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
