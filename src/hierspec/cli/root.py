@@ -29,9 +29,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import hierspec
+        from hierspec import __version__
 
-        print(f"hierspec {hierspec.__version__}")
+        print(f"hierspec {__version__}")
         raise typer.Exit
 
 
