@@ -389,6 +389,15 @@ def test_the_fastest_method_is_lossless():
     assert fastest(data.cells[0]) == ""
 
 
+def test_what_is_slower_than_plain_decoding_is_not_called_the_fastest():
+    data = results((0.0,))
+    for each in data.cells[0].measured:
+        if each.name != "plain":
+            each.summary.speedup = ratio(0.9, 0.8, 0.95)
+    assert fastest(data.cells[0]).startswith("Nothing beats plain decoding here: ")
+    assert "0.90× plain decoding" in fastest(data.cells[0])
+
+
 def test_categories_have_a_table_where_there_are_some(page_text):
     assert "By category" not in page_text
     data = results((0.0,))

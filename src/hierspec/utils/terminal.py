@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 _ROOM = 24  # characters to which a column of text may be folded
@@ -68,28 +68,28 @@ class Borderless(Table):
     def _paragraph(self, at: int, width: int) -> Iterator[RenderableType]:
         first, *others = (list(column.cells)[at] for column in self.columns)
         yield first
-        pairs = zip(self.columns[1:], others, strict=True)
+        cells = zip(self.columns[1:], others, strict=True)
+        worded = [(_text(c.header, "dim"), _text(cell)) for c, cell in cells]
+        worded = [(header, text) for header, text in worded if text]
         line = Text()
-        for part in filter(None, (_labelled(*pair) for pair in pairs)):
+        for header, text in worded:
+            part = Text(" ").join((header, text)) if header else text
             if line and line.cell_len + part.cell_len + 2 > width:
                 yield Padding(line, (0, 0, 0, _INDENT))
                 line = Text()
+            if part.cell_len > width:  # a line each rather than a break within the numbers
+                yield Padding(header, (0, 0, 0, _INDENT))
+                part = text
             line = Text("  ").join((line, part)) if line else part
         if line:
             yield Padding(line, (0, 0, 0, _INDENT))
 
 
-def _labelled(column: Column, cell: RenderableType) -> Text | None:
-    """Return a cell with its header, as in ``tokens/s 12.5``; nothing for an empty one."""
-    header, text = (_text(part) for part in (column.header, cell))
-    if not text.plain.strip():
-        return None
-    return Text(" ").join((Text(header.plain, "dim"), text)) if header.plain else text
-
-
-def _text(part: RenderableType) -> Text:
-    """Return a header or cell in one line."""
+def _text(part: RenderableType, style: str = "") -> Text:
+    """Return a header or cell in one line; empty for one without letters."""
     text = part if isinstance(part, Text) else Text(str(part))
+    if style:
+        text = Text(text.plain, style)
     lines = [line.copy() for line in text.split()]
     for line in lines:
         line.rstrip()
