@@ -74,7 +74,8 @@ class Playground:
     def models(self) -> st.SearchStrategy[str]:
         names = [self.target, self.draft, *(str(self.folder / name) for name in _SPOILT)]
         known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:large?eps=x", "zoo:small?a=b", "ngram",
-                 "exit:1", "exit:x", "prompt-lookup", "/nonexistent", "./no", "~/no", "a/b/c", "",
+                 "exit:1", "exit:x", "prompt-lookup", "/nonexistent", "./no", "~/no",
+                 "~nobody-of-this-name/x", "a/b/c", "",
                  "no.gguf", str(self.folder / "text.txt"), str(self.folder / "empty folder"),
                  f"{self.target},temperature=x", f"{self.draft},window=entropy"]  # fmt: skip
         return st.sampled_from([*names, *names[:2] * 4, *known])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, check_reference, load
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
+from hierspec.utils.files import expanded
 from hierspec.zoo import registry
 
 from .schema import TargetConfig
@@ -65,7 +65,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if isinstance(source, str) and not folder.is_dir():
         check_reference(source)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import expanded
 
 from .backend import Backend
 from .weights import Checkpoint, WeightSource, check_shape, from_directory, hf_model
@@ -47,7 +48,7 @@ def load(
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
     ref = str(ref_or_source)
-    path = Path(ref).expanduser()
+    path = expanded(ref)
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if trust_remote_code:
@@ -94,9 +95,9 @@ def check_reference(ref: str) -> None:
         HierspecError: there is no such directory.
     """
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
-    if not ref or (looks_like_path and not Path(ref).expanduser().exists()):
+    if not ref or (looks_like_path and not expanded(ref).exists()):
         raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
-    if looks_like_path and not Path(ref).expanduser().is_dir():
+    if looks_like_path and not expanded(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
 

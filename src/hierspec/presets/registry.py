@@ -7,13 +7,13 @@ Defaults use the shipped family, so every preset runs on a fresh machine. Citati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
 from hierspec.lm.load import check_reference
+from hierspec.utils.files import expanded
 from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, resolves
 
 from .systems import PRESETS, PresetModels
@@ -59,7 +59,7 @@ def preset(
     if name not in PRESETS:
         raise HierspecError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
     for ref in (*((target.model,) if target else ()), *drafts):
-        if not resolves(ref) and not Path(ref).expanduser().is_dir():
+        if not resolves(ref) and not expanded(ref).is_dir():
             check_reference(ref)  # before anything is said of what goes with it
     shipped = target is None or target.model.startswith("zoo:")
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:

@@ -59,7 +59,7 @@ def build(
     """
     size = num_ids(tokenizer)
     if max_order < 2 or size**max_order >= _KEYS:
-        most = next(n for n in range(2, 64) if size ** (n + 1) >= _KEYS)
+        most = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _KEYS)
         raise HierspecError(f"max_order must be 2 to {most} for {size} tokens, not {max_order}")
     probe(output, _WHAT)
     report("reading", 0.0)

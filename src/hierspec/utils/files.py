@@ -119,6 +119,14 @@ def read_text(path: Path, what: str, fix: str = "") -> str:
         raise HierspecError(f"cannot read {what} {str(path)!r}: {why}{fix}") from None
 
 
+def expanded(path: str | Path) -> Path:
+    """A path whose ``~`` is the user's folder; as it is, where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def file_key(value: Any) -> str:
     """A short name for a file, from anything that can be written as JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
