@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test lint dist format clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# Builds the package, installs it into a fresh environment and uses it there.
+dist: setup
+	.ci/dist $(BIN)/python
 
 format: setup
 	$(BIN)/ruff format .

@@ -93,7 +93,7 @@ def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
         short(record.configuration),
         f"{ms.median:.2f} ± {ms.standard_error:.2f}",
         f"{found.tokens_per_second:.0f}",
-        f"{over.median:.2f}× [{over.low95:.2f}, {over.high95:.2f}]" if over else "",
+        over.said() if over else "",
         f"{best.median:.2f}×" if best else "",
         _number(found.mean_acceptance_length),
         _number(overhead and overhead.median),
@@ -116,10 +116,7 @@ def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
         for name in ("hierarchy", "planned"):
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
-                out.append(
-                    f"{name} over the best single draft ({single.name}) "
-                    f"{found.median:.2f}× [{found.low95:.2f}, {found.high95:.2f}]"
-                )
+                out.append(f"{name} over the best single draft ({single.name}) {found.said()}")
     return out
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import common
 
+from hierspec.bench.records import PROMPTS_OF_AN_INTERVAL
 from hierspec_papers import MEASURED
 from hierspec_papers.drawing import draw
 from hierspec_papers.tables import Curve, Figure, Grid
 
+_HALVING = ("p1-models",)  # what profiles on half of its prompts; files count the other half
 FOLDER = common.ROOT / "docs" / "papers"
 INTRO = """# The papers' experiments, measured here
 
@@ -37,17 +40,20 @@ def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> 
 def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any) -> str:
     measured = data["measured_on"]
     prompts = measured["prompts"]
+    count = prompts["count"] * (1 + (name in _HALVING))
     parts = [
         f"## {shows}",
         f"`hierspec reproduce {name} --target '{measured['target']}' --dtype "
         f"{measured['dtype']} --prompts {prompts.get('file', 'FILE')} --num-prompts "
-        f"{prompts['count']} --max-new-tokens {measured['max_new_tokens']}`",
+        f"{count} --max-new-tokens {measured['max_new_tokens']}`",
     ]
+    if name in _HALVING:
+        parts.append("Profiled on every other of these prompts, measured on those between.")
     if "environment" in measured:
         parts.append(where(measured))
     for one in data["tables"]:
-        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table)]
-        parts += [f"- {note}" for note in one["notes"]]
+        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table, prompts["count"])]
+        parts += [f"- {_without_few(note, prompts['count'])}" for note in one["notes"]]
     for number, one in enumerate(data["figures"], 1):
         picture = FOLDER / "pictures" / f"{name}-{number}.svg"
         picture.parent.mkdir(exist_ok=True)
@@ -57,9 +63,20 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     return "\n\n".join(parts)
 
 
-def _rows(one: dict[str, Any], table: Any) -> str:
+def _without_few(note: str, count: int) -> str:
+    """A note without the intervals of fewer than five prompts, which an older version printed."""
+    if count >= PROMPTS_OF_AN_INTERVAL:
+        return note
+    note = note.replace("with its 95 % bootstrap interval", "too few for an interval")
+    return re.sub(r" \[[\d.]+, [\d.]+\]", "", note)
+
+
+def _rows(one: dict[str, Any], table: Any, count: int) -> str:
     """Printed and measured side by side, then what is only measured."""
     rows = one["rows"]
+    if count < PROMPTS_OF_AN_INTERVAL:
+        ends = ("low 95", "high 95", "low95", "high95")
+        rows = [{k: v for k, v in row.items() if k.replace("_", " ") not in ends} for row in rows]
     if not rows:
         return ""
     head: list[str] = []

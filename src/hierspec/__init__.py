@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    __version__: str
+
     from hierspec.api import Hierarchy
     from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.core.proposals import Proposal, Verdict
@@ -62,11 +62,23 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name in _HOME:
         from importlib import import_module
 
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module 'hierspec' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """Of the installed package, which has it from the tag it was built at."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("hierspec")
+    except PackageNotFoundError:  # sources on the path, never installed
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

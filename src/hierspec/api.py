@@ -88,8 +88,9 @@ class Hierarchy:
     ) -> Hierarchy:
         """The fastest hierarchy of these models on this machine, as the planner finds it.
 
-        The first use measures the models, for a minute or so, and keeps the profile in the user's
-        cache; later ones only plan.
+        The first use measures the models, for less than a minute, and keeps the profile in the
+        user's cache; later ones only plan. While text is written, what it shows of acceptance and
+        costs corrects the plan.
 
         Args:
             target: default: the shipped ``zoo:large``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hierspec.plotting.figures import (
     ORANGE,
     PALE,
     PURPLE,
+    RULES,
     SKY,
     VERMILION,
     matplotlib,
@@ -31,6 +32,9 @@ from hierspec.plotting.heat_map import heat_map
 
 from .tables import Curve, Figure, Grid, Reproduction
 
+# Of lines and bars, so that legends tell them apart without colours.
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)), (0, (3, 3)))
+HATCHES = ("", "///", "...", "xx", "---", "\\\\", "oo", "++")
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, BROWN)
 MARKERS = "os^Dv<>P"
 WIDTH, TALL = 7.6, 4.6  # inches
@@ -128,8 +132,8 @@ def _draw_curves(figure: Figure, path: Path) -> None:
         canvas = sheet(WIDTH, TALL, figure.name, figure.caption)
         axes = canvas.add_subplot()
         bars = [curve for curve in figure.curves if curve.kind == "bars"]
-        for number, curve in enumerate(figure.curves):
-            _draw_curve(axes, curve, number, bars)
+        for curve, number, colour in _looks(figure.curves):
+            _draw_curve(axes, curve, number, colour, bars)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color=PALE, linewidth=0.8)
         axes.set_axisbelow(True)
@@ -149,21 +153,35 @@ def _draw_curves(figure: Figure, path: Path) -> None:
         save(canvas, path)
 
 
-def _draw_curve(axes: Any, curve: Curve, number: int, bars: Sequence[Curve]) -> None:
+def _looks(curves: Sequence[Curve]) -> Iterator[tuple[Curve, int, str]]:
+    """Yield curves with the number of their look and their colour.
+
+    A rule has one look in every figure, whatever is said of it: ``block, measured``.
+    """
+    rules = list(RULES)
+    for number, curve in enumerate(curves):
+        rule = re.split(r"[, ]", curve.label)[0]
+        if rule in RULES:
+            yield curve, rules.index(rule), RULES[rule]
+        else:
+            yield curve, number, COLOURS[number % len(COLOURS)]
+
+
+def _draw_curve(axes: Any, curve: Curve, number: int, colour: str, bars: Sequence[Curve]) -> None:
     if len(curve.x) != len(curve.y) or len(curve.spread) not in (0, len(curve.y)):
         raise HierspecError(
             f"curve {curve.label!r} has {len(curve.x)} x, {len(curve.y)} y and "
             f"{len(curve.spread)} spreads"
         )
-    colour = COLOURS[number % len(COLOURS)]
     marker = MARKERS[number % len(MARKERS)]
-    dashes = "-" if number < len(COLOURS) else "--"
+    dashes, hatch = DASHES[number % len(DASHES)], HATCHES[number % len(HATCHES)]
     if curve.kind == "bars":
         place = [other is curve for other in bars].index(True)
         wide = 0.8 * _gap(bars) / len(bars)
         x = [x + wide * (place - (len(bars) - 1) / 2) for x in curve.x]
         axes.bar(
-            x, curve.y, wide * 0.92, color=colour, label=curve.label, yerr=curve.spread or None,
+            x, curve.y, wide * 0.92, color=colour, edgecolor="white", linewidth=0, hatch=hatch,
+            label=curve.label, yerr=curve.spread or None,
             error_kw={"elinewidth": 1.2, "capsize": 2.5, "ecolor": INK},
         )  # fmt: skip
     elif curve.kind == "points":
@@ -174,8 +192,8 @@ def _draw_curve(axes: Any, curve: Curve, number: int, bars: Sequence[Curve]) -> 
     elif curve.kind == "line":
         markers = marker if len(curve.x) <= 30 else ""
         axes.plot(
-            curve.x, curve.y, dashes, color=colour, marker=markers, markersize=3.5, linewidth=1.6,
-            label=curve.label,
+            curve.x, curve.y, linestyle=dashes, color=colour, marker=markers, markersize=3.5,
+            linewidth=1.6, label=curve.label,
         )  # fmt: skip
         if curve.spread:
             low = [y - s for y, s in zip(curve.y, curve.spread, strict=True)]

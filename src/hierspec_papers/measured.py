@@ -15,7 +15,7 @@ from typing import Any
 
 from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.records import PairedRatio
+from hierspec.bench.records import PROMPTS_OF_AN_INTERVAL, PairedRatio
 from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
 
@@ -95,16 +95,16 @@ class Measured:
         return ratio([run.ms_per_token for run in others], [run.ms_per_token for run in self.runs])
 
     @property
-    def interval(self) -> tuple[float, float, float]:
-        """The speed-up for a table: :data:`INTERVAL`."""
+    def interval(self) -> tuple[float, float | None, float | None]:
+        """The speed-up for a table: :data:`INTERVAL`; no ends for fewer than five prompts."""
         found = self.speedup
-        return found.median, found.low95, found.high95
+        return (found.median, *found.ends)
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the speed-up."""
-        found = self.speedup
-        return (found.high95 - found.low95) / 2
+        """Of the 95 % interval of the speed-up; 0 where there is none."""
+        low, high = self.speedup.interval or (0.0, 0.0)
+        return (high - low) / 2
 
     @property
     def decode_ms(self) -> float:
@@ -210,7 +210,12 @@ def notes(lab: Lab) -> tuple[str, ...]:
     return (
         "Speed-ups are over our own plain decoding in the same interleaved run: the median of "
         f"paired ratios over {count} prompt{'s' * (count != 1)}, {lab.max_new_tokens} tokens "
-        "each, with its 95 % bootstrap interval.",
+        "each, "
+        + (
+            "with its 95 % bootstrap interval."
+            if count >= PROMPTS_OF_AN_INTERVAL
+            else "too few for an interval."
+        ),
         *model_notes(lab),
     )
 

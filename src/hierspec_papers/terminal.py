@@ -183,6 +183,8 @@ def _columns(first: str, *others: str) -> Columns:
 
 
 def _plainly(value: Any) -> str | Text:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:.4f}"
     return Text(", ".join(map(str, value)) if isinstance(value, list) else str(value))

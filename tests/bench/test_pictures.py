@@ -122,13 +122,16 @@ def test_what_did_not_run_is_told_but_not_drawn():
     assert "Not lossless: lossy." in words(figure)
 
 
-def ratio(median, low95, high95):
-    return PairedRatio(median=median, q1=median, q3=median, n=1, low95=low95, high95=high95)
+def ratio(median, low95, high95, n=9):
+    return PairedRatio(median=median, q1=median, q3=median, n=n, low95=low95, high95=high95)
 
 
-def test_an_interval_of_one_prompt_is_none():
+def test_an_interval_takes_five_prompts():
     assert ratio(1.2, 1.2, 1.2).interval is None
     assert ratio(1.2, 1.1, 1.3).interval == (1.1, 1.3)
+    assert ratio(1.2, 1.1, 1.3, n=5).said() == "1.20× [1.10, 1.30]"
+    assert ratio(1.2, 1.1, 1.3, n=4).interval is None
+    assert ratio(1.2, 1.1, 1.3, n=4).said() == "1.20×"
     plain = method(results(), "plain")
     assert plain.summary.speedup is None
     assert plain.median_speedup == 1.0
@@ -384,6 +387,15 @@ def test_the_fastest_method_is_lossless():
     assert "hierarchy (three levels)" in fastest(data.cells[0])
     data.cells[0].methods = data.cells[0].methods[:1]
     assert fastest(data.cells[0]) == ""
+
+
+def test_what_is_slower_than_plain_decoding_is_not_called_the_fastest():
+    data = results((0.0,))
+    for each in data.cells[0].measured:
+        if each.name != "plain":
+            each.summary.speedup = ratio(0.9, 0.8, 0.95)
+    assert fastest(data.cells[0]).startswith("Nothing beats plain decoding here: ")
+    assert "0.90× plain decoding" in fastest(data.cells[0])
 
 
 def test_categories_have_a_table_where_there_are_some(page_text):

@@ -265,7 +265,7 @@ def test_files_nested_without_end_are_refused(capsys, tmp_path):
     for argv in (["generate", "x", "--hierarchy", str(file)], ["certify", str(file)]):
         status, _, err = hierspec(capsys, *argv)
         assert status == 2
-        assert "deep.json: not valid JSON" in err
+        assert "deep.json: nested too deeply" in err
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError])

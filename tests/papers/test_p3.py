@@ -71,8 +71,12 @@ def test_measured_by_hand():
     plain = (run_of(3.0), run_of(6.0))
     one = measured.Measured("one", (run_of(1.5, kept=3), run_of(2.0, (1, 2, 4), 4, 12)), plain)
     assert one.speedup.median == pytest.approx(2.5)  # of 3/1.5 and 6/2
-    assert one.interval == pytest.approx((2.5, 2.0, 3.0))
-    assert one.half_width == pytest.approx(0.5)
+    assert one.interval == (pytest.approx(2.5), None, None)  # two prompts are too few
+    assert one.half_width == 0.0
+    runs = (run_of(1.5), run_of(2.0)) * 3
+    three_times = measured.Measured("three times", runs, plain * 3)
+    assert three_times.interval == pytest.approx((2.5, 2.0, 3.0))
+    assert three_times.half_width == pytest.approx(0.5)
     assert one.over(one.runs).median == 1.0
     assert one.tokens_per_call == pytest.approx(4 / 6)
     assert one.acceptance() == pytest.approx(4 / 16)

@@ -61,7 +61,7 @@ def test_standard_input(monkeypatch, text, prompts):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("p.jsonl", '{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl, line 2: not JSON"),
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl, line 2: not valid JSON"),
         ("p.jsonl", '\n{"Prompt": "a", "id": 3}', "line 2: needs one of the keys prompt, turns, "),
         ("p.jsonl", '{"Prompt": "a", "id": 3}', "found Prompt, id"),
         ("p.jsonl", '{"prompt": ""}', "line 1: prompt must be a text"),

@@ -65,6 +65,9 @@ class Spread(Record):
     standard_error: Number | None
 
 
+PROMPTS_OF_AN_INTERVAL = 5  # the fewest that have one
+
+
 class PairedRatio(Record):
     """Ratios per prompt, above 1 is faster: quartiles and the median's 95 % interval."""
 
@@ -77,8 +80,24 @@ class PairedRatio(Record):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval; ``None`` for a single prompt, or a method over itself."""
-        return None if self.low95 >= self.high95 else (self.low95, self.high95)
+        """The 95 % interval; ``None`` for fewer than five prompts, or a method over itself.
+
+        Resampling so few can only give back the few values there are, whatever lies between.
+        """
+        if self.n < PROMPTS_OF_AN_INTERVAL or self.low95 >= self.high95:
+            return None
+        return self.low95, self.high95
+
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """The same as two columns of a table."""
+        return self.interval or (None, None)
+
+    def said(self, decimals: int = 2, unit: str = "×") -> str:
+        """The median with its interval, as in ``2.68× [2.22, 3.35]``, or alone without one."""
+        low, high = self.ends
+        ends = "" if low is None else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+        return f"{self.median:.{decimals}f}{unit}{ends}"
 
 
 class LevelCounters(Record):

@@ -79,12 +79,10 @@ def read(path: Path) -> BenchResults:
         HierspecError: no such file, not JSON, or as :func:`parse`.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        body = path.read_bytes()
     except OSError as error:
         raise HierspecError(f"cannot read results from {path}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HierspecError(f"{path}: not valid JSON: {error}") from None
-    return parse(data, str(path))
+    return parse(schema.parse_json(body, str(path)), str(path))
 
 
 def is_finished(path: Path) -> bool:

@@ -6,12 +6,16 @@ traceback appears with ``--debug`` alone.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 
 from hierspec.errors import HierspecError
 from hierspec.utils import openmp
+
+_LONGEST = 1200  # characters of a message
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 openmp.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -34,9 +38,13 @@ def run(argv: list[str]) -> int:
     """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
     status = _status(argv)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
     except BrokenPipeError:
         _hush()
+    except OSError as error:  # a full disk
+        _hush()
+        return _explain(error)
     return status
 
 
@@ -69,10 +77,22 @@ def _hush() -> None:
 
 def _explain(error: Exception) -> int:
     """One line that says what is wrong; 2 for a user's mistake, 1 for one of ours."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
+        print(error.format_message())  # type: ignore[attr-defined]
+        return 0
     if hasattr(error, "format_message"):  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hierspec"
         _complain(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
+        return 2
+    if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITTEN:
+        _complain(f"cannot write to standard output: {error.strerror}")
+        return 2
+    if isinstance(error, UnicodeEncodeError):
+        what = "what was given is no UTF-8 text"
+        if error.encoding.lower().replace("-", "") != "utf8":
+            what = f"the output takes {error.encoding} alone: set PYTHONIOENCODING=utf-8"
+        _complain(what)
         return 2
     if isinstance(error, HierspecError | OSError):
         _complain(_one_line(str(error)) or type(error).__name__)
@@ -92,4 +112,6 @@ def _complain(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Text without line breaks; of a very long one (a path, a dump) both ends."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
 _USED = ("--from", "--report", "--plots", "--spec-bench", "--json")  # where nothing is measured
-_WIDTH = 140  # where nobody says how wide the output is
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
@@ -267,12 +265,9 @@ class _Files:
 
 
 def _list(known: Mapping[str, MethodEntry], as_json: bool) -> int:
-    from rich.console import Console
     from rich.text import Text
 
-    from hierspec.utils.terminal import borderless
-
-    from .rendering import output
+    from hierspec.utils.terminal import borderless, console
 
     keys = ("name", "title", "group", "source", "summary", "lossless")
     if as_json:
@@ -284,8 +279,7 @@ def _list(known: Mapping[str, MethodEntry], as_json: bool) -> int:
         row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
         table.add_row(*map(Text, row))
     # A list folds into COLUMNS where they are set; a table of results that is piped never does.
-    console = Console() if os.environ.get("COLUMNS", "").isdigit() else output(_WIDTH)
-    console.print(table)
+    console(columns=True).print(table)
     return 0
 
 
@@ -337,13 +331,14 @@ def _show(
     """Show the table or the object, and write whatever files were asked for."""
     from hierspec.bench import spec_bench
     from hierspec.bench.report import page, pictures, table
+    from hierspec.utils import terminal
 
-    from .rendering import output, say
+    from .rendering import say
 
     if files.as_json:
         print(json.dumps(data.to_dict()))
     else:
-        shown = output(_WIDTH)
+        shown = terminal.console()
         for part in table.rendered(data):
             shown.print(part)
     if files.plots is not None:

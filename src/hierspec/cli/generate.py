@@ -15,7 +15,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Dtype, Threads, target_config
+from .options import MODEL, Device, Dtype, Threads, load_tokenizer, target_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,10 @@ def generate(
     draft: Annotated[
         list[str] | None,
         typer.Option(help="Draft model of a preset; repeat it, smallest first."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help=f"Whose tokenizer to use, where the target has none: {MODEL}."),
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -83,6 +87,10 @@ def generate(
         bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    ids: Annotated[
+        bool,
+        typer.Option("--ids", help="Prompts are token ids, as in 1 2 3, and so is the output."),
+    ] = False,
     logprobs: Annotated[
         bool,
         typer.Option(
@@ -121,7 +129,9 @@ def generate(
         )
     if as_json and trace is not None and str(trace) == "-":
         raise HierspecError("--json and --trace - both write to standard output: trace to a file")
-    texts = _prompts(prompt, prompts)
+    if ids and (chat or stop):
+        raise HierspecError("--ids takes and writes token ids: leave --chat and --stop out")
+    texts = _prompts(prompt, prompts, ids)
 
     from hierspec.config import arguments
     from hierspec.presets.registry import AUTO
@@ -153,6 +163,8 @@ def generate(
         models = _plan(top, drafts, temperature, as_json, console)
     else:
         models = _load(config, as_json, console)
+    if tokenizer is not None:
+        models.tokenizer = _tokenizer(tokenizer, models)
     plain = _plain(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -167,29 +179,50 @@ def generate(
         for at in range(0, len(texts), batch_size):
             batch = texts[at : at + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
-            cancelled = _run(generation, batch, stream=not as_json and len(batch) == 1)
+            stream = not as_json and len(batch) == 1
+            cancelled = _run(generation, batch, stream, ids)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            _report(results, references, as_json, sampling.greedy, console)
+            _report(results, references, as_json, ids, sampling.greedy, console)
             if cancelled:
                 return 130
     return 0
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
-    from hierspec.utils.prompts import read_prompts, read_stdin
+def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
+    """Return the prompts: texts, or lists of token ids."""
+    from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
 
     if file is not None:
         if prompt is not None:
             raise HierspecError("give a PROMPT or --prompts FILE, not both")
-        return read_prompts(file)
+        return read_ids(file) if ids else read_prompts(file)
     if prompt is None:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
         )
-    return [read_stdin() if prompt == "-" else prompt]
+    text = read_stdin() if prompt == "-" else prompt
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
+        raise HierspecError("the prompt is no UTF-8 text")
+    return [parse_ids(text, "the prompt") if ids else text]
+
+
+def _tokenizer(name: str, models: Hierarchy) -> Any:
+    """Return the tokenizer of ``--tokenizer``, if its ids fit the target."""
+    found = load_tokenizer(name)
+    if found is None:
+        raise HierspecError(
+            f"no tokenizer at {name!r}: give the folder of a saved tokenizer or of a model that "
+            "has one beside it"
+        )
+    if len(found) > (size := models.root.model.vocab_size):
+        raise HierspecError(
+            f"the tokenizer of {name!r} has {len(found)} tokens, and the target scores {size}: it "
+            "is another model's"
+        )
+    return found
 
 
 def _config(
@@ -237,7 +270,7 @@ def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
     waiting = contextlib.nullcontext()
     if not quiet and console.is_terminal:
         waiting = console.status(f"loading {config.target.model}")
-    with waiting, _vocabulary_notes(console):
+    with waiting, _own_notes(console):
         from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
@@ -257,7 +290,7 @@ def _plan(
     from .rendering import interruptible, progress, say
 
     bar = progress(console, f"measuring {target.model} (once)")
-    with interruptible(console), _vocabulary_notes(console), bar as report:
+    with interruptible(console), _own_notes(console), bar as report:
         models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
     if not quiet:
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
@@ -276,7 +309,7 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
+def _run(generation: Generation, batch: Sequence[Any], stream: bool, ids: bool) -> bool:
     """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
     painter = None
     if stream:
@@ -285,7 +318,7 @@ def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
         from .rendering.generation import Painter
 
         names = [generation.names[i] for i in sorted(generation.names)]
-        painter = Painter(Console(highlight=False), names)
+        painter = Painter(Console(highlight=False), names, ids)
         painter.legend()
         painter.prompt(batch[0])
     events = iter(generation)
@@ -306,6 +339,7 @@ def _report(
     results: Sequence[GenerationResult],
     references: Sequence[GenerationResult | None],
     as_json: bool,
+    ids: bool,
     greedy: bool,
     console: Console,
 ) -> None:
@@ -319,7 +353,7 @@ def _report(
             print(json.dumps(_object(result, plain, same), ensure_ascii=False), flush=True)
             continue
         if batch:
-            print(result.text)
+            print(" ".join(map(str, result.token_ids)) if ids else result.text)
         for part in [speeds(result, plain, same)] if batch else summary(result, plain, same):
             console.print(part, highlight=False)
     if batch and not as_json:
@@ -343,15 +377,18 @@ def _object(
 
 
 @contextlib.contextmanager
-def _vocabulary_notes(console: Console) -> Iterator[None]:
-    """Print warnings about vocabularies as notes; leave those of other libraries as they are."""
+def _own_notes(console: Console) -> Iterator[None]:
+    """Print warnings of ours as notes; leave those of other libraries as they are."""
     from hierspec.config.vocabulary import VocabularyWarning
+    from hierspec.profiling.noise import BusyWarning
 
+    own = (VocabularyWarning, BusyWarning)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VocabularyWarning)
+        for category in own:
+            warnings.simplefilter("always", category)
         yield
     for warning in caught:
-        if issubclass(warning.category, VocabularyWarning):
+        if issubclass(warning.category, own):
             console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
         else:
             warnings.warn_explicit(
@@ -370,9 +407,7 @@ def _tracing(path: Path | None) -> Iterator[Any]:
     if str(path) == "-":
         yield JsonLinesTracer(sys.stdout)
         return
-    try:
-        stream = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise HierspecError(f"cannot write the trace to {path}: {error.strerror}") from None
-    with stream:
+    from hierspec.utils.files import text_stream
+
+    with text_stream(path, "the trace") as stream:
         yield JsonLinesTracer(stream)

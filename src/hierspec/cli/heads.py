@@ -150,9 +150,9 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _print(file: HeadsFile, as_json: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
+    from hierspec.utils import terminal
     from hierspec.utils.terminal import borderless
 
     info = file.info
@@ -167,7 +167,7 @@ def _print(file: HeadsFile, as_json: bool) -> None:
         before, after = (info.get(when, {}).get(str(layer), {}) for when in ("before", "after"))
         changes = (_change(before, after, key) for key in ("acceptance", "agreement", "kl"))
         table.add_row(str(layer), *changes)
-    console = Console()
+    console = terminal.console()
     console.print(table)
     texts = info.get("texts", {})
     console.print(

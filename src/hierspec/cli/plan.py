@@ -110,6 +110,10 @@ def plan(
         from hierspec.planner.pictures import draw_plan
 
         draw_plan(answer, picture, unit=unit)
+        print(
+            f"{picture}: the plan's levels, and the times of the hierarchies near it",
+            file=sys.stderr,
+        )
     if heat_map is not None:
         shown = _draw_map(question.estimates, question.profile, heat_map)
         print(f"{heat_map}: {shown}", file=sys.stderr)
@@ -126,7 +130,9 @@ def plan(
         return 0
     from .rendering.plan import show
 
-    show(answer, unit=f" {unit}" if unit else "", runs=runs)
+    limits = {"--max-models 1": max_models == 1, "--memory-budget": memory_budget is not None}
+    binding = [name for name, given in limits.items() if given]
+    show(answer, unit=f" {unit}" if unit else "", runs=runs, top=top, limits=binding)
     if exported is not None:
         print(f"\nThe best that {exported['engine']} can express:\n")
         print(exported.get("command") or exported["python"])
@@ -184,6 +190,7 @@ def _question(
         problem = problems.parse_problem(data)
         return Question(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
 
+    from hierspec.profiling.noise import said
     from hierspec.profiling.profile import load_profile
 
     temperature = temperature or 0.0
@@ -196,6 +203,7 @@ def _question(
         warnings = (f"budgets above {known} were not measured: curves are carried on from there",)
     if (measured := profile.nearest(temperature)) != temperature:
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
+    warnings += tuple(filter(None, [said(profile.data["temperatures"])]))
     model = cast("LatencyModel", latency_model or "exact")
     return Question(estimates, model, EVERY if model == "exact" else PLAIN, warnings, profile)
 
@@ -283,6 +291,8 @@ def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
         acceptance=float(estimates.survival[best, target, 1]),
         largest=estimates.max_budget,
         title=f"When a model below {estimates.names[best]} is worth a level",
+        names=(estimates.names[target], estimates.names[best]),
+        unit="" if profile is None else "ms",
     )
     return f"speed-up over (cost, acceptance) of a further model below {estimates.names[best]}"
 

@@ -66,14 +66,14 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    from rich.console import Console
-
     from hierspec.profiling.auto import default_candidates
     from hierspec.profiling.candidates import parse
     from hierspec.profiling.measure import measure
+    from hierspec.profiling.noise import said
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import builtin
     from hierspec.utils.prompts import read_prompt_file
+    from hierspec.utils.terminal import console as console_of_output
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import interruptible, notes, progress, say
@@ -109,7 +109,9 @@ def profile(
         print(json.dumps(data))
         return 0
     for table in _tables(data):
-        Console().print(table)
+        console_of_output().print(table)
+    if busy := said(data["temperatures"]):
+        say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")
     return 0
 
@@ -129,13 +131,17 @@ def _tables(data: dict[str, Any]) -> Iterator[Table]:
     for label, measured in data["temperatures"].items():
         alone = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
         pairs = {(pair["drafter"], pair["verifier"]): pair for pair in measured["pairs"]}
-        columns = ("ms a call", *(f"kept by {name}" for name in names[1:]))
+        columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))
         table = borderless(("model",), columns, title=f"temperature {float(label):g}")
         for i, name in enumerate(names):
-            ms = f"{alone[i]['check']['0']['mean']:.2f}" if i in alone else "–"
+            ms = _milliseconds(alone[i]["check"]["0"]) if i in alone else "–"
             kept = (_kept(pairs.get((i, k))) for k in range(1, len(names)))
             table.add_row(Text(name), ms, *kept)
         yield table
+
+
+def _milliseconds(found: dict[str, float]) -> str:
+    return f"{found['mean']:.2f}  [{found['low']:.2f}, {found['high']:.2f}]"
 
 
 def _short(names: list[str]) -> list[str]:

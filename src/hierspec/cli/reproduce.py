@@ -154,10 +154,10 @@ def _one(
 ) -> int:
     """Reproduce one kind and show it; 0 whatever was found, for it is no check."""
     import hierspec_papers
+    from hierspec.utils.terminal import console as console_of_output
     from hierspec_papers.terminal import pictures
 
     from .rendering import interruptible, progress, say
-    from .rendering import output as terminal
 
     with interruptible(console, lambda: "nothing was written"):
         if what in MEASURED:
@@ -172,7 +172,7 @@ def _one(
     if as_json:
         print(json.dumps(_finite(found.to_dict())))
         return 0
-    shown = terminal(width=100)
+    shown = console_of_output()
     for part in pictures(found):
         shown.print(part)
     if found.figures and figures is None:

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hierspec import __version__
-
-from . import heads, zoo
+from . import heads, ngram, zoo
 from .bench import bench
 from .certify import certify
 from .doctor import doctor
@@ -24,13 +22,15 @@ app = typer.Typer(
     "a stack of models in which each level drafts for the one above and verifies the one below.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from hierspec import __version__
+
         print(f"hierspec {__version__}")
         raise typer.Exit
 
@@ -50,4 +50,5 @@ def _top(
 for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
+app.add_typer(ngram.app, name="ngram")
 app.add_typer(zoo.app, name="zoo")

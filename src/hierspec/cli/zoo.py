@@ -41,17 +41,13 @@ def train(
 @app.command("list")
 def list_models() -> None:
     """The names that can stand where a model is asked for."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from hierspec.utils.terminal import borderless, console
     from hierspec.zoo.registry import ENTRIES
 
-    table = Table(box=None)
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("what it is")
+    table = borderless(("name", "what it is"))
     for entry in ENTRIES:
         table.add_row(entry.name, entry.about)
-    Console().print(table)
+    console(columns=True).print(table)
 
 
 @app.command("card")

@@ -9,9 +9,10 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
-from hierspec.lm.load import DTYPES, load
+from hierspec.lm.load import DTYPES, check_reference, load
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
+from hierspec.utils.files import expanded
 from hierspec.zoo import registry
 
 from .schema import TargetConfig
@@ -64,10 +65,20 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
+    folder = expanded(path)
+    if isinstance(source, str) and not folder.is_dir():
+        check_reference(source)
     try:
         return AutoTokenizer.from_pretrained(path)
-    except Exception:  # tokenizers raise what they like; generation says where one is needed
-        return None
+    except Exception as error:  # tokenizers raise what they like
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            return None  # generation says where one is needed
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise HierspecError(
+            f"the tokenizer beside {folder} cannot be read ({why}): fetch its files again, or move "
+            "them away and give token ids (--ids)"
+        ) from None
 
 
 def _dtype(name: str) -> torch.dtype | None:

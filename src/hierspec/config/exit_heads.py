@@ -25,7 +25,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import TRANSFORM, ExitHead, Heads
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import expanded, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint
 
@@ -144,7 +144,7 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
 
 def locate(ref: str | Path) -> Path:
     """The file behind a path: itself, or ``exit_heads.safetensors`` in a folder."""
-    path = Path(ref).expanduser()
+    path = expanded(ref)
     return path / FILE if path.is_dir() else path
 
 

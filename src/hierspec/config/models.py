@@ -82,7 +82,7 @@ class LevelModels:
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
             table = NgramModel.load(path, max_order=level.max_order)
-            check_table(level.table, table.vocab_size, *self._target_vocabulary())
+            check_table(level.table, table.vocab_size, table.vocabulary, *self._target_vocabulary())
             return table, "ngram_table"
         if isinstance(level, PromptLookupConfig):
             finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)

@@ -133,7 +133,9 @@ class HierarchyConfig:
             return cls.from_dict(json_object(body, text, "a hierarchy"))
         try:
             return cls.from_dict(tomllib.loads(body))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except RecursionError:
+            raise HierspecError(f"{text}: nested too deeply to be a hierarchy") from None
+        except ValueError as error:
             raise HierspecError(f"{text}: not valid TOML: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import file_key
 
 _PADDING = 0.25  # share of an embedding that may plausibly be padding
 
@@ -57,17 +58,39 @@ def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
         )
 
 
-def check_table(table: str, size: int, name: str, tokenizer: Any, target_size: int) -> None:
+def num_ids(tokenizer: Any) -> int:
+    """How far a tokenizer's ids go: the largest, and one."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def vocabulary_key(tokenizer: Any) -> str:
+    """A short hash of which token every id is."""
+    return file_key(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+
+
+def check_table(
+    table: str, size: int, counted_in: str, name: str, tokenizer: Any, target_size: int
+) -> None:
     """Compare an n-gram table's vocabulary with the target's.
+
+    Args:
+        counted_in: the table's :func:`vocabulary_key`; empty for one that does not say.
 
     Raises:
         ValueError: it is larger, or was counted over another tokenizer's ids.
     """
-    words = target_size if tokenizer is None else len(tokenizer.get_vocab())
+    own = "build one over the target's own tokenizer: hierspec ngram build"
+    if tokenizer is not None and counted_in:
+        if counted_in != vocabulary_key(tokenizer):
+            raise HierspecError(
+                f"the n-gram table {table} was counted in another vocabulary than that of {name}: "
+                + own
+            )
+        return
+    words = target_size if tokenizer is None else num_ids(tokenizer)
     if size > target_size or (tokenizer is not None and size not in (words, target_size)):
         raise HierspecError(
-            f"the n-gram table {table} has {size} tokens and {name} has {words}: build a table "
-            "over the target's own tokenizer"
+            f"the n-gram table {table} has {size} tokens and {name} has {words}: {own}"
         )
     if tokenizer is None:
         check_sizes(name, target_size, table, size)

@@ -77,6 +77,7 @@ class NgramModel:
 
     def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
         self.vocab_size = len(unigram)
+        self.vocabulary = ""  # which token every id is, as a hash; empty: not known
         self.max_order = 1 + len(orders)
         self._orders = tuple(orders)
         self._unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
@@ -202,7 +203,8 @@ class NgramModel:
                 f"{number}.words": order.words.astype(small),
                 f"{number}.shares": order.shares.astype(np.float16),
             }
-        save_file(tensors, str(path), metadata={"format": "hierspec-ngram-1"})
+        about = {"format": "hierspec-ngram-1", "vocabulary": self.vocabulary}
+        save_file(tensors, str(path), metadata={k: v for k, v in about.items() if v})
 
     @classmethod
     def load(cls, path: str | Path, max_order: int | None = None) -> NgramModel:
@@ -214,6 +216,7 @@ class NgramModel:
         try:
             with safe_open(str(path), framework="np") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                vocabulary = (file.metadata() or {}).get("vocabulary", "")
         except (OSError, SafetensorError) as error:
             raise HierspecError(
                 f"cannot read the n-gram table {path}: {error}; build it anew"
@@ -227,8 +230,15 @@ class NgramModel:
             )
         if max_order is not None and not 1 <= max_order <= stored:
             raise HierspecError(f"max_order is {max_order}, but {path} has orders 1 to {stored}")
-        orders = [_read_order(tensors, k) for k in range(2, (max_order or stored) + 1)]
-        return cls(tensors["unigram"], orders)
+        try:
+            orders = [_read_order(tensors, k) for k in range(2, (max_order or stored) + 1)]
+            model = cls(tensors["unigram"], orders)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise HierspecError(
+                f"{path} is a damaged n-gram table ({error}): build it anew"
+            ) from None
+        model.vocabulary = vocabulary
+        return model
 
 
 def _read_order(tensors: dict[str, np.ndarray], number: int) -> _Order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import expanded
 
 from .backend import Backend
-from .weights import Checkpoint, WeightSource, from_directory, hf_model
+from .weights import Checkpoint, WeightSource, check_shape, from_directory, hf_model
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -47,7 +48,7 @@ def load(
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
     ref = str(ref_or_source)
-    path = Path(ref).expanduser()
+    path = expanded(ref)
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if trust_remote_code:
@@ -70,7 +71,8 @@ def _from_source(
             return LeanBackend(source, chosen, device)
         except KeyError as error:
             raise HierspecError(
-                f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
+                f"{source.name} lacks a weight its config.json calls for: "
+                + str(error.args[0]).removeprefix(f"{source.name} has no parameter ")
             ) from None
         except RuntimeError as error:
             if "memory" in str(error):
@@ -86,13 +88,24 @@ def _from_source(
     return HFBackend(hf_model(source, chosen).to(device), source.name)
 
 
+def check_reference(ref: str) -> None:
+    """Refuse what looks like a path and leads nowhere; a hub id may be anything else.
+
+    Raises:
+        HierspecError: there is no such directory.
+    """
+    looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
+    if not ref or (looks_like_path and not expanded(ref).exists()):
+        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+    if looks_like_path and not expanded(ref).is_dir():
+        raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
+
+
 def _from_hub(
     ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
 ) -> Backend:
     """Load the directory of a snapshot, fetched or found in the local cache."""
-    looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
-    if looks_like_path or not ref:
-        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+    check_reference(ref)
     if trust_remote_code:
         return _from_pretrained(ref, dtype, device, trust_remote_code=True)
     from huggingface_hub import snapshot_download
@@ -126,11 +139,13 @@ def _from_pretrained(
 
     try:
         with _quiet():
-            model: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 ref,
                 dtype=dtype or "auto",
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,  # they are refused below, in one line
+                output_loading_info=True,
             )
     except Exception as error:  # models and their validators raise what they like
         if isinstance(error, MemoryError) or "memory" in str(error):
@@ -138,19 +153,35 @@ def _from_pretrained(
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {_first_line(error)}"
         ) from error
+    model, info = loaded
+    _check_complete(name or ref, info)
     return HFBackend(model.to(device), name)
+
+
+def _check_complete(name: str, info: Mapping[str, Any]) -> None:
+    """Refuse weights that a library would make up where a file lacks them.
+
+    Raises:
+        HierspecError: a parameter is missing, or of another shape than the configuration asks for.
+    """
+    for key, found, asked in sorted(info.get("mismatched_keys") or ()):
+        check_shape(name, key, found, asked)
+    if missing := sorted(info.get("missing_keys") or ()):
+        raise HierspecError(f"{name} lacks a weight its config.json calls for: {missing[0]}")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar: only the command line writes on the terminal."""
+    """No progress bar and no report: only the command line writes on the terminal."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

@@ -8,6 +8,7 @@ the zoo's large model computes it from a smaller one.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,6 +96,11 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     from transformers import AutoConfig
 
     path = Path(path)
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        raise HierspecError(
+            f"{path} holds an adapter (LoRA), not a model: merge it into its base with peft's "
+            "merge_and_unload, and give the folder that save_pretrained writes then"
+        )
     if not (path / "config.json").is_file():
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     try:
@@ -121,19 +127,29 @@ def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             tensor = source.tensor(name)
-            if tensor.shape != parameter.shape:
-                raise HierspecError(
-                    f"{source.name}: {name} has shape {tuple(tensor.shape)}, but its config.json "
-                    f"asks for {tuple(parameter.shape)}: config and weights are of different models"
-                )
+            check_shape(source.name, name, tensor.shape, parameter.shape)
             parameter.copy_(tensor)
     return model.eval()
+
+
+def check_shape(model: str, name: str, found: Sequence[int], asked: Sequence[int]) -> None:
+    """Refuse a parameter whose shape is not what the model's configuration asks for.
+
+    Raises:
+        HierspecError: they differ.
+    """
+    if tuple(found) != tuple(asked):
+        raise HierspecError(
+            f"{model}: {name} has shape {tuple(found)}, but its config.json asks for "
+            f"{tuple(asked)}: config and weights are of different models"
+        )
 
 
 def _locate(path: Path) -> dict[str, Path]:
     """Which file holds which parameter."""
     index = path / INDEX_FILE
     if not index.is_file():
+        _check_format(path)
         with _open(path / SINGLE_FILE) as file:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
     try:
@@ -150,11 +166,23 @@ def _locate(path: Path) -> dict[str, Path]:
     return files
 
 
+def _check_format(path: Path) -> None:
+    """Refuse weights in formats that may hold programs, by the name of the file."""
+    if (path / SINGLE_FILE).is_file():
+        return
+    others = (f for ending in ("*.bin", "*.pt", "*.pth", "*.ckpt") for f in path.glob(ending))
+    if other := next(others, None):
+        raise HierspecError(
+            f"{other} is no safetensors file, and only those are read: load the model with "
+            "transformers once and save_pretrained it into another folder, which writes safetensors"
+        )
+
+
 def _open(file: Path) -> Any:
     if not file.is_file():
         raise HierspecError(
-            f"{file} is missing: only safetensors are read; convert other formats with "
-            "save_pretrained(..., safe_serialization=True), or fetch the file again"
+            f"{file} is missing: give the folder of a model saved with save_pretrained, or fetch "
+            "the file again"
         )
     try:
         return safe_open(file, framework="pt")

@@ -156,7 +156,11 @@ def exits_map(
             pair, printed in its cell. On the diagonal one exit drafts for the target.
     """
     sweep = pairs_of_exits(estimates, exits, budgets, largest)
-    said = f"Budgets {budgets[0]} and {budgets[1]}." if budgets else "Small: the best budgets."
+    said = (
+        f"Tokens: {budgets[0]} of the draft, {budgets[1]} of the verifier."
+        if budgets
+        else "Small: the best numbers of tokens, the draft's first."
+    )
     heat_map(
         sweep.values,
         sweep.rows,
@@ -165,7 +169,7 @@ def exits_map(
         title,
         row_title="intermediate verifier: exit after layer",
         col_title="draft: exit after layer",
-        value_title="speed-up",
+        value_title="times as fast as plain decoding",
         details=None if budgets else sweep.details,
         centre=1.0,
         note=f"{said} Diagonal: no intermediate verifier. Framed: the fastest.",
@@ -184,6 +188,8 @@ def cost_acceptance_map(
     largest: int = 15,
     price: Price = latency,
     title: str = "When a further model is worth a level",
+    names: tuple[str, str] = ("The target", "the drafter"),
+    unit: str = "",
 ) -> Sweep:
     """Speed-up with a model C of each cost and acceptance below A and B [P1, Table 9].
 
@@ -191,20 +197,35 @@ def cost_acceptance_map(
         costs, acceptances: of C: per call; its tokens by B.
         target_cost, drafter_cost, acceptance: of A; of B; of B's tokens by A.
         price: ``latency``, the exact model, or ``corollary``, the paper's.
+        names: of A and B.
+        unit: of the costs; none for bare numbers.
     """
     sweep = further_model(costs, acceptances, target_cost, drafter_cost, acceptance, largest, price)
+    levels = dict(zip(sweep.group_names, ("alone", "B", "C", "C, B"), strict=True))
+    kinds = {
+        "A alone": "A alone: plain decoding",
+        "A-B": "B drafts for A: C is not worth a level",
+        "A-C": "C drafts for A, without B",
+        "A-B-C": "C drafts for B, and B for A: C is worth a level",
+    }
+    assert sweep.groups is not None
+    details = [[levels[sweep.group_names[n]] for n in row] for row in sweep.groups]
+    of = f", {unit}" if unit else ""
     heat_map(
         sweep.values,
         sweep.rows,
         sweep.cols,
         path,
         title,
-        row_title="acceptance of C's tokens by B",
-        col_title="cost of a call of C",
+        row_title="share of C's tokens that B accepts",
+        col_title=f"cost of a call of C, the further model{of}",
+        details=details,
         groups=sweep.groups,
-        group_names=sweep.group_names,
+        group_names=[kinds[name] for name in sweep.group_names],
         best=None,
-        note=f"A costs {target_cost:g}, B {drafter_cost:g}; "
-        f"A accepts {100 * acceptance:g} % of B's tokens.",
+        note=f"Cells: times as fast as plain decoding, and below what drafts. {names[0]} (A) costs "
+        f"{target_cost:.4g}{' ' * bool(unit)}{unit} a call, {names[1]} (B) "
+        f"{drafter_cost:.4g}{' ' * bool(unit)}{unit}; "
+        f"A accepts {100 * acceptance:.3g} % of B's tokens.",
     )
     return sweep

@@ -68,9 +68,14 @@ def _title(plan: Plan) -> str:
 
 
 def _subtitle(plan: Plan, unit: str) -> str:
+    best, plain, bound = (
+        f"{value:.4g} {unit}".rstrip()
+        for value in (plan.best.ms, plan.estimates.plain_ms, plan.lower_bound)
+    )
+    costs = "" if unit else ", in units of the problem's costs"
     return (
-        f"{plan.best.ms:.4g} {unit} a token; plain decoding {plan.estimates.plain_ms:.4g} {unit}; "
-        f"no chain of these models goes below {plan.lower_bound:.4g} {unit}"
+        f"{best} a token{costs}; plain decoding {plain}; no chain of these models goes below "
+        f"{bound}"
     )
 
 
@@ -99,7 +104,7 @@ def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
         axes.barh(y + 0.28, 2.6, height=0.2, left=0.4, color=PALE)
         axes.barh(y + 0.28, 2.6 * share, height=0.2, left=0.4, color=edge)
         percent = "< 1" if share < 0.005 else f"{100 * share:.0f}"
-        text = f"{percent} % of the time"
+        text = f"{percent} % of a token's time"
         axes.text(3.2, y + 0.28, text, fontsize=9, color=GREY, va="center")
         if not target:
             _draw_between(axes, chain, number, y + 1, y + step)
@@ -197,5 +202,9 @@ def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: 
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="x", labelsize=8.5, length=3)
-    axes.set_xlabel(f"{unit} a token", fontsize=9, labelpad=3, loc="left")
+    axes.set_xlabel(
+        f"{unit or 'cost'} a token; above each bar: times as fast as plain decoding, then levels "
+        "with their tokens",
+        fontsize=9, labelpad=3, loc="left", wrap=True,
+    )  # fmt: skip
     return lines

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which survive every common colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, BROWN = "#56B4E9", "#CC79A7", "#8C6D31"
+# One colour for a rule wherever rules are drawn; names of several words begin with the rule's.
+RULES = {
+    "tokenwise": BLUE, "block": ORANGE, "naive": GREEN, "leading": SKY, "uncapped": VERMILION,
+    "rrs": PURPLE, "block-rrs": BROWN, "rrs-without-replacement": "#444444",
+}  # fmt: skip
 INK, GREY, PALE = "#222222", "#767676", "#ECEFF3"
 ENDINGS = (".svg", ".png")
 STYLE = {

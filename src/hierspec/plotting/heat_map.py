@@ -77,7 +77,7 @@ def heat_map(
     if not np.isfinite(cells).any():
         raise HierspecError("every cell is empty: there is nothing to draw")
     rows, cols = cells.shape
-    side = 0.72 if details is not None else 0.56
+    side = 0.78 if details is not None else 0.56
     labels = max(text_width(str(label), 9) for label in row_labels)
     with style():
         width = cols * side + labels + (0.8 if groups is not None else 1.4)
@@ -148,7 +148,7 @@ def _write(
         text = value_format.format(cells[r, c])
         axes.text(c, r - (0.16 if detail else 0.0), text, fontsize=9, **look)
         if detail:
-            axes.text(c, r + 0.24, detail, fontsize=6.5, **look)
+            axes.text(c, r + 0.24, detail, fontsize=7.5, **look)
 
 
 def _frame(axes: Any, cells: np.ndarray, best: str) -> None:

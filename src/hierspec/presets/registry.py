@@ -12,7 +12,9 @@ from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
+from hierspec.lm.load import check_reference
+from hierspec.utils.files import expanded
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, resolves
 
 from .systems import PRESETS, PresetModels
 
@@ -56,6 +58,9 @@ def preset(
         return choose(target, drafts).config
     if name not in PRESETS:
         raise HierspecError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
+    for ref in (*((target.model,) if target else ()), *drafts):
+        if not resolves(ref) and not expanded(ref).is_dir():
+            check_reference(ref)  # before anything is said of what goes with it
     shipped = target is None or target.model.startswith("zoo:")
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise HierspecError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from hierspec.zoo.registry import DEFAULT_TARGET
 
 from .candidates import Candidate, load, parse
 from .measure import measure
+from .noise import BusyWarning, said
 from .profile import WHAT, Profile, from_dict, load_profile
-from .settings import ProfileSettings, Report
+from .settings import QUICK, ProfileSettings, Report
 from .texts import builtin
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
@@ -62,6 +64,7 @@ def choose(
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
             shipped family, or prompt lookup alone for any other target.
         temperature: of the requests to come; 0 is greedy.
+        settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         report: called with how far a measurement is.
 
     Raises:
@@ -69,7 +72,7 @@ def choose(
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = [parse(text) for text in drafts] or default_candidates(target.model)
-    settings = settings or ProfileSettings()
+    settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
@@ -91,6 +94,8 @@ def choose(
                     report=report,
                 )
                 profile = from_dict(data, str(path))
+                if busy := said(data["temperatures"]):
+                    warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
     return AutoChoice(config, best, profile, loaded, measured_now, path)
@@ -154,7 +159,7 @@ def cache_path(
         target,
         [repr(c) for c in candidates],
         [fingerprint.weights(name) for name in _names(target, candidates)],
-        dataclasses.asdict(settings or ProfileSettings()),
+        dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
     ]
     return cache_folder() / f"{file_key(what)}.json"

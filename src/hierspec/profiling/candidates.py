@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, 
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
+from hierspec.utils.schema import json_object
 from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
@@ -63,10 +63,7 @@ def parse(text: str) -> Candidate:
     """
     text = text.strip()
     if text.startswith("{"):
-        try:
-            return _candidate(text, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise HierspecError(f"candidate {text[:40]!r}: not valid JSON: {error}") from None
+        return _candidate(text, json_object(text, f"candidate {text[:40]!r}", "a level"))
     head, *rest = text.split(",")
     level = _method(head)
     for option in rest:

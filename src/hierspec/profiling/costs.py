@@ -37,6 +37,8 @@ from .rounds import opened, rewind, root_of
 from .schema import MeasuredCost, TimeSummary
 
 WARM, TIMED = 1, 2  # rounds of a turn
+_LEAST = 2  # repetitions, however long they take
+_ENOUGH, _STEADY = 6, 0.06  # samples of a call, and how far their quartiles may lie apart
 TOKENS = 24  # that tell what a token costs outside the rounds
 
 Pair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
@@ -180,25 +182,43 @@ def time_pairs(
     repeats: int,
     temperature: float,
     seed: int = 0,
+    seconds: float = float("inf"),
     done: Callable[[], None] = lambda: None,
 ) -> dict[Pair, PairTimes]:
-    """Time all pairs and budgets, in a new random order every time around.
+    """Time all pairs and budgets, in a new random order every time around; what has settled rests.
 
-    A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
+    A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
+    no further repetition begins, once there were two.
     """
     wanted = turns(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
     watch = Stopwatch(pool, tokens, temperature, seed)
+    began = time.perf_counter()
     try:
-        for _ in range(repeats):
+        for number in range(repeats):
+            if number >= _LEAST and time.perf_counter() - began > seconds:
+                break
             shuffle.shuffle(wanted)
             for drafter, verifier, budget in wanted:
-                watch.turn(drafter, verifier, budget, times[drafter, verifier])
+                if not settled(times[drafter, verifier], budget):
+                    watch.turn(drafter, verifier, budget, times[drafter, verifier])
                 done()
     finally:
         watch.close()
     return times
+
+
+def settled(times: PairTimes, budget: int) -> bool:
+    """Whether a pair's calls at a budget lie so near to each other that more would tell nothing."""
+    check, draft = times.check.get(budget, []), times.draft.get(budget, [])
+    kinds = (check, draft) if budget else (check,)
+    return all(len(samples) >= _ENOUGH and _spread(samples) <= _STEADY for samples in kinds)
+
+
+def _spread(samples: Sequence[float]) -> float:
+    low, middle, high = np.percentile(samples, [25, 50, 75])
+    return float((high - low) / middle) if middle > 0 else 0.0
 
 
 def summary(samples: Samples) -> dict[str, TimeSummary]:

@@ -130,12 +130,11 @@ def load_profile(path: str | Path, force: bool = False) -> Profile:
         ValueError: no such file, not a profile, or measured elsewhere; says what differs.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HierspecError(f"cannot read the profile {str(path)!r}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise HierspecError(f"{path}: not valid JSON: {error}; measure it again") from None
-    profile = from_dict(data, str(path))
+        body = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise HierspecError(f"cannot read the profile {str(path)!r}: {why}") from None
+    profile = from_dict(schema.parse_json(body, str(path)), str(path))
     if not force and (why := stale(profile)):
         raise HierspecError(
             f"{path} was measured under other conditions ({'; '.join(why)}): measure it again "

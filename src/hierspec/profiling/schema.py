@@ -100,6 +100,14 @@ class MeasuredContext(TypedDict):
     slopes: list[ContextSlope]
 
 
+class Noise(TypedDict):
+    """How steady the costs were: see :mod:`hierspec.profiling.noise`."""
+
+    spread: Number
+    load_average: list[Number]
+    cores: Integer
+
+
 class Measured(TypedDict):
     """Everything at one temperature."""
 
@@ -107,6 +115,7 @@ class Measured(TypedDict):
     costs: list[MeasuredCost]
     context: MeasuredContext
     token_ms: Number
+    noise: NotRequired[Noise]
 
 
 class MeasuredSettings(TypedDict):

@@ -26,7 +26,8 @@ class ProfileSettings:
         classes: most kinds of text, by how easy they are for whom, whose curves are kept apart.
         places_per_class: fewer would make classes differ by chance.
         prompts: how many of the prompts to use.
-        repeats: how often every cost is timed, two rounds each.
+        repeats: how often every cost is timed, two rounds each; less often where times agree.
+        cost_seconds: after which costs that were timed twice are not timed again.
         min_ratio: a model verifies another only if its call costs this many times as much.
 
     Raises:
@@ -41,6 +42,7 @@ class ProfileSettings:
     places_per_class: int = 16
     prompts: int = 16
     repeats: int = 6
+    cost_seconds: int = 600
     min_ratio: float = 1.25
     seed: int = 0
 
@@ -57,3 +59,8 @@ class ProfileSettings:
         """Draft lengths whose costs are timed."""
         most = self.max_speculative_tokens
         return (*(n for n in _BUDGETS if n < most), most)
+
+
+# What ``auto`` measures before its first text, also beside other work: enough to plan with, and
+# control while text is written learns the rest (hierspec.planner.online).
+QUICK = ProfileSettings(tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=15)

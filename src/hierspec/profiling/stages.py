@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from hierspec.errors import HierspecError
+from hierspec.utils import machine
 
 from . import agreement, costs, curves, rates
 from .candidates import CandidatePool
+from .noise import noise
 from .schema import ContextSlope, Measured, MeasuredContext, MeasuredCost, MeasuredPair
 from .settings import ProfileSettings, Report
 
@@ -53,6 +55,7 @@ class Stages:
             )
         self.tokens = min(settings.tokens, room)
         self.share = (0.0, 1.0)
+        self.load_before = machine.load_average()
         self.alone: list[float] = []
 
     def tell(self, stage: str, part: float) -> None:
@@ -98,7 +101,13 @@ class Stages:
         self.tell("costs in a long context", 0.9)
         context = stage("context", lambda: self.contexts(text, short, temperature))
         token_ms = stage("token", lambda: costs.token_ms(self.pool, self.prompts[0], temperature))
-        return {"pairs": pairs, "costs": timed, "context": context, "token_ms": token_ms}
+        return {
+            "pairs": pairs,
+            "costs": timed,
+            "context": context,
+            "token_ms": token_ms,
+            "noise": stage("noise", lambda: noise(timed, self.load_before)),
+        }
 
     def pairs(self) -> list[tuple[int, int]]:
         """Who may draft for whom: everyone for the target, and the cheap for the dear."""
@@ -154,6 +163,7 @@ class Stages:
             repeats=settings.repeats,
             temperature=temperature,
             seed=settings.seed,
+            seconds=settings.cost_seconds,
             done=advance,
         )
         return [seen.entry(i, k) for (i, k), seen in times.items()]

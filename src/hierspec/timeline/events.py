@@ -102,7 +102,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             continue
         try:
             event = json.loads(line.decode())
-        except ValueError:  # of JSON or of UTF-8
+        except (ValueError, RecursionError):  # of JSON or of UTF-8
             if number == len(lines):
                 break  # no line feed follows: writing was cut short
             raise HierspecError(f"{path}, line {number}: not JSON; write the trace anew") from None

@@ -8,11 +8,13 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar, cast
 
 from hierspec.errors import HierspecError
+
+T = TypeVar("T")
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[Path], object], what: str) -> None:
@@ -38,13 +40,64 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         _write(temporary, content)
         os.replace(temporary, path)
-    except OSError as error:
-        why = error.strerror or error
+    except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
+        if isinstance(error, HierspecError):
+            raise
+        why = getattr(error, "strerror", None) or error
         raise HierspecError(f"cannot write {what} to {path}: {why}") from None
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):  # renamed, as a rule
                 temporary.unlink()
+
+
+class _NamedStream:
+    """A text stream that names its file where it cannot be written."""
+
+    def __init__(self, stream: TextIO, path: Path, what: str) -> None:
+        self._stream, self._place = stream, f"{what} to {path}"
+
+    def write(self, text: str) -> int:
+        return self._tried(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._tried(self._stream.flush)
+
+    def close(self) -> None:
+        self._tried(self._stream.close)
+
+    def _tried(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what is left must not be tried again at exit
+                self._stream.detach()  # type: ignore[attr-defined]
+            raise HierspecError(f"cannot write {self._place}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def text_stream(path: Path, what: str) -> Iterator[TextIO]:
+    """Open a file to write text to as it comes: what is written stays after an interruption.
+
+    Args:
+        what: the content's name for the error: ``the trace``.
+
+    Raises:
+        HierspecError: it cannot be opened, or later not be written; names the file.
+    """
+    try:
+        opened = path.open("w", encoding="utf-8")
+    except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
+        why = getattr(error, "strerror", None) or error
+        raise HierspecError(f"cannot write {what} to {path}: {why}") from None
+    stream = _NamedStream(opened, path, what)
+    try:
+        yield cast(TextIO, stream)
+    except BaseException:
+        with contextlib.suppress(HierspecError, ValueError):
+            stream.close()
+        raise
+    stream.close()
 
 
 def read_text(path: Path, what: str, fix: str = "") -> str:
@@ -64,6 +117,14 @@ def read_text(path: Path, what: str, fix: str = "") -> str:
     except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
         why = getattr(error, "strerror", None) or error
         raise HierspecError(f"cannot read {what} {str(path)!r}: {why}{fix}") from None
+
+
+def expanded(path: str | Path) -> Path:
+    """A path whose ``~`` is the user's folder; as it is, where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def file_key(value: Any) -> str:

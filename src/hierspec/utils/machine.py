@@ -49,7 +49,7 @@ def hardware(device: Any) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "hierspec": metadata.version("hierspec"),
+        "hierspec": metadata.version("hierspec").partition(".dev")[0],  # costs outlast a commit
     }
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hierspec.errors import HierspecError
+from hierspec.utils.schema import parse_json
+
+T = TypeVar("T")
 
 KEYS = ("prompt", "turns", "question", "text")
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -42,26 +45,64 @@ def read_prompt_file(path: str | Path, noun: str = "prompt") -> PromptFile:
     Raises:
         ValueError: no such file, not UTF-8, or a line without a prompt; names file and line.
     """
+    body, text, where, lines = _read(path, noun)
+    prompts = _json_lines(text, where, _prompt_of) if lines else (_one(text, where, noun),)
+    if not prompts:
+        raise HierspecError(f"{where} holds no {noun}")
+    return PromptFile(prompts, Path(path).name, hashlib.sha256(body).hexdigest())
+
+
+def _read(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
+    """Bytes, text, what messages call the file, and whether it is JSON, a prompt a line."""
     name = str(path)
     if name == "-":
         body = sys.stdin.buffer.read()
     else:
         try:
             body = Path(path).read_bytes()
-        except OSError as error:
-            raise HierspecError(f"cannot read {noun}s from {name}: {error.strerror}") from None
+        except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
+            why = getattr(error, "strerror", None) or error
+            raise HierspecError(f"cannot read {noun}s from {name}: {why}") from None
     where = "standard input" if name == "-" else name
     text = _decoded(body, where)
     lines = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
-    prompts = _json_lines(text, where) if lines else (_one(text, where, noun),)
-    if not prompts:
-        raise HierspecError(f"{where} holds no {noun}")
-    return PromptFile(prompts, Path(name).name, hashlib.sha256(body).hexdigest())
+    return body, text, where, lines
 
 
 def read_prompts(path: str | Path) -> list[str]:
     """The prompts of :func:`read_prompt_file` alone."""
     return list(read_prompt_file(path).prompts)
+
+
+def read_ids(path: str | Path) -> list[list[int]]:
+    """Prompts as token ids, from a file as :func:`read_prompt_file` takes it.
+
+    A line of ``.jsonl`` is a list of ids, or an object with ``prompt_token_ids``; any other file
+    holds the ids of one prompt, with blanks or commas between.
+
+    Raises:
+        HierspecError: as :func:`read_prompt_file`, or something else than ids is in it.
+    """
+    _, text, where, lines = _read(path, "prompt")
+    found = _json_lines(text, where, _ids_of) if lines else (parse_ids(text, where),)
+    if not found:
+        raise HierspecError(f"{where} holds no prompt")
+    return list(found)
+
+
+def parse_ids(text: str, where: str) -> list[int]:
+    """Token ids as people write them: ``1 2 3``, ``1,2,3`` or ``[1, 2, 3]``.
+
+    Raises:
+        HierspecError: something else is in it, or nothing.
+    """
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    if not words or not all(
+        word.isascii() and word.isdecimal() and len(word) < 10 for word in words
+    ):
+        wrong = next((w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10)), "")
+        raise HierspecError(f"{where}: token ids are numbers, as in 1 2 3; got {wrong[:40]!r}")
+    return [int(word) for word in words]
 
 
 def read_stdin() -> str:
@@ -115,38 +156,48 @@ def _one(text: str, where: str, noun: str = "prompt") -> str:
 def _starts_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text.lstrip().split("\n", 1)[0]), dict)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False
 
 
-def _json_lines(text: str, where: str) -> tuple[str, ...]:
+class _RowError(ValueError):
+    """What is wrong with a line's value."""
+
+
+def _json_lines(text: str, where: str, read_row: Callable[[Any], T]) -> tuple[T, ...]:
     prompts = []
     # Not splitlines(): JSON strings may hold U+2028 and the like.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
+            at = f"{where}, line {number}"
             try:
-                prompts.append(_prompt_of(json.loads(line)))
-            except ValueError as error:
-                reason = (
-                    f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
-                )
-                raise HierspecError(f"{where}, line {number}: {reason}") from None
+                prompts.append(read_row(parse_json(line, at)))
+            except _RowError as error:
+                raise HierspecError(f"{at}: {error}") from None
     return tuple(prompts)
 
 
 def _prompt_of(row: Any) -> str:
-    """The prompt in one line's value; a ``ValueError`` says what is wrong with it."""
+    """The prompt in one line's value; a :class:`_RowError` says what is wrong with it."""
     key, prompt = "the line", row
     if isinstance(row, Mapping):
         key = next((k for k in KEYS if k in row), "")
         if not key:
             found = ", ".join(map(str, row)) or "none"
-            raise HierspecError(f"needs one of the keys {', '.join(KEYS)}; found {found}")
+            raise _RowError(f"needs one of the keys {', '.join(KEYS)}; found {found}")
         prompt = row[key]
         if key == "turns":
             if not isinstance(prompt, list) or not prompt:
-                raise HierspecError("turns must be a list with at least one text")
+                raise _RowError("turns must be a list with at least one text")
             prompt = prompt[0]
     if not isinstance(prompt, str) or not prompt:
-        raise HierspecError(f"{key} must be a text of at least one character")
+        raise _RowError(f"{key} must be a text of at least one character")
     return prompt
+
+
+def _ids_of(row: Any) -> list[int]:
+    """The token ids in one line's value; a :class:`_RowError` says what is wrong with it."""
+    ids = row.get("prompt_token_ids") if isinstance(row, Mapping) else row
+    if not isinstance(ids, list) or not ids or any(type(token) is not int for token in ids):
+        raise _RowError("with --ids a line is a list of token ids, or has them as prompt_token_ids")
+    return ids

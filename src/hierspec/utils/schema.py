@@ -167,6 +167,8 @@ def read(shape: Any, data: Any, where: str) -> Any:
     """
     try:
         return _adapter(shape).validate_python(data)
+    except RecursionError:
+        raise HierspecError(f"{where or 'it'}: nested too deeply to be read") from None
     except ValidationError as error:
         raise HierspecError(explained(error, shape, data, where)) from None
 
@@ -188,7 +190,9 @@ def parse_json(text: str | bytes, where: str) -> Any:
     """
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise HierspecError(f"{where}: nested too deeply to be anything of hierspec's") from None
+    except ValueError as error:  # also of bytes that are no text
         raise HierspecError(f"{where}: not valid JSON: {error}") from None
 
 

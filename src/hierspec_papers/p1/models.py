@@ -330,8 +330,8 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
         return ()
     gap = deep.found.over(single.found.runs)
     return (
-        f"Best of three models or more over the best single draft: {gap.median:.2f} "
-        f"[{gap.low95:.2f}, {gap.high95:.2f}], per prompt; P1 reports up to 1.2.",
+        f"Best of three models or more over the best single draft: "
+        f"{gap.said(unit='')}, per prompt; P1 reports up to 1.2.",
     )
 
 

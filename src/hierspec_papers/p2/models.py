@@ -153,8 +153,8 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
         notes=(
             f"Measured: α = {given.alpha:.3f}, β = {given.beta:.3f} along the target's own text; "
             f"c = {given.c:.3f}, c_s = {given.c_s:.3f} of single calls.",
-            f"Interleaved over the faster single draft, per prompt: {gap.median:.2f} "
-            f"[{gap.low95:.2f}, {gap.high95:.2f}]; P2's finding is that this is below 1.",
+            f"Interleaved over the faster single draft, per prompt: "
+            f"{gap.said(unit='')}; P2's finding is that this is below 1.",
             "The formula takes acceptances to be independent and a check of any length to cost one "
             "call; what it leaves out stands between its column and the measured one.",
             *notes(lab),

@@ -111,8 +111,8 @@ def _table(
     if {"HiSpec", "LayerSkip"} <= able.keys():
         gain = able["HiSpec"].over(able["LayerSkip"].runs)
         comparison = (
-            f"HiSpec over LayerSkip here: {gain.median:.2f} [{gain.low95:.2f}, "
-            f"{gain.high95:.2f}]; P3's cells give {_printed_gain():.2f} on average (its text "
+            f"HiSpec over LayerSkip here: {gain.said(unit='')}; "
+            f"P3's cells give {_printed_gain():.2f} on average (its text "
             "says 1.28).",
         )
     return own_table(

@@ -153,8 +153,8 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
             "target's law; 0 within its error for a lossless rule.",
             f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
-            f"{more.error:.4f} more tokens a draft; decoding speed is {speed.median:.3f} "
-            f"[{speed.low95:.3f}, {speed.high95:.3f}] times block's, paired per prompt.",
+            f"{more.error:.4f} more tokens a draft; decoding speed is "
+            f"{speed.said(3, '')} times block's, paired per prompt.",
         ),
     )
 

@@ -95,7 +95,7 @@ def _table(found: Found, counts: Sequence[int], length: int, temperature: float)
     for k in counts:
         runs = [found[rule, k] for rule in RULES]
         speed = faster(found["block-rrs", k], found["rrs", k])
-        ratios = (speed.median, speed.low95, speed.high95)
+        ratios = (speed.median, *speed.ends)
         figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
         rows.append((str(k), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]

@@ -165,8 +165,7 @@ def _speeds(found: Found, lengths: Sequence[int], temperature: float) -> Table:
             *(tokens_per_call(runs[rule]) for rule in RULES),
             *(tokens_per_second(runs[rule]) for rule in RULES),
             block.median,
-            block.low95,
-            block.high95,
+            *block.ends,
             faster(runs["naive"], runs["tokenwise"]).median,
         )
         rows.append((str(n), figures))

@@ -42,6 +42,7 @@ LEVEL_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)  # the target, and
 MARKERS = ("", "o", "s", "^", "D", "v")
 REST, HATCH = "#AEB6C2", "///"
 WHOLE = "not split"
+_HATCHES = {WHOLE: HATCH, "1 below": "...", "2 below": "xxx", "3 below": "---", "4 below": "++"}
 ACROSS, BAND = 4, 0.10  # panels of acceptance in a row; predictions are good within ±10 %
 _HATCHED = (
     "Hatched: the method does not report its levels apart; where it does not report the prompt's "
@@ -145,7 +146,7 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
         start = 0.0
         for name, colour in colours.items():
             if ms := parts.get(name):
-                hatch = HATCH if name == WHOLE else None
+                hatch = _hatch(name)
                 axes.barh(
                     row, ms, BAR, start, color=colour, hatch=hatch, edgecolor="white",
                     linewidth=0.4, zorder=2,
@@ -180,6 +181,11 @@ def _part_colours(rows: Sequence[Mapping[str, float]]) -> dict[str, str]:
     names = [_level_name(depth) for depth in range(len(there))]
     out = {name: _level_colour(depth) for depth, name in enumerate(names) if name in there}
     return out | {name: c for name, c in (("overhead", GREY), (WHOLE, REST)) if name in there}
+
+
+def _hatch(part: str) -> str | None:
+    """Of a part, so that levels are told apart without colours too."""
+    return _HATCHES.get(part)
 
 
 def _level_colour(depth: int) -> str:
@@ -339,7 +345,7 @@ def _sheet(
 def _handle(name: str, look: Any) -> Any:
     """A legend's entry for a colour or an artist."""
     if isinstance(look, str):
-        hatch = HATCH if look == REST else None
+        hatch = _hatch(name)
         return plotting("patches").Patch(
             facecolor=look, label=name, hatch=hatch, edgecolor="white", linewidth=0
         )

@@ -131,7 +131,7 @@ def columns_of(cell: TemperatureRecord) -> list[Column]:
     )
     sampled = "mean log-likelihood per token less plain decoding's, with its standard error"
     verdicts = Column(
-        "text as plain decoding's",
+        "text as plain decoding's" if cell.greedy else "log-likelihood less plain decoding's",
         greedy if cell.greedy else sampled,
         lambda method: verdict(cell, method),
     )
@@ -176,5 +176,10 @@ def fastest(cell: TemperatureRecord) -> str:
         wrong = judged is not None and judged.mark == "bad"
         if ratio and method.lossless and method.group != "plain" and not wrong:
             times = f"{ratio.median:.2f}× plain decoding {_range(ratio.interval)}".rstrip()
-            return f"Fastest lossless method: {method.full_name}, {times}."
+            if ratio.median > 1.0:
+                return f"Fastest lossless method: {method.full_name}, {times}."
+            return (
+                "Nothing beats plain decoding here: the fastest other lossless method, "
+                f"{method.full_name}, is {times}."
+            )
     return ""

@@ -1,17 +1,11 @@
-"""Results as tables for a terminal: one per temperature, the fastest method first.
-
-Every number has a column of its own where all of them fit; in a narrow terminal each method is a
-paragraph instead, so that nothing is squeezed to a few letters.
-"""
+"""Results as tables for a terminal: one per temperature, the fastest method first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -24,10 +18,9 @@ from hierspec.bench.records import (
     TemperatureRecord,
     level_shapes,
 )
-from hierspec.utils.terminal import borderless
+from hierspec.utils.terminal import Borderless, borderless
 
 _DASH = "–"
-_LEAST = 30  # characters of the column with names and configurations
 _OPTIONS = 64  # characters of another engine's configuration
 
 
@@ -41,35 +34,18 @@ def rendered(results: BenchResults) -> Iterable[RenderableType]:
         yield Text(f"• {note}", style="dim")
     for cell in results.cells:
         yield Text("")
-        yield MethodTable(cell)
+        yield method_table(cell)
         yield from _below(cell, results.roofline)
 
 
-@dataclass(frozen=True)
-class MethodTable:
-    """The methods measured at a temperature: columns where the console has room for them all."""
-
-    cell: TemperatureRecord
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        methods = sorted(self.cell.measured, key=_speedup, reverse=True)
-        rows = [(_about(method), _numbers(self.cell, method)) for method in methods]
-        title = f"temperature {self.cell.temperature:g}"
-        heads = list(rows[0][1]) if rows else []
-        grid = borderless(["method"], heads, title)
-        grid.columns[0].min_width = _LEAST
-        for name, column in zip(heads, grid.columns[1:], strict=True):
-            column.min_width = max(len(name), *(len(numbers[name]) for _, numbers in rows))
-        for about, numbers in rows:
-            grid.add_row(about, *numbers.values())
-        if Measurement.get(console, options.update(width=999), grid).minimum <= options.max_width:
-            yield grid
-            return
-        yield Text(title, "italic")
-        for about, numbers in rows:
-            yield about
-            words = [Text(" ").join((value, Text(name))) for name, value in numbers.items()]
-            yield Padding(Text(", ").join(words), (0, 0, 0, 4))
+def method_table(cell: TemperatureRecord) -> Borderless:
+    """The methods measured at a temperature."""
+    methods = sorted(cell.measured, key=_speedup, reverse=True)
+    rows = [(_about(method), _numbers(cell, method)) for method in methods]
+    grid = borderless(["method"], rows[0][1] if rows else (), f"temperature {cell.temperature:g}")
+    for about, numbers in rows:
+        grid.add_row(about, *numbers.values())
+    return grid
 
 
 def _about(method: MethodRecord) -> Group:
@@ -174,7 +150,7 @@ def _speedup(method: MethodRecord) -> float:
 
 
 def _times(ratio: PairedRatio | None) -> str:
-    return f"{ratio.median:.2f}× [{ratio.low95:.2f}, {ratio.high95:.2f}]" if ratio else _DASH
+    return ratio.said() if ratio else _DASH
 
 
 def _number(value: float | None) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hierspec.utils import terminal
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hierspec.profiling.settings import Report
 
 
@@ -19,13 +23,7 @@ GOES_ON = "the same command goes on where it was"
 
 def notes() -> Console:
     """Return a console on standard error, which keeps standard output for results."""
-    return Console(stderr=True)
-
-
-def output(width: int) -> Console:
-    """Return a console on standard output, ``width`` columns wide where that is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    return terminal.console(stderr=True)
 
 
 def say(console: Console, text: str) -> None:
@@ -47,12 +45,12 @@ def interruptible(console: Console, advice: Callable[[], str] = lambda: GOES_ON)
 def progress(console: Console, title: str) -> Iterator[Report]:
     """Show progress: a bar on a terminal, a line per stage elsewhere."""
     if not console.is_terminal:
-        last = ""
+        last, began = "", time.monotonic()
 
         def report(stage: str, share: float) -> None:
             nonlocal last
             if stage != last:
-                say(console, f"{title}: {100 * share:3.0f} %  {stage}")
+                say(console, f"{title}: {100 * share:3.0f} %  {stage}{_left(began, share)}")
             last = stage
 
         yield report
@@ -62,7 +60,23 @@ def progress(console: Console, title: str) -> Iterator[Report]:
         BarColumn(),
         TextColumn("{task.percentage:3.0f} %  {task.fields[stage]}", markup=False),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", style="dim"),
     )
+    began = time.monotonic()
+
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=1.0, stage="")
-        yield lambda stage, share: bar.update(task, completed=share, stage=stage)
+        task = bar.add_task(title, total=1.0, stage="", left="")
+        yield lambda stage, share: bar.update(
+            task, completed=share, stage=stage, left=_left(began, share)
+        )
+
+
+def _left(began: float, share: float) -> str:
+    """Return how long the rest takes if it goes on like this; nothing before that can be told."""
+    spent = time.monotonic() - began
+    if not 0.05 <= share < 1 or spent < 3:
+        return ""
+    seconds = spent * (1 - share) / share
+    return (
+        f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
+    )

@@ -25,10 +25,11 @@ class Painter:
 
     Args:
         names: of the levels, lowest first, and last the target's.
+        ids: print token ids instead of texts.
     """
 
-    def __init__(self, console: Console, names: Sequence[str]) -> None:
-        self.console = console
+    def __init__(self, console: Console, names: Sequence[str], ids: bool = False) -> None:
+        self.console, self.ids = console, ids
         *levels, target = names
         self.styles = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(levels)}
         self.styles[target] = _TARGET
@@ -39,11 +40,13 @@ class Painter:
             parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
             self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
 
-    def prompt(self, text: str) -> None:
+    def prompt(self, prompt: str | Sequence[int]) -> None:
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
         self._print(text, "dim")
 
     def token(self, event: TokenEvent) -> None:
-        self._print(event.text, self.styles.get(event.level, ""))
+        text = f" {event.token_id}" if self.ids else event.text
+        self._print(text, self.styles.get(event.level, ""))
 
     def end(self) -> None:
         self._print("\n", "")

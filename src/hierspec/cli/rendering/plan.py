@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hierspec.utils import terminal
 from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hierspec.planner.plan import Choice, Plan
     from hierspec.simulation.interpreter import Simulation
 
@@ -65,16 +67,24 @@ _BAR = 24  # characters of the longest bar
 
 
 def show(
-    plan: Plan, unit: str = "", console: Console | None = None, runs: Simulations | None = None
+    plan: Plan,
+    unit: str = "",
+    console: Console | None = None,
+    runs: Simulations | None = None,
+    *,
+    top: int = 2,
+    limits: Sequence[str] = (),
 ) -> None:
     """Print a plan for people.
 
     Args:
         unit: of the latencies, with a leading space; none where costs have no unit.
         runs: what simulations of the plan and its runners-up say.
+        top: how many hierarchies were asked for.
+        limits: the options that may have left plain decoding alone.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
-    console.print(headline(plan, unit))
+    console = console or terminal.console()
+    console.print(headline(plan, unit, top, limits))
     if not plan.best.chain.plain:
         console.print()
         console.print(levels(plan, unit))
@@ -90,8 +100,8 @@ def show(
     console.print(Text(bound(plan, unit)))
 
 
-def headline(plan: Plan, unit: str) -> Text:
-    """Return the answer in a sentence."""
+def headline(plan: Plan, unit: str, top: int = 2, limits: Sequence[str] = ()) -> Text:
+    """Return the answer in a sentence; the last arguments are those of :func:`show`."""
     best, plain = plan.best, plan.estimates.plain_ms
     if best.chain.plain:
         text = Text(f"plain decoding is the fastest: {_figure(plain)}{unit} a token", "bold")
@@ -102,7 +112,7 @@ def headline(plan: Plan, unit: str) -> Text:
             more = f"is {slower:.1f} % slower" if slower > 0.05 else "is no faster"
             text.append(f"{more}: its drafts are not worth their cost.", "not bold")
         else:
-            text.append("\nNo model here can draft for the target.", "not bold")
+            text.append(f"\n{_alone(plan, top, limits)}", "not bold")
         return text
     text = Text(f"{named(plan, best)}: {_figure(best.ms)}{unit} a token", "bold")
     text.append(
@@ -111,6 +121,18 @@ def headline(plan: Plan, unit: str) -> Text:
         "not bold",
     )
     return text
+
+
+def _alone(plan: Plan, top: int, limits: Sequence[str]) -> str:
+    """Return why plain decoding is all there is to show."""
+    estimates = plan.estimates
+    if not any(estimates.can_draft(i, estimates.target) for i in range(estimates.target)):
+        return "No model here can draft for the target."
+    if limits:
+        return f"No hierarchy was compared with it: {' and '.join(limits)} left none."
+    if top == 1:
+        return "No hierarchy is expected to be faster; --top 2 shows the best of them."
+    return "No hierarchy is expected to be faster."
 
 
 def levels(plan: Plan, unit: str) -> Table:

@@ -14,6 +14,8 @@ _RECURRENT = (
     "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
     "choose an attention-only model"
 )
+# Known to keep no state: asking the library takes a second of imports that nothing else needs.
+_ATTENTION_ALONE = ("llama", "mistral", "qwen2", "qwen3")
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
@@ -47,10 +49,17 @@ def check_config(name: str, config: Any) -> None:
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
     if getattr(text, "max_position_embeddings", None) is None:
         raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+    for key in ("num_hidden_layers", "max_position_embeddings", "vocab_size"):
+        if not (isinstance(value := getattr(text, key, 1), int) and value >= 1):
+            raise HierspecError(
+                f"{name}: config.json has {key} {value!r}, which must be at least 1"
+            )
 
 
 def _is_recurrent(config: Any) -> bool:
     """As the library marks the class that the config belongs to."""
+    if config.model_type in _ATTENTION_ALONE:
+        return False
     from transformers import AutoModelForCausalLM
 
     kind = AutoModelForCausalLM._model_mapping.get(type(config), None)

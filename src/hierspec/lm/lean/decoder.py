@@ -24,14 +24,15 @@ rotary frequencies, which shows after a hundred positions.)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
-from hierspec.lm.weights import WeightSource
+from hierspec.lm.weights import WeightSource, check_shape
 from hierspec.utils.threads import OneThread, is_small
 
 from .layers import Layer, Matrix, Norm, Stack, compiled
@@ -212,45 +213,60 @@ class _Loader:
     def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
         """Embedding, layers, final norm, head."""
         # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
-        embedding = self.get("model.embed_tokens.weight").clone()
+        width, vocab = self.shape.hidden_size, self.shape.vocab_size
+        embedding = self.get("model.embed_tokens.weight", vocab, width).clone()
+        beyond = f"model.layers.{self.shape.num_layers}."
+        if extra := [name for name in self.names if name.startswith(beyond)]:
+            raise HierspecError(
+                f"{self.source.name} holds {min(extra)}, but its config.json has "
+                f"{self.shape.num_layers} layers: config and weights are of different models"
+            )
         layers = []
         for i in range(self.shape.num_layers):
             layers.append(self.layer(i))
             give_back_memory()
         tied = "lm_head.weight" not in self.names
-        head = Matrix(embedding if tied else self.get("lm_head.weight"))
+        head = Matrix(embedding if tied else self.get("lm_head.weight", vocab, width))
         return embedding, Stack(layers), self.norm("model.norm"), head
 
-    def get(self, name: str) -> torch.Tensor:
-        return self.source.tensor(name).to(self.backend.device, self.backend.weight_dtype)
+    def get(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = self.source.tensor(name)
+        check_shape(self.source.name, name, tensor.shape, shape)
+        return tensor.to(self.backend.device, self.backend.weight_dtype)
 
     def norm(self, name: str) -> Norm:
-        weight = self.get(f"{name}.weight").to(self.backend.dtype)
+        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.backend.dtype)
         return Norm(weight, len(weight), self.shape.eps, self.backend.weight_dtype)
 
     def layer(self, i: int) -> Layer:
         prefix, shape = f"model.layers.{i}.", self.shape
+        width, inner = shape.hidden_size, shape.intermediate_size
+        heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
+        sizes = dict(zip("qkv", (heads, kv, kv), strict=True))
+        qkv = {f"{prefix}self_attn.{p}_proj": (rows, width) for p, rows in sizes.items()}
+        gate_up = {f"{prefix}mlp.{p}_proj": (inner, width) for p in ("gate", "up")}
         return Layer(
             norm=self.norm(prefix + "input_layernorm"),
-            qkv=self.fused(*(f"{prefix}self_attn.{p}_proj" for p in "qkv"), paired=2),
+            qkv=self.fused(qkv, paired=2),
             head_norm=self.head_norm(prefix) if shape.head_norms else None,
-            out=self.fused(prefix + "self_attn.o_proj"),
+            out=self.fused({prefix + "self_attn.o_proj": (width, heads)}),
             mlp_norm=self.norm(prefix + "post_attention_layernorm"),
-            gate_up=self.fused(prefix + "mlp.gate_proj", prefix + "mlp.up_proj"),
-            down=self.fused(prefix + "mlp.down_proj"),
+            gate_up=self.fused(gate_up),
+            down=self.fused({prefix + "mlp.down_proj": (width, inner)}),
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             attention_dtype=self.backend.attention_dtype,
             kind=self.backend._windows.index(shape.windows[i]),
         )
 
-    def fused(self, *names: str, paired: int = 0) -> Matrix:
-        """One product for several matrices; rows of the first ``paired`` are put in pairs."""
-        weights, biases = [], []
-        for j, name in enumerate(names):
-            weight = self.get(f"{name}.weight")
+    def fused(self, parts: Mapping[str, tuple[int, int]], paired: int = 0) -> Matrix:
+        """One product for several matrices, by name and shape; rows of the first ``paired`` are
+        put in pairs."""
+        weights, biases, names = [], [], list(parts)
+        for j, (name, shape) in enumerate(parts.items()):
+            weight = self.get(f"{name}.weight", *shape)
             has_bias = f"{name}.bias" in self.names
-            bias = self.get(f"{name}.bias") if has_bias else weight.new_zeros(len(weight))
+            bias = self.get(f"{name}.bias", shape[0]) if has_bias else weight.new_zeros(len(weight))
             if j < paired:
                 weight, bias = self.pair(weight), self.pair(bias)
             weights.append(weight)
@@ -261,8 +277,8 @@ class _Loader:
 
     def head_norm(self, prefix: str) -> Norm:
         """Qwen3's norms of the query and key heads, as one of [H + H_kv, D]."""
-        q = self.pair(self.get(prefix + "self_attn.q_norm.weight"))
-        k = self.pair(self.get(prefix + "self_attn.k_norm.weight"))
+        q = self.pair(self.get(prefix + "self_attn.q_norm.weight", self.shape.head_dim))
+        k = self.pair(self.get(prefix + "self_attn.k_norm.weight", self.shape.head_dim))
         shape, exact = self.shape, self.backend.dtype
         weight = torch.cat((q.expand(shape.num_heads, -1), k.expand(shape.num_kv_heads, -1)))
         return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)

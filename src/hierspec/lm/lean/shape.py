@@ -21,8 +21,10 @@ class Shape:
     ``windows`` holds, for every layer, how many positions it sees back (itself included), or None.
     """
 
+    vocab_size: int
     num_layers: int
     hidden_size: int
+    intermediate_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -39,8 +41,10 @@ class Shape:
         heads, layers = config.num_attention_heads, config.num_hidden_layers
         window = getattr(config, "sliding_window", None)
         return cls(
+            vocab_size=config.vocab_size,
             num_layers=layers,
             hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
             num_heads=heads,
             num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -83,8 +87,6 @@ def rotations(config: Any, length: int) -> torch.Tensor:
     In float32 from float32 frequencies, as transformers does for every dtype. A scaling of
     attention (yarn) is part of it.
     """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     kind = config.rope_parameters["rope_type"]
     if kind == "default":
         heads = config.num_attention_heads
@@ -92,6 +94,8 @@ def rotations(config: Any, length: int) -> torch.Tensor:
         exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
         frequencies, scale = 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
     else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.arange(length).float()[:, None] * frequencies.float()
     return torch.complex(angles.cos() * scale, angles.sin() * scale)

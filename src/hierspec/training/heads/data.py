@@ -114,7 +114,7 @@ def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
 
 
 def from_files(paths: Sequence[Path]) -> list[str]:
-    """The texts in files and folders (all files below them, hidden ones left out).
+    """The texts in files and folders (all text files below them, hidden ones left out).
 
     A ``.jsonl`` file holds a text a line, as prompts do; any other file is one text.
 
@@ -127,12 +127,26 @@ def from_files(paths: Sequence[Path]) -> list[str]:
             texts += read_prompt_file(path, "text").prompts
             continue
         inside = sorted(file for file in path.rglob("*") if file.is_file())
-        visible = [f for f in inside if not any(p[0] == "." for p in f.relative_to(path).parts)]
+        visible = [
+            file
+            for file in inside
+            if not any(part[0] == "." for part in file.relative_to(path).parts) and _is_text(file)
+        ]
         if not visible:
             raise HierspecError(f"the folder {path} holds no texts: give text or .jsonl files")
         for file in visible:
             texts += read_prompt_file(file, "text").prompts
     return texts
+
+
+def _is_text(file: Path) -> bool:
+    """Whether a file in a folder is meant: neither empty nor something else than UTF-8."""
+    try:
+        return bool(file.read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return True  # read again, and told
 
 
 def encoded(

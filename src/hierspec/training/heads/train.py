@@ -34,7 +34,7 @@ from hierspec.training.fit import (
     fit,
 )
 from hierspec.utils import machine
-from hierspec.utils.files import file_key, probe, write_whole
+from hierspec.utils.files import expanded, file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
 from .data import Report, Texts, choose, from_files
@@ -157,7 +157,7 @@ def train(
 
 def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
     """What is known of a training before anything is loaded, as JSON holds it."""
-    place = Path(model).expanduser()
+    place = expanded(model)
     return {
         "model": str(place.resolve()) if place.is_dir() else model,
         "dtype": dtype,
@@ -173,9 +173,9 @@ def target_file(model: str, output: Path | None) -> Path:
         if path.suffix != ".safetensors":
             raise HierspecError(f"heads are written as .safetensors; -o says {output}")
         return path
-    if model.startswith(registry.PREFIX) or not Path(model).expanduser().is_dir():
+    if model.startswith(registry.PREFIX) or not expanded(model).is_dir():
         raise HierspecError(f"{model} is no directory to write heads into: say where with -o FILE")
-    return Path(model).expanduser() / files.FILE
+    return expanded(model) / files.FILE
 
 
 def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:

@@ -1,0 +1,82 @@
+"""Random command lines and hierarchy files: no traceback, no "bug" for a user's mistake.
+
+python benchmarks/fuzz.py [--inputs 5000] [--seed 0]
+
+The strategies are those of tests/cli/test_fuzz.py, which tries fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import common
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(common.ROOT / "tests" / "cli"))
+from fuzzing import STOPPED, Playground, command_lines, hierarchies
+
+from hierspec.utils.machine import environment
+
+INLINE = ["generate", "def f", "--max-new-tokens", "4", "--hierarchy"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="fuzz", help="Of the result file.")
+    asked = parser.parse_args()
+    began, statuses = time.monotonic(), collections.Counter[str]()
+    failures: dict[str, str] = {}
+
+    def call(play: Playground, argv: list[str]) -> None:
+        try:
+            status, said = play.call(argv)
+        except AssertionError as error:
+            statuses["failed"] += 1
+            failures.setdefault(str(error)[-160:], repr(argv)[:400])
+            return
+        statuses["stopped before work" if STOPPED in said else f"status {status}"] += 1
+
+    with tempfile.TemporaryDirectory() as folder:
+        play = Playground(Path(folder))
+        with play.open():
+            for number, strategy in enumerate((command_lines(play), hierarchies(play))):
+
+                @seed(asked.seed + number)
+                @settings(
+                    max_examples=(asked.inputs + 1) // 2,
+                    deadline=None,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                )
+                @given(data=st.data())
+                def many(data: Any, strategy: Any = strategy, number: int = number) -> None:
+                    drawn = data.draw(strategy)
+                    call(play, [*INLINE, drawn] if number else drawn)
+
+                many()
+    found = {
+        "environment": environment(),
+        "seed": asked.seed,
+        "inputs": sum(statuses.values()),
+        "statuses": dict(statuses),
+        "failures": failures,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    print(f"wrote {common.write(asked.name, found)}: {dict(statuses)}")
+    for said, argv in failures.items():
+        print(f"FAILED {argv}\n  {said}")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

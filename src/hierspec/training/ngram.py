@@ -1,0 +1,83 @@
+"""Building an n-gram table from text files, for any tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierspec.config.vocabulary import num_ids, vocabulary_key
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.errors import HierspecError
+from hierspec.utils.files import probe, write_whole
+
+from .heads.data import Report, from_files
+
+_KEYS = 2**63  # contexts and words are counted as numbers below it
+_WHAT = "the n-gram table"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTable:
+    """A table that was written.
+
+    Attributes:
+        texts, tokens: that were counted.
+        entries: stored numbers of all orders.
+    """
+
+    path: Path
+    texts: int
+    tokens: int
+    vocab_size: int
+    max_order: int
+    entries: int
+
+
+def build(
+    texts: Sequence[Path],
+    tokenizer: Any,
+    output: Path,
+    *,
+    max_order: int = 3,
+    max_entries: int | None = None,
+    report: Report = lambda stage, share: None,
+) -> BuiltTable:
+    """Count the tokens of text files and folders, and write the table.
+
+    Args:
+        tokenizer: of the models that the table will draft for.
+        max_order: longest n-gram counted, the predicted token included.
+        max_entries: most (context, token) pairs kept of each order; default: as the shipped table.
+
+    Raises:
+        HierspecError: no text, too long n-grams for the vocabulary, or a file that cannot be
+            written.
+    """
+    size = num_ids(tokenizer)
+    if max_order < 2 or size**max_order >= _KEYS:
+        most = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _KEYS)
+        raise HierspecError(f"max_order must be 2 to {most} for {size} tokens, not {max_order}")
+    probe(output, _WHAT)
+    report("reading", 0.0)
+    listed = list(dict.fromkeys(from_files(texts)))
+    ends = getattr(tokenizer, "eos_token_id", None)
+    end = [ends] if isinstance(ends, int) else []
+    documents = []
+    for number, text in enumerate(listed):
+        report("tokenizing", 0.1 + 0.6 * number / len(listed))
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        documents.append(np.asarray([*ids, *end], np.int64))
+    tokens = sum(map(len, documents))
+    if tokens < 2:
+        raise HierspecError("there is too little text to count: give more")
+    report("counting", 0.7)
+    limits = None if max_entries is None else dict.fromkeys(range(2, max_order + 1), max_entries)
+    table = NgramModel.build(documents, size, max_order, limits)
+    table.vocabulary = vocabulary_key(tokenizer)
+    write_whole(output, table.save, _WHAT)
+    report("done", 1.0)
+    return BuiltTable(output, len(listed), tokens, size, table.max_order, table.num_entries)

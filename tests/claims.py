@@ -1,0 +1,375 @@
+"""The figures that README and other pages quote, recomputed from the result files.
+
+A claim is a piece of a page with ``{}`` where figures stand, and a function that gives them as
+they must be printed. To quote a figure, write it on the page and add a line here; a figure of
+README's measured part without a claim fails the tests, as does any digit changed on a page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hierspec.bench import results
+from hierspec.bench.records import BenchResults, MethodRecord, PairedRatio
+from hierspec.bench.summary import ratio
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``said`` stands on ``page`` once its gaps are filled with what ``figures`` computes."""
+
+    page: str
+    said: str
+    figures: Callable[[], Iterable[object]] = tuple
+
+    def text(self) -> str:
+        return flat(self.said.format(*self.figures()))
+
+
+def flat(text: str) -> str:
+    """Text as a line: pages break lines where they like."""
+    return " ".join(text.split())
+
+
+@cache
+def data(name: str) -> Any:
+    """A result file of a script."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+@cache
+def bench(name: str) -> BenchResults:
+    """A result file of ``hierspec bench``."""
+    return results.read(RESULTS / f"bench-eps-{name}.json")
+
+
+def method(file: str, temperature: float, name: str) -> MethodRecord:
+    (cell,) = (cell for cell in bench(file).cells if cell.temperature == temperature)
+    (found,) = (one for one in cell.measured if one.name == name)
+    return found
+
+
+def speedup(file: str, temperature: float, name: str) -> str:
+    """Over plain decoding, as in ``2.68× [2.22, 3.35]``."""
+    found = method(file, temperature, name).summed.speedup
+    assert found is not None
+    return found.said()
+
+
+def over_best_single(file: str, temperature: float, name: str) -> str:
+    """Over the single draft whose median time is the least, paired per prompt."""
+    (cell,) = (cell for cell in bench(file).cells if cell.temperature == temperature)
+    singles = [one for one in cell.measured if one.name in ("branch", "speculative")]
+    single = min(singles, key=lambda one: one.summed.ms_per_token.median)
+    found: PairedRatio = ratio(_times(single), _times(method(file, temperature, name)))
+    return found.said()
+
+
+def _times(record: MethodRecord) -> list[float]:
+    return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
+
+
+def cells(name: str, methods: dict[float, str] | None = None) -> list[str]:
+    """A row of README's table: ms a token and speed-up, greedy and at temperature 1."""
+    out = []
+    for temperature in (0.0, 1.0):
+        chosen = (methods or {}).get(temperature, name)
+        found = method("0.2", temperature, chosen).summed
+        assert found.speedup is not None
+        out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.said()}")
+    return out
+
+
+def fastest_of_transformers() -> list[str]:
+    """The row of transformers' fastest way to speculate, by median time at each temperature."""
+    names = {}
+    for cell in bench("0.2").cells:
+        ways = [one for one in cell.measured if one.name.startswith("transformers-")]
+        names[cell.temperature] = min(ways, key=lambda one: one.summed.ms_per_token.median).name
+    return cells("", names)
+
+
+PAIRED = ("branch", "speculative", "hierarchy", "planned")
+
+
+def overheads(temperature: float, machine: str, files: Iterable[str]) -> str:
+    """The range of median milliseconds a token outside forwards, as in ``0.11–0.38``."""
+    values = []
+    for name in files:
+        if machine not in bench(name).environment.cpu:
+            continue
+        for cell in bench(name).cells:
+            if cell.temperature == temperature:
+                found = {one.name: one.summed.overhead_ms_per_token for one in cell.measured}
+                values += [found[key].median for key in ("hierarchy", "planned") if found.get(key)]
+    return f"{min(values):.2f}–{max(values):.2f}"
+
+
+def all_benches() -> list[str]:
+    return sorted(path.stem.removeprefix("bench-eps-") for path in RESULTS.glob("bench-eps-*.json"))
+
+
+def runs_on(machine: str) -> list[str]:
+    return [name for name in all_benches() if machine in bench(name).environment.cpu]
+
+
+def predictions(key: str = "predicted_ms") -> list[float]:
+    """Relative errors of ``predict.json``, by that prediction."""
+    return [
+        abs(row[key] / row["measured_ms"] - 1)
+        for target in data("predict")["targets"].values()
+        for cell in target.values()
+        if isinstance(cell, dict)
+        for row in cell["hierarchies"].values()
+    ]
+
+
+def hierarchies_predicted() -> int:
+    """Different hierarchies of ``predict.json``, plain decoding and the plans apart."""
+    found = {
+        (target, name)
+        for target, cells_of in data("predict")["targets"].items()
+        for cell in cells_of.values()
+        if isinstance(cell, dict)
+        for name in cell["hierarchies"]
+    }
+    return len([name for _, name in found if name not in ("plain", "planned")])
+
+
+def bench_predictions(machine: str) -> list[float]:
+    """Errors of what benches predicted from their own profiles, minutes old, on a machine."""
+    return [
+        abs(one.prediction.error)
+        for name in runs_on(machine)
+        for cell in bench(name).cells
+        for one in cell.measured
+        if one.prediction is not None and one.name in PAIRED
+    ]
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    return f"{100 * value:.{decimals}f} %"
+
+
+def gains(file: str, name: str, spaced: str = " and ") -> str:
+    found = data(file)["temperatures"]
+    return spaced.join(f"{found[t][name]['throughput_gain']['median']:.1f}" for t in ("0.0", "1.0"))
+
+
+def useless(length: int) -> str:
+    found = data("harmless")["useless"][f"random drafters, {length} tokens"]["online"]
+    return f"{100 * (found['over_plain']['median'] - 1):.0f} %"
+
+
+def auto_seconds(which: str) -> list[float]:
+    return [cell[which]["seconds"] for cell in data("auto")["temperatures"].values()]
+
+
+def words(number: int) -> str:
+    """Small numbers as prose writes them."""
+    return {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}.get(number, str(number))
+
+
+def near_ties() -> tuple[int, int, int]:
+    """Greedy runs in bfloat16 of all benches, ours: all, equal to plain decoding, near-ties."""
+    all_runs = equal = ties = 0
+    for name in all_benches():
+        for cell in bench(name).cells:
+            if not cell.greedy:
+                continue
+            for one in cell.measured:
+                if one.group == "peer" or one.name == "plain":
+                    continue
+                found = cell.compared(one)
+                all_runs, equal = all_runs + found.runs, equal + found.equal
+                ties += found.near_ties
+    return all_runs, equal, ties
+
+
+def _table() -> list[Claim]:
+    rows = {
+        "| planned: levels and budgets computed | here, P1": "planned",
+        "| hierarchy: three levels | P1": "hierarchy",
+        "| horizontal order | P2": "horizontal",
+        "| dynamic windows, three models | P5": "dynamic-windows",
+        "| one draft, tokenwise |": "speculative",
+        "| one draft, block = branch | P4": "branch",
+        "| several drafts, block-RRS | P4": "multi-draft",
+        "| interleaved order | P2": "interleaved",
+        "| self-verify, two models | P5": "self-verify",
+        "| Lookahead's n-gram pool, as a drafter |": "lookahead",
+        "| LayerSkip: one early exit |": "layerskip",
+        "| HiSpec: two early exits | P3": "hispec",
+        "| llama.cpp, plain decoding |": "llama.cpp",
+        "| transformers, plain `generate` |": "transformers",
+    }
+    out = [
+        Claim("README.md", f"{row} | {{}} | {{}} |", lambda name=name: cells(name))
+        for row, name in rows.items()
+    ]
+    fastest = "| transformers, fastest of its four ways to speculate | | {} | {} |"
+    plain = "| **plain decoding** | | {} · 1× | {} · 1× |"
+    return [
+        *out,
+        Claim("README.md", fastest, fastest_of_transformers),
+        Claim(
+            "README.md",
+            plain,
+            lambda: (
+                f"{method('0.2', t, 'plain').summed.ms_per_token.median:.1f}" for t in (0.0, 1.0)
+            ),
+        ),
+    ]
+
+
+README = [
+    Claim(
+        "README.md",
+        "Here {} of them, two Xeon cores, bfloat16, {} HumanEval prompts × {} tokens",
+        lambda: (
+            len({one.name for cell in bench("0.2").cells for one in cell.measured}),
+            bench("0.2").settings.num_prompts,
+            bench("0.2").settings.max_new_tokens,
+        ),
+    ),
+    *_table(),
+    Claim(
+        "README.md",
+        "On more and longer text ({} prompts × {} tokens) the planned hierarchy is {} as fast as "
+        "own plain decoding where greedy and {} at temperature 1; its gain over the best single "
+        "draft is {} and {}.",
+        lambda: (
+            bench("0.2-long").settings.num_prompts,
+            bench("0.2-long").settings.max_new_tokens,
+            *(speedup("0.2-long", t, "planned") for t in (0.0, 1.0)),
+            *(over_best_single("0.2-long", t, "planned") for t in (0.0, 1.0)),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "the same comparison gave {}× and {}×.",
+        lambda: (speedup("0.2-long-zen5", t, "planned").partition("×")[0] for t in (0.0, 1.0)),
+    ),
+    Claim(
+        "README.md",
+        "by {} (eps 0.1, {} prompts, an n-gram table as the lowest level) and, as planned, by {} "
+        "and {} (eps 0.05); at temperature 1 hardly: {} and {}. On Zen 5 they won {} and {} there.",
+        lambda: (
+            over_best_single("0.1", 0.0, "hierarchy"),
+            bench("0.1").settings.num_prompts,
+            over_best_single("0.1", 0.0, "planned"),
+            over_best_single("0.05", 0.0, "planned"),
+            over_best_single("0.1", 1.0, "planned"),
+            over_best_single("0.05", 1.0, "planned"),
+            over_best_single("0.1-zen5", 1.0, "hierarchy"),
+            over_best_single("0.05-zen5", 1.0, "hierarchy"),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "Outside forwards a token costs {} ms greedy and {} ms sampling in these hierarchies, over "
+        "all {} runs on the Xeon (on Zen 5, {} prompts, {} and {})",
+        lambda: (
+            overheads(0.0, "Intel", runs_on("Intel")),
+            overheads(1.0, "Intel", runs_on("Intel")),
+            words(len(runs_on("Intel"))),
+            bench("0.2-long-zen5").settings.num_prompts,
+            overheads(0.0, "AMD", ["0.2-long-zen5"]),
+            overheads(1.0, "AMD", ["0.2-long-zen5"]),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "verification takes less than {} % of a round at a vocabulary of {} k",
+        lambda: (
+            math.ceil(100 * data("verification")["largest_verification_share"]),
+            f"{data('verification')['settings']['vocab'] / 1000:.0f}",
+        ),
+    ),
+    Claim(
+        "README.md",
+        "Eight ragged sequences together write {} times as many tokens a second as one in plain "
+        "decoding (greedy and temperature 1), {} times with one draft, {} in three levels (Zen 5, "
+        "whose cores are busy sooner: {}, {} and {}).",
+        lambda: (
+            gains("batch", "plain"),
+            gains("batch", "single draft"),
+            gains("batch", "three levels"),
+            *(
+                gains("batch-zen5", name).partition(" ")[0]
+                for name in ("plain", "single draft", "three levels")
+            ),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "{} of {} equal plain greedy decoding token for token (float32 on the shipped family, "
+        "float64 on {} tiny architectures",
+        lambda: (
+            data("equality")["equal"],
+            data("equality")["outputs"],
+            words(len({name.split()[0] for name in data("equality")["float64 tiny"]})),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "Of {} greedy texts of ours in bfloat16, {} equal plain decoding's and {} part from it at "
+        "a near-tie ({}).",
+        lambda: (*near_ties(), percent(near_ties()[2] / near_ties()[0], 0)),
+    ),
+    Claim(
+        "README.md",
+        "Planning, on Zen 5: {} predictions ({} hierarchies, plain decoding and the plans, two "
+        "targets, two temperatures, prompts that were not profiled) against measurement: median "
+        "error {}, {} of them within 12 %, the worst {}, with costs timed again between the runs; "
+        "with the profile's own, some minutes old, {} and {}.",
+        lambda: (
+            len(predictions()),
+            hierarchies_predicted(),
+            percent(statistics.median(predictions())),
+            sum(error <= 0.12 for error in predictions()),
+            percent(max(predictions()), 0),
+            percent(statistics.median(predictions("predicted_ms_with_earlier_costs"))),
+            percent(max(predictions("predicted_ms_with_earlier_costs")), 0),
+        ),
+    ),
+    Claim(
+        "README.md",
+        "In the benches, where costs are the profile's own too, it is {} and {} on the Xeon ({} "
+        "predictions) and {} and {} on Zen 5 ({}).",
+        lambda: (
+            figure
+            for machine in ("Intel", "AMD")
+            for errors in [bench_predictions(machine)]
+            for figure in (percent(statistics.median(errors)), percent(max(errors), 0), len(errors))
+        ),
+    ),
+    Claim(
+        "README.md",
+        "The first `auto` took {:.0f}–{:.0f} s, measuring included, later ones {:.0f} s, loading "
+        "included",
+        lambda: (*sorted(auto_seconds("first")), statistics.fmean(auto_seconds("later"))),
+    ),
+    Claim(
+        "README.md",
+        "online control costs {} over 64 tokens and {} over 512",
+        lambda: (useless(64), useless(512)),
+    ),
+]
+# Figures of README's measured part that are no measurement: settings, names, aims.
+SETTINGS = (
+    "(docs/pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
+    "P1", "P2", "P3", "P4", "P5", "95 %", "Zen 5", "float32", "float64", "bfloat16",
+    "80 candidates",
+)  # fmt: skip
+CLAIMS = README

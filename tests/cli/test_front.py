@@ -1,0 +1,200 @@
+"""What a new user types first: help, names that lead nowhere, files of another kind, full disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from fuzzing import Playground
+
+from hierspec.cli import run
+from hierspec.drafters.ngram_table import NgramModel
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory):
+    return Playground(tmp_path_factory.mktemp("front"))
+
+
+def hierspec(capsys, *argv):
+    status = run(list(map(str, argv)))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("words", [[], ["heads"], ["zoo"], ["ngram"]])
+def test_a_group_alone_prints_its_help(capsys, words):
+    status, out, err = hierspec(capsys, *words)
+    assert (status, err) == (0, "")
+    assert out.startswith(" ".join(["Usage: hierspec", *words]))
+    assert "Commands:" in out
+
+
+def test_short_help_and_completion(capsys):
+    status, out, _ = hierspec(capsys, "-h")
+    assert status == 0
+    assert "--install-completion" in out
+    assert hierspec(capsys, "generate", "-h")[1] == hierspec(capsys, "generate", "--help")[1]
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft"])
+@pytest.mark.parametrize("preset", ["hierarchy", "speculative", "autoregressive"])
+def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
+    if (option, preset) == ("--draft", "autoregressive"):
+        return
+    argv = ["generate", "x", "--target", "zoo:small", "--hierarchy", preset, option, "/nonexistent"]
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 2
+    assert "no directory '/nonexistent'" in err
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("more layers", "lacks a weight its config.json calls for: 'model.layers.2"),
+        ("fewer layers", "its config.json has 1 layers"),
+        ("wider", "model.embed_tokens.weight has shape"),
+        ("more heads", "self_attn.q_proj.weight has shape"),
+        ("other vocabulary", "but its config.json asks for (99, 8)"),
+        ("cut weights", "is damaged"),
+        ("pickled weights", "pytorch_model.bin is no safetensors file"),
+        ("cut tokenizer", "the tokenizer beside"),
+        ("adapter", "holds an adapter (LoRA)"),
+    ],
+)
+def test_what_is_wrong_with_a_folder(capsys, play, folder, said):
+    where = play.folder / folder
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", where, "--hierarchy", "autoregressive"
+    )
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert said in err
+
+
+def test_weights_that_a_library_would_make_up_are_refused(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from hierspec.errors import HierspecError
+    from hierspec.lm.load import load
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "n_layer": 2}))
+    with pytest.raises(HierspecError, match=r"lacks a weight .*transformer\.h\.1\."):
+        load(tmp_path)
+
+
+def test_token_ids_in_and_out(capsys, play):
+    argv = ["generate", "--target", play.target, "--hierarchy", "autoregressive", "--ids",
+            "--ignore-eos", "--max-new-tokens", "4"]  # fmt: skip
+    status, out, _ = hierspec(capsys, *argv, "5, 6 7")
+    written = list(map(int, out.split()))
+    assert (status, written[:3], len(written)) == (0, [5, 6, 7], 7)
+    file = play.folder / "two.jsonl"
+    file.write_text('[5, 6, 7]\n{"prompt_token_ids": [5]}\n')
+    status, out, _ = hierspec(capsys, *argv, "--prompts", file, "--json")
+    assert status == 0
+    assert json.loads(out.splitlines()[0])["token_ids"] == written[3:]
+    status, _, err = hierspec(capsys, *argv, "5 x")
+    assert status == 2
+    assert "token ids are numbers, as in 1 2 3; got 'x'" in err
+
+
+def test_another_models_tokenizer(capsys, play):
+    argv = ["generate", "def f", "--target", play.folder / "no tokenizer", "--hierarchy",
+            "autoregressive", "--max-new-tokens", "2"]  # fmt: skip
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 2
+    assert "no tokenizer" in err
+    status, out, _ = hierspec(capsys, *argv, "--tokenizer", play.target)
+    assert status == 0
+    assert out.startswith("def f")
+
+
+def test_a_table_of_ones_own(capsys, play, tmp_path):
+    texts, table = tmp_path / "texts", tmp_path / "table.safetensors"
+    (texts / "below").mkdir(parents=True)
+    (texts / "one.py").write_text("def f(x):\n    return x\n" * 20)
+    (texts / "below" / "empty.txt").write_text("")
+    (texts / "below" / "compiled.pyc").write_bytes(bytes(range(256)))
+    argv = ["ngram", "build", texts, "--tokenizer", play.target, "-o", table, "--json"]
+    status, out, _ = hierspec(capsys, *argv)
+    made = json.loads(out)
+    assert (status, made["texts"], made["max_order"]) == (0, 1, 3)
+    assert NgramModel.load(table).vocabulary
+    level = {"method": "ngram_table", "table": str(table), "num_speculative_tokens": 2}
+    whole = json.dumps({"target": {"model": play.target}, "levels": [level]})
+    generate = ["generate", "def f", "--hierarchy", whole, "--max-new-tokens", "3", "--json"]
+    assert hierspec(capsys, *generate)[0] == 0
+
+    other = tmp_path / "other"
+    shutil.copytree(play.target, other)
+    file = other / "tokenizer.json"
+    text = json.loads(file.read_text())
+    vocab = text["model"]["vocab"]
+    first, second = list(vocab)[300:302]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    file.write_text(json.dumps(text))
+    status, _, err = hierspec(capsys, *generate, "--target", other)
+    assert status == 2
+    assert "was counted in another vocabulary" in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--trace", "/dev/full"], "cannot write the trace to /dev/full: No space left"),
+        (["--trace", "/nonexistent/t"], "cannot write the trace to /nonexistent/t: No such file"),
+    ],
+)
+def test_a_trace_that_cannot_be_written(capsys, play, argv, said):
+    status, _, err = hierspec(
+        capsys, "generate", "x", "--target", play.target, "--hierarchy", "autoregressive",
+        "--max-new-tokens", "4", "--ignore-eos", *argv,
+    )  # fmt: skip
+    assert status == 2
+    assert said in err.splitlines()[-1]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_under_standard_output():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hierspec", "plan", "-h"], stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False, env=dict(os.environ),
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "hierspec: error: cannot write to standard output: No space left on device"
+    )
+
+
+@pytest.mark.parametrize("name", ["deep.json", "deeper.json", "deep.toml", "long.json"])
+def test_nested_too_deeply(capsys, play, name):
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", play.folder / name)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "nested too deeply" in err or "not valid" in err
+    assert "recursion" not in err
+
+
+def test_why_plain_decoding_stands_alone(capsys, tmp_path):
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps({"costs": [9, 10], "acceptance": [[None, 0.1], [None, None]]}))
+    assert (
+        "No hierarchy is expected to be faster; --top 2"
+        in (hierspec(capsys, "plan", problem, "--top", "1")[1])
+    )
+    assert "--max-models 1 left none" in hierspec(capsys, "plan", problem, "--max-models", "1")[1]
+    assert "The best hierarchy" in hierspec(capsys, "plan", problem)[1]
+    picture = tmp_path / "plan.svg"
+    assert str(picture) in hierspec(capsys, "plan", problem, "--picture", picture)[2]
+    text = picture.read_text()
+    assert " ;" not in text
+    assert "cost a token" in text

@@ -1,0 +1,45 @@
+"""A machine with other work to do shows in the costs, and users are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from hierspec.profiling.costs import PairTimes, settled
+from hierspec.profiling.noise import noise, said, spread
+
+
+def cost(low, high, count=12):
+    times = {"mean": 1.0, "median": 1.0, "low": low, "high": high, "count": count}
+    return {"drafter": None, "verifier": 0, "draft": {}, "check": {"0": times}}
+
+
+def test_the_spread_is_the_median_over_calls():
+    assert spread([cost(0.9, 1.1), cost(0.95, 1.0), cost(0.5, 2.5)]) == pytest.approx(0.2)
+    assert spread([cost(0.1, 9.0, count=2)]) == 0.0  # two samples spread by chance
+
+
+@pytest.mark.parametrize(
+    ("spread_of_calls", "load", "words"),
+    [
+        (0.05, [0.3], ""),
+        (0.5, [0.3], "50 % apart"),
+        (0.05, [9.0], "load average was 9"),
+        (0.1, [], ""),
+    ],
+)
+def test_what_is_said(spread_of_calls, load, words):
+    found = noise([cost(1.0, 1.0 + spread_of_calls)], load)
+    found["cores"] = 2
+    sentence = said({"0.0": {"noise": found}, "1.0": {}})
+    assert bool(sentence) == bool(words)
+    assert words in sentence
+
+
+def test_calls_that_agree_are_timed_no_more():
+    times = PairTimes()
+    assert not settled(times, 4)
+    times.check[4], times.draft[4] = [2.0] * 6, [1.0, 1.01, 1.0, 1.02, 1.0, 1.01]
+    assert settled(times, 4)
+    times.draft[4] = [1.0, 1.5, 1.0, 1.5, 2.0, 0.5]
+    assert not settled(times, 4)
+    assert set(times.check) == {4}  # asking leaves no trace
