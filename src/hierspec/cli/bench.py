@@ -375,6 +375,7 @@ def _measure(
     from hierspec.bench.methods import planned
     from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.run import Bench
+    from hierspec.lm import dtypes
     from hierspec.utils.machine import environment
 
     from .rendering import progress
@@ -399,6 +400,9 @@ def _measure(
             measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
             longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
             tuning = _token_ids(models, prompts.tuning, longest)
+            note = f"weights in {dtypes.name(models.plain.root.model)}"
+            if settings.dtype == "auto" and note not in data.notes:
+                data.notes.append(note)
             _begin(files, data)
             files.next_step = files.to_go_on
             effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))

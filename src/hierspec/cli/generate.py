@@ -124,6 +124,7 @@ def generate(
     texts = _prompts(prompt, prompts)
 
     from hierspec.config import arguments
+    from hierspec.lm import dtypes
     from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
@@ -172,7 +173,8 @@ def generate(
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            _report(results, references, as_json, sampling.greedy, console)
+            about = {"dtype": dtypes.name(models.root.model)}
+            _report(results, references, about if as_json else None, sampling.greedy, console)
             if cancelled:
                 return 130
     return 0
@@ -305,24 +307,29 @@ def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
 def _report(
     results: Sequence[GenerationResult],
     references: Sequence[GenerationResult | None],
-    as_json: bool,
+    about: dict[str, Any] | None,
     greedy: bool,
     console: Console,
 ) -> None:
-    """Print what a batch gave, with plain decoding beside it where there is some."""
+    """Print what a batch gave, with plain decoding beside it where there is some.
+
+    Args:
+        about: the models, for JSON objects; ``None``: text is printed.
+    """
     from .rendering.generation import levels, speeds, summary
 
     batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
         same = result.token_ids == plain.token_ids if plain is not None and greedy else None
-        if as_json:
-            print(json.dumps(_object(result, plain, same), ensure_ascii=False), flush=True)
+        if about is not None:
+            found = {**_object(result, plain, same), **about}
+            print(json.dumps(found, ensure_ascii=False), flush=True)
             continue
         if batch:
             print(result.text)
         for part in [speeds(result, plain, same)] if batch else summary(result, plain, same):
             console.print(part, highlight=False)
-    if batch and not as_json:
+    if batch and about is None:
         for part in levels(results[0]):
             console.print(part, highlight=False)
 

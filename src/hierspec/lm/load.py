@@ -12,7 +12,8 @@ import torch
 from hierspec.errors import HierspecError
 
 from .backend import Backend
-from .weights import Checkpoint, WeightSource, from_directory, hf_model
+from .dtypes import automatic
+from .weights import Checkpoint, WeightSource, from_directory, hf_model, stored_dtype
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -30,7 +31,8 @@ def load(
 
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
-        dtype: of the weights; ``None``: as the checkpoint's configuration says.
+        dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
+            compute in it (:mod:`hierspec.lm.dtypes`).
         backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder), or
             ``auto``: lean where it can.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
@@ -62,7 +64,7 @@ def _from_source(
     from hierspec.lm.lean.shape import unsupported
 
     check_config(source.name, source.config)
-    chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
+    chosen = dtype or automatic(stored_dtype(source), device)
     if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
         from hierspec.lm.lean.decoder import LeanBackend
 
@@ -138,6 +140,8 @@ def _from_pretrained(
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {_first_line(error)}"
         ) from error
+    if dtype is None:
+        model = model.to(automatic(model.dtype, device))
     return HFBackend(model.to(device), name)
 
 
