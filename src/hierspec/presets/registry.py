@@ -12,7 +12,7 @@ from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, is_shipped
 
 from .systems import PRESETS, PresetModels
 
@@ -56,7 +56,7 @@ def preset(
         return choose(target, drafts).config
     if name not in PRESETS:
         raise HierspecError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
-    shipped = target is None or target.model.startswith("zoo:")
+    shipped = target is None or is_shipped(target.model)
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs a draft model of the target's family: add --draft"

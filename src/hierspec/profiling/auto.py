@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
@@ -21,7 +22,7 @@ from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
-from .candidates import Candidate, load, parse
+from .candidates import Candidate, default_names, load, parse
 from .measure import measure
 from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import ProfileSettings, Report
@@ -133,13 +134,7 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 
 def default_candidates(target: str) -> list[Candidate]:
     """What may draft for a target when the user names nothing."""
-    if target == "zoo:trunk":
-        names = ["ngram", "zoo:small", "zoo:mid", "exit:1", "exit:2", "exit:4", "prompt-lookup"]
-    elif registry.is_shipped(target):
-        names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
-    else:
-        names = ["prompt-lookup"]
-    return [parse(name) for name in names if name != target]
+    return [parse(name) for name in default_names(target)]
 
 
 def cache_path(
@@ -161,10 +156,13 @@ def cache_path(
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
-    """Models and tables."""
+    """Models, tables, and files of trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
-    return [name for name in names if name]
+    heads = {head for level in levels if (head := getattr(level, "head", None))}
+    return [name for name in names if name] + [
+        str(exit_heads.locate(head)) for head in sorted(heads)
+    ]
 
 
 def _is_here(name: str) -> bool:

@@ -87,6 +87,8 @@ def show(
     if runs:
         console.print(Text(runs.caption(), "dim"))
     console.print()
+    if plan.on_three_levels:
+        console.print(Text(plan.on_three_levels))
     console.print(Text(bound(plan, unit)))
 
 
