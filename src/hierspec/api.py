@@ -18,6 +18,7 @@ from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
+from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.prompts import apply_chat
 from hierspec.utils.schema import closed
@@ -46,6 +47,7 @@ class Hierarchy:
         self.tokenizer = built.tokenizer
         self.root = built.root
         self.controller = controller
+        self.plan: Plan | None = None  # of auto: what was expected, and of what else
         self._lock = threading.Lock()
 
     @classmethod
@@ -110,10 +112,12 @@ class Hierarchy:
             report=report,
         )
         built, chain = build(found.config, found.loaded), found.plan.best.chain
-        if not online or chain.plain:
-            return cls(built)
-        estimates = found.plan.estimates
-        return cls(built, OnlineController(built.root, estimates, chain))
+        controller = None
+        if online and not chain.plain:
+            controller = OnlineController(built.root, found.plan.estimates, chain)
+        models = cls(built, controller)
+        models.plan = found.plan
+        return models
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""

@@ -31,15 +31,17 @@ def generate(
         str | None, typer.Argument(help="Text to continue; - reads standard input.")
     ] = None,
     hierarchy: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "swift, adadecode, lookahead, auto (measures once, then plans).",
+            "swift, adadecode, lookahead, auto (measures once, then plans). Default: hierarchy; of "
+            "zoo:smollm2, which runs where no model is named and its package is there, its best "
+            "drafter.",
         ),
-    ] = "hierarchy",
+    ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
     draft: Annotated[
         list[str] | None,
@@ -82,7 +84,14 @@ def generate(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Apply the model's chat template, and print the answer alone. Default: only where "
+            "no model is named and zoo:smollm2 runs.",
+        ),
+    ] = None,
     logprobs: Annotated[
         bool,
         typer.Option(
@@ -107,11 +116,14 @@ def generate(
 ) -> int:
     """Continue a prompt through a hierarchy of models, streaming the text.
 
-    Without options it runs the shipped models. The colour of the text says which level wrote it.
+    Without options zoo:smollm2 answers, a released chat model, where its package is installed; else
+    the shipped code family continues the text. The colour says which level wrote it.
 
     Examples:
 
-      hierspec generate "def quicksort(items):" --compare
+      hierspec generate "Why is the sky blue?" --compare
+
+      hierspec generate --hierarchy hierarchy "def quicksort(items):"
 
       hierspec generate --target ./Llama-8B --draft ./Llama-1B --hierarchy speculative "Once"
     """
@@ -125,15 +137,21 @@ def generate(
 
     from hierspec.config import arguments
     from hierspec.lm import dtypes
+    from hierspec.presets import defaults
     from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import notes
 
-    drafts = tuple(draft or ())
+    drafts, console = tuple(draft or ()), notes()
     automatic = hierarchy == AUTO
-    config = None if automatic else _config(hierarchy, target, drafts, dtype, device)
+    if hierarchy is None and not drafts and target in (None, defaults.RELEASED):
+        config, own_chat = _default(target, dtype, device, console)
+        chat = own_chat if chat is None else chat
+    else:
+        named = hierarchy or "hierarchy"
+        config = None if automatic else _config(named, target, drafts, dtype, device)
     use_threads(threads)
     # A wrong parameter should not wait for the models.
     sampling = SamplingParams.make(
@@ -146,7 +164,6 @@ def generate(
         presence_penalty=presence_penalty,
     )
     arguments.seed(seed)
-    console = notes()
     if config is None:
         from hierspec.zoo.registry import DEFAULT_TARGET
 
@@ -160,7 +177,7 @@ def generate(
         "stop": tuple(stop or ()),
         "include_stop_str": include_stop,
         "ignore_eos": ignore_eos,
-        "chat": chat,
+        "chat": bool(chat),
         "logprobs": logprobs,
         "sampling": sampling,
     }
@@ -168,7 +185,8 @@ def generate(
         for at in range(0, len(texts), batch_size):
             batch = texts[at : at + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
-            cancelled = _run(generation, batch, stream=not as_json and len(batch) == 1)
+            streamed = not as_json and len(batch) == 1
+            cancelled = _run(generation, "" if chat else batch[0], streamed)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
@@ -178,6 +196,25 @@ def generate(
             if cancelled:
                 return 130
     return 0
+
+
+def _default(
+    target: str | None, dtype: str | None, device: str | None, console: Console
+) -> tuple[HierarchyConfig, bool]:
+    """Return what runs where no hierarchy is named, and whether prompts are questions to answer."""
+    from hierspec.presets import defaults
+
+    from .rendering import say
+
+    if target is None:
+        found = defaults.start()
+        config, chat = found.config, found.chat
+        say(console, f"{found.note}{'; --no-chat continues the text instead' * chat}")
+    else:
+        config, chat = defaults.stack(target_config(target, None, None)), False
+    changes = {"dtype": dtype or "auto", "device": device or "auto"}
+    changed = dataclasses.replace(config.target, **changes)
+    return dataclasses.replace(config, target=changed), chat
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
@@ -191,7 +228,10 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
         )
-    return [read_stdin() if prompt == "-" else prompt]
+    text = read_stdin() if prompt == "-" else prompt
+    if not text:
+        raise HierspecError("the prompt is empty: give at least one token to continue")
+    return [text]
 
 
 def _config(
@@ -266,6 +306,8 @@ def _plan(
         below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
         say(console, f"auto: {chosen}")
+        if models.plan is not None and models.plan.on_three_levels:
+            say(console, models.plan.on_three_levels)
     return models
 
 
@@ -278,8 +320,12 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
-    """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
+def _run(generation: Generation, before: str, stream: bool) -> bool:
+    """Run a batch, printing a single one as it is written; return whether it was cut short.
+
+    Args:
+        before: what its text continues; empty for an answer, which stands alone.
+    """
     painter = None
     if stream:
         from rich.console import Console
@@ -289,7 +335,7 @@ def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
         names = [generation.names[i] for i in sorted(generation.names)]
         painter = Painter(Console(highlight=False), names)
         painter.legend()
-        painter.prompt(batch[0])
+        painter.prompt(before)
     events = iter(generation)
     try:
         for event in events:
