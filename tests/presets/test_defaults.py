@@ -1,18 +1,14 @@
 """What runs where nobody names a model: by what is installed and shipped."""
 
 import pytest
-import torch
-from transformers import AutoTokenizer
+from chat_models import save_chat
 
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.presets import defaults
 from hierspec.presets.registry import preset
-from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, trained
-
-TEMPLATE = "{% for m in messages %}user: {{ m['content'] }}\n{% endfor %}answer:"
 
 
 @pytest.fixture
@@ -28,12 +24,9 @@ def installed(monkeypatch):
 @pytest.fixture
 def chat_model(tmp_path, monkeypatch):
     """A tiny model with a chat template that stands in for the released one."""
-    folder = save_tiny("llama", tmp_path, dtype=torch.float32, vocab_size=4096)
-    tokenizer = AutoTokenizer.from_pretrained(registry.resolve("zoo:small").tokenizer_path)
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(folder)
-    monkeypatch.setattr(defaults, "RELEASED", str(folder))
-    return str(folder)
+    folder = save_chat(tmp_path)
+    monkeypatch.setattr(defaults, "RELEASED", folder)
+    return folder
 
 
 def test_the_released_model_answers_where_its_packages_are(installed):

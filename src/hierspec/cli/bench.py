@@ -31,6 +31,7 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hierspec.bench.chats import ChatTurn
     from hierspec.bench.methods.entry import MethodEntry
     from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.prompts import Prompts as ChosenPrompts
@@ -57,8 +58,8 @@ def bench(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names (--list shows them) or groups: all, papers, baselines, peers; "
-            "separated by commas, or repeated. Default: all."
+            help="Names (--list shows them) or groups: all, papers, baselines, peers, alone (each "
+            "drafter by itself); separated by commas, or repeated. Default: all."
         ),
     ] = None,
     prompts: Prompts = None,
@@ -83,6 +84,18 @@ def bench(
         int, typer.Option(min=2, help="Tokens that every method writes per prompt.")
     ] = 128,
     temperature: Temperatures = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Prompts are chats, in the target's chat template, every turn a prompt; --prompts "
+            "may be a folder, of whose files each domain gives as many.",
+        ),
+    ] = False,
+    until_eos: Annotated[
+        bool,
+        typer.Option("--until-eos", help="An end of text ends an output; else all are as long."),
+    ] = False,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
     ] = 1,
@@ -148,7 +161,7 @@ def bench(
     with interruptible(console, lambda: files.next_step()):
         from hierspec.bench.methods.catalogue import catalogue, select
 
-        known = catalogue()
+        known = catalogue(draft or ())
         if show_list:
             return _list(known, as_json)
         if from_ is not None:
@@ -161,16 +174,17 @@ def bench(
         from hierspec.bench.prompts import choose
         from hierspec.bench.records import BenchSettings
         from hierspec.utils.threads import use as use_threads
-        from hierspec.zoo.registry import shipped_drafts
 
         use_threads(threads)
-        chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size)
+        drafts = _drafts(target) if draft is None else tuple(draft)
+        known = catalogue(drafts)
+        chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size, chat)
         entries = select(methods or ["all"], known)
         settings = BenchSettings(
             target=target,
             dtype=dtype or "auto",
             device=device or "auto",
-            drafts=shipped_drafts(target) if draft is None else tuple(draft),
+            drafts=drafts,
             methods=tuple(entry.name for entry in entries),
             temperatures=temperatures,
             max_new_tokens=max_new_tokens,
@@ -180,11 +194,22 @@ def bench(
             seed=seed,
             batch_size=batch_size,
             prompts=chosen.identity,
+            chat=chat,
+            until_eos=until_eos,
         )
         data, tokenizer = _measure(settings, entries, chosen, files, draft is not None, console)
         if output is not None:
             say(console, f"written to {output}")
         return _show(data, files, tokenizer, chosen.asked, console)
+
+
+def _drafts(target: str) -> tuple[str, ...]:
+    """Return the drafts of a target that the command line names none for."""
+    from hierspec.profiling.candidates import default_names
+    from hierspec.zoo.registry import SMOLLM2, shipped_drafts
+
+    released = target.removeprefix("zoo:") == SMOLLM2
+    return tuple(default_names(target)) if released else shipped_drafts(target)
 
 
 def _nothing_measured() -> str:
@@ -406,7 +431,8 @@ def _measure(
             _begin(files, data)
             files.next_step = files.to_go_on
             effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
-            models.planning = planned.Planning(models, prompts.tuning, effort, path=files.profile)
+            texts = tuning if settings.chat else prompts.tuning
+            models.planning = planned.Planning(models, texts, effort, path=files.profile)
             Bench(
                 models=models,
                 settings=settings,
@@ -414,7 +440,7 @@ def _measure(
                 measured=measured,
                 tuning=tuning,
                 data=data,
-                categories=[question.category for question in prompts.asked],
+                categories=prompts.categories,
                 path=files.results,
                 report=report,
             ).run()
@@ -433,16 +459,29 @@ def _begin(files: _Files, data: BenchResults) -> None:
         files.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
 
 
-def _token_ids(models: BenchModels, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+def _token_ids(
+    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int
+) -> list[list[int]]:
     """Return prompts as ``generate`` reads them; each leaves room for what is to be written."""
+    from hierspec.bench import chats
+
     if models.tokenizer is None:
         raise HierspecError(
             "the target has no tokenizer beside it, and prompts are texts: save one into its folder"
         )
+    turns = [turn for turn in prompts if not isinstance(turn, str)]
+
+    def answer(ids: list[int]) -> str:
+        return models.plain.generate(ids, max_new_tokens=tokens).text
+
+    of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
     longest = models.plain.root.model.max_length
     found = []
     for text in prompts:
-        ids = models.tokenizer(text, verbose=False)["input_ids"]
+        if isinstance(text, str):
+            ids = models.tokenizer(text, verbose=False)["input_ids"]
+        else:
+            ids, text = next(of_turns), text.chat.turns[text.number]
         if not ids or len(ids) + tokens > longest:
             raise HierspecError(
                 f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "

@@ -1,4 +1,4 @@
-"""What runs where nobody names a model or a hierarchy: the released model, with the best drafter here.
+"""What runs where nobody names a model: the released one, with the best drafter there is for it.
 
 ``zoo:smollm2`` answers in chats where its package is installed; else the shipped code family
 continues texts. Nothing is measured for it: ``--hierarchy auto`` does that.

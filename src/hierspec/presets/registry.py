@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.config import arguments
+from hierspec.config import arguments, exit_heads
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
+from hierspec.zoo import trained
 from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, is_shipped
 
 from .systems import PRESETS, PresetModels
@@ -66,5 +67,14 @@ def preset(
     def num_layers() -> int:
         return target_config(chosen.model).num_hidden_layers
 
-    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
+    exits = trained_exits(chosen.model)
+    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers, *exits)
     return PRESETS[name].make(models)
+
+
+def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
+    """The exit heads that are shipped for a target, and the layers after which they stand."""
+    for name in trained.drafters_for(target):
+        if trained.kind(name) == trained.HEADS:
+            return name, exit_heads.read(name).exits
+    return None, ()

@@ -35,14 +35,14 @@ class Planning:
     """Profiles of a bench's models.
 
     Attributes:
-        prompts: texts to profile on: those that others are tuned on.
+        prompts: texts or token ids to profile on: those that others are tuned on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
         report: called with how far a measurement is.
     """
 
     models: BenchModels
-    prompts: Sequence[str]
+    prompts: Sequence[str | Sequence[int]]
     settings: ProfileSettings | None = None
     path: Path | None = None
     report: Report = lambda stage, share: None

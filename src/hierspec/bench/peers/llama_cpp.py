@@ -47,7 +47,7 @@ class LlamaCppMethod(Peer):
             if not written:
                 watch.token()
             written.append(int(token))
-            if len(written) == request.max_new_tokens:
+            if request.ended(written):
                 break
         watch.end()
         return written, finder.calls if finder else len(written) - 1
