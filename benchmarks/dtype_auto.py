@@ -1,4 +1,4 @@
-"""What a check of some rows costs in the checkpoint's bfloat16 and in float32: what dtype auto saves.
+"""What a check of some rows costs in bfloat16 and in float32: what dtype auto saves here.
 
 Both data types in memory at once, in turns, one order after the other; the text behind the rows is
 wound back after every call.

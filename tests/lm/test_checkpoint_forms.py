@@ -1,4 +1,4 @@
-"""Checkpoints in every form that people have: sharded or not, tied or not, silent on their dtype."""
+"""Checkpoints in every form people have: sharded or not, tied or not, silent on their dtype."""
 
 import itertools
 import json

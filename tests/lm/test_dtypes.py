@@ -1,4 +1,4 @@
-"""The data type where nobody says one: by the processor's features, and obeyed where somebody does."""
+"""The data type where nobody says one: by the processor; obeyed where somebody does."""
 
 import pytest
 import torch

@@ -46,7 +46,7 @@ def load_tokenizer(model: str) -> Any:
     from hierspec.zoo import registry
 
     return checkpoints.load_tokenizer(
-        registry.resolve(model) if model.startswith("zoo:") else model
+        registry.resolve(model) if registry.resolves(model) else model
     )
 
 
