@@ -8,7 +8,7 @@ drafters, on chats in float32; and a χ² test of sampled text, the joint distri
 three tokens. The released model's part is written after every preset, and the same command goes on.
 
     python benchmarks/equality.py --prompts humaneval.jsonl
-    python benchmarks/equality.py --chats FOLDER --num-prompts 100 --tokens 64 --name equality-smollm2
+    python benchmarks/equality.py --chats FOLDER --num-prompts 100 --name equality-smollm2
 """
 
 from __future__ import annotations

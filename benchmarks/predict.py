@@ -3,9 +3,9 @@
 Profiles the shipped family on some prompts, predicts a set of hierarchies (two to four levels;
 exits, tables, look-ups and separate models), then runs them all interleaved on other prompts.
 
-With ``--chats`` a released model takes the family's place, with whatever drafts for it by default,
-each alone and in twos, on chats in its template. ``errors_with_earlier_costs`` is the error with the
-profile's own costs; ``median_error`` has costs timed again between the runs.
+With ``--chats`` a released model takes the family's place, with whatever drafts for it by
+default, each alone and in twos, on chats in its template. ``errors_with_earlier_costs`` is the
+error with the profile's own costs; ``median_error`` has costs timed again between the runs.
 
     python benchmarks/predict.py --prompts humaneval.jsonl
     python benchmarks/predict.py --chats FOLDER --name predict-smollm2
@@ -14,10 +14,8 @@ profile's own costs; ``median_error`` has costs timed again between the runs.
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +108,14 @@ class Retimer:
         return from_dict({**profile.data, "temperatures": temperatures})
 
 
-def released(names: Sequence[str]) -> list[dict[str, int]]:
-    """Plain decoding, every drafter alone with two lengths, and pairs of which one can verify."""
+def released(profile: Profile, temperature: float) -> list[dict[str, int]]:
+    """Plain decoding, every drafter alone with two lengths, and pairs that were measured."""
+    *names, _ = (model["name"] for model in profile.models)
     wanted: list[dict[str, int]] = [{}, *({name: n} for name in names for n in (3, 6))]
-    for low, high in itertools.permutations(names, 2):
-        if parse(high).verifies and (not parse(low).verifies or low < high):
-            wanted.append({low: 3, high: 8})
+    for row in profile.measured(temperature)["costs"]:
+        low, high = row["drafter"], row["verifier"]
+        if low is not None and high < len(names):
+            wanted.append({names[low]: 3, names[high]: 8})
     return wanted
 
 
@@ -204,9 +204,9 @@ def main() -> None:
         args.targets = args.targets or [defaults.RELEASED]
         (target,) = args.targets
         names = tuple(default_names(target))
-        wanted = released(names)
-        HIERARCHIES[target] = names, wanted
-        runs = len(args.temperatures) * (len(wanted) + 1) * args.num_prompts * args.tokens
+        HIERARCHIES[target] = names, []
+        chains = 2 + 2 * len(names) + len(names) ** 2 // 2
+        runs = len(args.temperatures) * chains * args.num_prompts * args.tokens
         print(f"expected: {runs * 25 / 60_000:.0f} minutes and the profile, at 25 ms a token")
         plain = Hierarchy.from_config({"target": target})
         measured, profiling, identity = common.chat_prompts(
@@ -222,7 +222,9 @@ def main() -> None:
         measured = prompts[::2][: args.num_prompts]
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
-        "note": "profiled on every other prompt of the file, measured on those between; "
+        "note": "profiled on later chats than those measured"
+        if args.chats
+        else "profiled on every other prompt of the file, measured on those between; "
         "zoo:large is a synthetic cost with a real distribution",
         "tokens": args.tokens,
         "targets": {},
@@ -249,7 +251,8 @@ def main() -> None:
         ordered = [by_name[model["name"]] for model in profile.models[:-1]]
         pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
-            cell = examine(profile, loaded, wanted, temperature, measured, args.tokens, pool)
+            chains = wanted or released(profile, temperature)
+            cell = examine(profile, loaded, chains, temperature, measured, args.tokens, pool)
             cells[str(temperature)] = cell
             for name, row in cell["hierarchies"].items():
                 print(

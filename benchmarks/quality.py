@@ -158,8 +158,8 @@ def main() -> None:
         options = {"max_new_tokens": args.tokens, "temperature": 1.0}
         texts = [ids[number] for number in some]
         pairs = zip(
-            plain.generate_batch(texts, seed=1 + at, **options),
-            drafted.generate_batch(texts, seed=1_000_001 + at, **options),
+            plain.generate_batch(texts, seed=1 + some[0], **options),
+            drafted.generate_batch(texts, seed=1_000_001 + some[0], **options),
             strict=True,
         )
         for number, (one, other) in zip(some, pairs, strict=True):

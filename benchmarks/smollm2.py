@@ -1,8 +1,8 @@
 """The main figures: every method on SmolLM2-135M-Instruct, chats of eight domains, one run.
 
-Prompts are drawn evenly over the domains of a folder of prompt files (HumanEval, GSM8K, Spec-Bench's
-six tasks with all turns), in the chat template, at temperatures 0 and 1. All methods take turns on
-every prompt. Interrupted or out of time, the same command goes on where it was.
+Prompts come evenly from the domains of a folder of prompt files (HumanEval, GSM8K, Spec-Bench's
+six tasks, all turns), in the chat template, at temperatures 0 and 1. All methods take turns on each
+prompt. Interrupted or out of time, the same command goes on where it was.
 
     python benchmarks/smollm2.py --prompts FOLDER --time-limit 50
     python benchmarks/smollm2.py --summary          # of what is there, nothing measured
@@ -47,7 +47,7 @@ _TRIALS = 12
 
 def expected_minutes(args: argparse.Namespace, methods: list[str]) -> float:
     """If a token takes ``--ms`` in every method, and nothing stops before its length."""
-    drafters = len(default_names(TARGET))
+    drafters = len(args.drafts or default_names(args.target))
     count = 1 + sum(drafters if word == "alone" else 1 for word in methods)
     tuned = sum(drafters if word == "alone" else word not in _TUNED for word in methods)
     measured = count * (args.num_prompts * args.tokens + args.tune_tokens)
@@ -58,7 +58,7 @@ def expected_minutes(args: argparse.Namespace, methods: list[str]) -> float:
 
 def command(args: argparse.Namespace, methods: list[str]) -> list[str]:
     """``hierspec bench`` with all of it."""
-    words = [sys.executable, "-m", "hierspec", "bench", "--target", TARGET, "--chat"]
+    words = [sys.executable, "-m", "hierspec", "bench", "--target", args.target, "--chat"]
     words += ["--prompts", str(args.prompts), "--num-prompts", str(args.num_prompts)]
     words += ["--tune-prompts", str(args.tune_prompts), "--tune-tokens", str(args.tune_tokens)]
     words += ["--max-new-tokens", str(args.tokens), "--methods", ",".join(methods)]
@@ -157,6 +157,7 @@ def report(path: Path, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, help="a folder of .jsonl files, or one of them")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--num-prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--tune-prompts", type=int, default=8)

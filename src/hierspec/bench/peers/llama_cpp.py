@@ -2,7 +2,8 @@
 
 It runs the target's weights in the data type of their file, where ours may have been widened. Where
 that file is a GGUF it also runs the file itself (``llama.cpp-file``), whose quantized arithmetic
-gives text another distribution. Keys and values are float16 (its default) unless the weights are float32.
+gives text another distribution. Keys and values are float16 (its default) unless the weights are
+float32.
 """
 
 from __future__ import annotations
