@@ -74,7 +74,7 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, preset
 
         if name == AUTO:
-            known = ["target", "drafts", "temperature", "online", "report"]
+            known = ["target", "drafts", "temperature", "chat", "online", "report"]
             return cls.auto(**closed(models, known, "options"))
         return cls.from_config(preset(name, **closed(models, ["target", "drafts"], "options")))
 
@@ -85,6 +85,7 @@ class Hierarchy:
         drafts: str | Sequence[str] = (),
         *,
         temperature: float = 0.0,
+        chat: bool = False,
         online: bool = True,
         report: Callable[[str, float], None] = lambda stage, share: None,
     ) -> Hierarchy:
@@ -96,8 +97,9 @@ class Hierarchy:
         Args:
             target: default: the shipped ``zoo:large``.
             drafts: candidates, as ``hierspec profile --candidates`` takes them; default: the
-                shipped family, or prompt lookup for any other target.
+                shipped family; for any other target what copies text, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
+            chat: whether they are questions in the target's chat template.
             online: let budgets and levels follow the text
             (:mod:`hierspec.planner.online.controller`).
             report: told what is being measured, and the share of it that is done.
@@ -109,6 +111,7 @@ class Hierarchy:
             arguments.target(target),
             arguments.model_names(drafts, "drafts"),
             temperature=temperature,
+            chat=chat,
             report=report,
         )
         built, chain = build(found.config, found.loaded), found.plan.best.chain

@@ -168,7 +168,7 @@ def generate(
         from hierspec.zoo.registry import DEFAULT_TARGET
 
         top = target_config(target or DEFAULT_TARGET, dtype, device)
-        models = _plan(top, drafts, temperature, as_json, console)
+        models = _plan(top, drafts, temperature, bool(chat), as_json, console)
     else:
         models = _load(config, as_json, console)
     plain = _plain(models) if compare else None
@@ -289,6 +289,7 @@ def _plan(
     target: TargetConfig,
     drafts: tuple[str, ...],
     temperature: float,
+    chat: bool,
     quiet: bool,
     console: Console,
 ) -> Hierarchy:
@@ -300,7 +301,8 @@ def _plan(
 
     bar = progress(console, f"measuring {target.model} (once)")
     with interruptible(console), _vocabulary_notes(console), bar as report:
-        models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
+        asked = {"temperature": temperature, "chat": chat, "report": report}
+        models = Hierarchy.auto(target, drafts, **asked)
     if not quiet:
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
         below = [f"{node.name} × {node.budget}" for node in nodes]

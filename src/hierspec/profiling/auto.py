@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hierspec.config import exit_heads
-from hierspec.config.checkpoints import Loaded
+from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
@@ -26,7 +26,7 @@ from .candidates import Candidate, default_names, load, parse
 from .measure import measure
 from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import ProfileSettings, Report
-from .texts import builtin
+from .texts import builtin, chats
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
@@ -54,6 +54,7 @@ def choose(
     drafts: Sequence[str] = (),
     *,
     temperature: float = 0.0,
+    chat: bool = False,
     settings: ProfileSettings | None = None,
     report: Report = lambda stage, share: None,
 ) -> AutoChoice:
@@ -63,6 +64,7 @@ def choose(
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
             shipped family, or prompt lookup alone for any other target.
         temperature: of the requests to come; 0 is greedy.
+        chat: whether they are questions in the target's chat template: its answers are measured.
         report: called with how far a measurement is.
 
     Raises:
@@ -74,7 +76,7 @@ def choose(
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
-    path = cache_path(target, candidates, settings)
+    path = cache_path(target, candidates, settings, chat)
     profile, measured_now = _kept(path, temperature), False
     if profile is None:
         probe(path, WHAT, _HINT)
@@ -84,7 +86,7 @@ def choose(
                 data = measure(
                     target,
                     candidates,
-                    builtin(target.model),
+                    _texts(target.model, chat),
                     [temperature],
                     settings,
                     path=path,
@@ -137,8 +139,18 @@ def default_candidates(target: str) -> list[Candidate]:
     return [parse(name) for name in default_names(target)]
 
 
+def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
+    if not chat:
+        return builtin(model)
+    source = registry.resolve(model) if registry.resolves(model) else model
+    return chats(load_tokenizer(source))
+
+
 def cache_path(
-    target: TargetConfig, candidates: Sequence[Candidate], settings: ProfileSettings | None = None
+    target: TargetConfig,
+    candidates: Sequence[Candidate],
+    settings: ProfileSettings | None = None,
+    chat: bool = False,
 ) -> Path:
     """The file for these models, weights, settings, versions and hardware.
 
@@ -151,6 +163,7 @@ def cache_path(
         [fingerprint.weights(name) for name in _names(target, candidates)],
         dataclasses.asdict(settings or ProfileSettings()),
         machine.hardware(machine.device(target.device)),
+        *(["chat"] if chat else []),
     ]
     return cache_folder() / f"{file_key(what)}.json"
 
