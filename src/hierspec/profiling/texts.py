@@ -40,9 +40,10 @@ CHATS = (
     "A shop sells pens at 3 dollars each and notebooks at 5. What do four pens and two notebooks "
     "cost together? Show the steps.",
     "Why do leaves change their colour in autumn?",
-    "Summarise in two sentences:\n\nThe town council met on Tuesday to discuss the new bridge. Most "
-    "members were in favour, but two warned of its cost. The council decided to ask for three offers "
-    "and to vote in March. Until then the old bridge stays open for cars, and closes for lorries.",
+    "Summarise in two sentences:\n\nThe town council met on Tuesday to discuss the new bridge. "
+    "Most members were in favour, but two warned of its cost. The council decided to ask for three "
+    "offers and to vote in March. Until then the old bridge stays open for cars, and closes for "
+    "lorries.",
     "Translate into French: The train to the coast leaves at nine and arrives before noon.",
     "Write a short letter to a neighbour, asking to borrow a ladder for the weekend.",
     "List the planets of the solar system with one fact about each.",
