@@ -27,8 +27,7 @@ from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint, trained
-from hierspec.zoo.registry import PREFIX
+from hierspec.zoo import fingerprint
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
@@ -144,9 +143,8 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
 
 
 def locate(ref: str | Path) -> Path:
-    """The file behind a path or ``zoo:NAME``: itself, or ``exit_heads.safetensors`` in a folder."""
-    shipped = str(ref).startswith(PREFIX)
-    path = trained.located(str(ref)) if shipped else Path(ref).expanduser()
+    """The file behind a path: itself, or ``exit_heads.safetensors`` in a folder."""
+    path = Path(ref).expanduser()
     return path / FILE if path.is_dir() else path
 
 
