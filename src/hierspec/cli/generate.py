@@ -142,12 +142,12 @@ def generate(
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
-    from .rendering import notes
+    from .rendering import notes, say
 
-    drafts, console = tuple(draft or ()), notes()
+    drafts, console, note = tuple(draft or ()), notes(), ""
     automatic = hierarchy == AUTO
     if hierarchy is None and not drafts and target in (None, defaults.RELEASED):
-        config, own_chat = _default(target, dtype, device, console)
+        config, own_chat, note = _default(target, dtype, device)
         chat = own_chat if chat is None else chat
     else:
         named = hierarchy or "hierarchy"
@@ -164,6 +164,8 @@ def generate(
         presence_penalty=presence_penalty,
     )
     arguments.seed(seed)
+    if note:
+        say(console, note)
     if config is None:
         from hierspec.zoo.registry import DEFAULT_TARGET
 
@@ -199,22 +201,22 @@ def generate(
 
 
 def _default(
-    target: str | None, dtype: str | None, device: str | None, console: Console
-) -> tuple[HierarchyConfig, bool]:
-    """Return what runs where no hierarchy is named, and whether prompts are questions to answer."""
+    target: str | None, dtype: str | None, device: str | None
+) -> tuple[HierarchyConfig, bool, str]:
+    """Return what runs where no hierarchy is named, whether prompts are questions to answer, and
+    what to say of that."""
     from hierspec.presets import defaults
 
-    from .rendering import say
-
+    note = ""
     if target is None:
         found = defaults.start()
         config, chat = found.config, found.chat
-        say(console, f"{found.note}{'; --no-chat continues the text instead' * chat}")
+        note = f"{found.note}{'; --no-chat continues the text instead' * chat}"
     else:
         config, chat = defaults.stack(target_config(target, None, None)), False
     changes = {"dtype": dtype or "auto", "device": device or "auto"}
     changed = dataclasses.replace(config.target, **changes)
-    return dataclasses.replace(config, target=changed), chat
+    return dataclasses.replace(config, target=changed), chat, note
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
