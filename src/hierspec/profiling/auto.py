@@ -29,6 +29,7 @@ from .settings import ProfileSettings, Report
 from .texts import builtin, chats
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
+_FEW = 3  # candidates whose pairs are timed as often as by default
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 
@@ -72,7 +73,7 @@ def choose(
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = [parse(text) for text in drafts] or default_candidates(target.model)
-    settings = settings or ProfileSettings()
+    settings = settings or _effort(target.model, len(candidates))
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
@@ -137,6 +138,14 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 def default_candidates(target: str) -> list[Candidate]:
     """What may draft for a target when the user names nothing."""
     return [parse(name) for name in default_names(target)]
+
+
+def _effort(model: str, candidates: int) -> ProfileSettings:
+    """How much to measure. Pairs grow with the square of the candidates, and calls of a model that
+    was not made to be small take their time: fewer repetitions then."""
+    if registry.is_shipped(model) or candidates <= _FEW:
+        return ProfileSettings()
+    return ProfileSettings(tokens=96, prompts=12, max_speculative_tokens=12, repeats=2)
 
 
 def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
