@@ -341,7 +341,7 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
     """
     from hierspec.bench.prompts import choose
 
-    if path is None:
+    if path is None or settings.chat:
         return ()
     prompts = choose(settings.target, path, settings.num_prompts, settings.tune_prompts)
     if prompts.identity["sha256"] != settings.prompts["sha256"]:
