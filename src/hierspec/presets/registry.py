@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.config import arguments, exit_heads
+from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
@@ -76,5 +76,7 @@ def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
     """The exit heads that are shipped for a target, and the layers after which they stand."""
     for name in trained.drafters_for(target):
         if trained.kind(name) == trained.HEADS:
-            return name, exit_heads.read(name).exits
+            from hierspec.config.exit_heads import read  # brings torch along
+
+            return name, read(name).exits
     return None, ()
