@@ -7,7 +7,8 @@ from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.presets import defaults
-from hierspec.presets.registry import preset
+from hierspec.presets.registry import PRESETS, preset
+from hierspec.presets.systems import PresetModels
 from hierspec.zoo import registry, trained
 
 
@@ -103,3 +104,22 @@ def test_the_answer_alone_is_printed_on_lines_of_its_own(installed, chat_model, 
     argv = ["generate", "x = ", "--chat", "--target", chat_model, "--hierarchy", "prompt-lookup"]
     assert run([*argv, "--max-new-tokens", "5", "--ignore-eos"]) == 0
     assert not capsys.readouterr().out.startswith("x = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "trained_at", "layers"),
+    [
+        ("layerskip", (5, 10, 15, 20), [10]),
+        ("hispec", (5, 10, 15, 20), [5, 10]),
+        ("self-speculative", (10, 15), [10, 15]),
+        ("hispec", (), [4, 8]),
+        ("hispec", (10,), [4, 8]),
+    ],
+)
+def test_presets_with_exits_take_the_nearest_trained_ones(name, trained_at, layers):
+    target = TargetConfig(model="zoo:smollm2")
+    models = PresetModels(target, (), lambda: 30, "heads" if trained_at else None, trained_at)
+    levels = PRESETS[name].make(models).levels
+    assert [level.exit_layer for level in levels] == layers
+    for level in levels:
+        assert level.head == ("heads" if level.exit_layer in trained_at else None)
