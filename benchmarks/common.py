@@ -20,6 +20,7 @@ __all__ = [
     "RESULTS",
     "ROOT",
     "chain_of",
+    "chat_prompts",
     "decode",
     "environment",
     "ratio",
@@ -45,6 +46,26 @@ def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
     return list(file.prompts), {"file": file.name, "sha256": file.sha256}
 
 
+def chat_prompts(
+    path: Path, count: int, others: int, hierarchy: Any, tokens: int = 200
+) -> tuple[list[list[int]], list[list[int]], dict[str, Any]]:
+    """Chats of a file or a folder as token ids: to measure on, to profile on, and what it was.
+
+    Args:
+        hierarchy: whose plain decoding answers the turns that others follow, in ``tokens``.
+    """
+    from hierspec.bench import chats
+
+    found, identity = chats.read(path)
+    turns, more = chats.choose(found, count, others)
+
+    def answer(ids: list[int]) -> str:
+        return hierarchy.generate(ids, max_new_tokens=tokens).text
+
+    measured, kept = (chats.token_ids(hierarchy.tokenizer, part, answer) for part in (turns, more))
+    return measured, kept, identity
+
+
 def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
     """A chain of a profile's models by name; the target is left out of ``budgets``."""
     from hierspec.planner.estimates import Chain
@@ -55,7 +76,7 @@ def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
 
 
 def decode(
-    hierarchy: Any, prompt: str, tokens: int, temperature: float, seed: int
+    hierarchy: Any, prompt: str | list[int], tokens: int, temperature: float, seed: int
 ) -> dict[str, Any]:
     """One generation: ms a token after the first, and how it went."""
     generation = hierarchy.start(

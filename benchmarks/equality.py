@@ -3,22 +3,41 @@
 Every preset, alone and in a ragged batch of eight: float32 for the shipped family, float64 for
 seven tiny random architectures. The reference is transformers' own ``generate``.
 
+With ``--chats`` a released model takes their place: every preset that applies to it, and its best
+drafters, on chats in float32; and a χ² test of sampled text, the joint distribution of the first
+three tokens. The released model's part is written after every preset, and the same command goes on.
+
     python benchmarks/equality.py --prompts humaneval.jsonl
+    python benchmarks/equality.py --chats FOLDER --num-prompts 100 --name equality-smollm2
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import common
 import torch
 
-from hierspec import Hierarchy, TargetConfig, preset
+from hierspec import (
+    Hierarchy,
+    HierarchyConfig,
+    HierspecError,
+    SamplingParams,
+    TargetConfig,
+    preset,
+)
+from hierspec.bench.joint_law import chi_square, joint_law, sample
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
 from hierspec.lm.weights import hf_model
+from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS
 from hierspec.utils.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
@@ -104,13 +123,119 @@ def tiny(tokens: int) -> dict[str, Any]:
     return rows
 
 
+TOP_K, FIRST = 6, 3  # candidates kept a token, and tokens whose joint distribution is held
+FALSE_FAILURES = 1e-3  # of a run, all its tests together
+
+
+def hierarchies(target: TargetConfig) -> Iterator[tuple[str, HierarchyConfig | str]]:
+    """The best drafters, prompt lookup, and every preset: a configuration, or why there is none."""
+    yield "default", defaults.stack(target)
+    for name in PRESETS:
+        if name == "autoregressive":
+            continue
+        try:
+            yield name, preset(name, target)
+        except HierspecError as error:
+            yield name, str(error)
+
+
+def chi_square_test(
+    hierarchy: Hierarchy, prompts: list[list[int]], samples: int, tests: int
+) -> dict[str, Any]:
+    """Joint distribution of the first tokens of samples, prompt by prompt, against the target's.
+
+    Fails where one p-value is below ``FALSE_FAILURES`` over the number of all tests (Bonferroni).
+    """
+    params = SamplingParams(temperature=1.0, top_k=TOP_K)
+    limit, found = math.log10(FALSE_FAILURES / max(1, tests)), []
+    for number, prompt in enumerate(prompts):
+        law = joint_law(hierarchy, prompt, params, FIRST)
+        counts = sample(hierarchy, prompt, params, FIRST, samples, seed=number)
+        found.append(chi_square(counts, law))
+    values = [one.log10_p for one in found]
+    return {"log10_p": values, "limit": limit, "passes": min(values) >= limit, "samples": samples}
+
+
+def released(args: argparse.Namespace) -> None:
+    """Greedy equality and χ² on a released model; the file has whatever is finished."""
+    target = TargetConfig(model=args.targets[0], dtype="float32")
+    loaded, path = Loaded(), common.RESULTS / f"{args.name}.json"
+    plain = Hierarchy(build(HierarchyConfig(target=target), loaded))
+    ids, others, identity = common.chat_prompts(
+        args.chats, args.num_prompts, args.chi_prompts, plain, args.tokens
+    )
+    settings = {
+        "target": target.model,
+        "prompts": args.num_prompts,
+        "tokens": args.tokens,
+        "samples": args.samples,
+        "chi_prompts": args.chi_prompts,
+        **identity,
+    }
+    report: dict[str, Any] = {"environment": common.environment(), "settings": settings, "rows": {}}
+    if path.exists() and (before := json.loads(path.read_text()))["settings"] == settings:
+        report["rows"] = before["rows"]
+    wanted = [(n, c) for n, c in hierarchies(target) if not args.presets or n in args.presets]
+    tests = sum(not isinstance(config, str) for _, config in wanted) * args.chi_prompts
+    report["false_failure_rate"] = FALSE_FAILURES
+    options: dict[str, Any] = {"max_new_tokens": args.tokens, "ignore_eos": True, "seed": 0}
+    expected: list[list[int]] = []
+    began = time.monotonic()
+    for name, config in wanted:
+        if name in report["rows"]:
+            continue
+        if args.time_limit is not None and time.monotonic() - began > 60 * args.time_limit:
+            print("the time is up: the same command goes on")
+            return
+        if isinstance(config, str):
+            report["rows"][name] = {"skipped": config}
+            continue
+        expected = expected or [list(plain.generate(i, **options).token_ids) for i in ids]
+        hierarchy = Hierarchy(build(config, loaded))
+        row: dict[str, Any] = {"hierarchy": config.to_dict()}
+        try:
+            row |= compare(hierarchy, ids, expected, args.tokens)
+            row["joint"] = chi_square_test(hierarchy, others, args.samples, tests)
+        except HierspecError as error:  # a rule that is unsound where text is sampled
+            row["refused"] = str(error)
+        report["rows"][name] = row
+        print(name, {k: v for k, v in row.items() if k != "hierarchy"}, flush=True)
+        _write_sums(args.name, report)
+    _write_sums(args.name, report)
+
+
+def _write_sums(name: str, report: dict[str, Any]) -> None:
+    rows = [row for row in report["rows"].values() if "prompts" in row]
+    report["outputs"] = 2 * sum(row["prompts"] for row in rows)
+    report["equal"] = sum(row["equal_alone"] + row["equal_batch8"] for row in rows)
+    joint = [row["joint"]["passes"] for row in rows if "joint" in row]
+    report["joint_tests_passed"], report["joint_tests"] = sum(joint), len(joint)
+    common.write(name, report)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--chats", type=Path, help="prompt files of chats: a released model")
+    parser.add_argument("--presets", nargs="+", help="of the released model; default: all")
+    parser.add_argument("--samples", type=int, default=2000, help="a prompt, for each χ² test")
+    parser.add_argument("--chi-prompts", type=int, default=2)
+    parser.add_argument("--time-limit", type=float, help="minutes; the same command goes on then")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--name", default="equality")
     parser.add_argument("--num-prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--targets", nargs="+", default=["zoo:large?eps=0.2"])
+    parser.add_argument("--targets", nargs="+")
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.chats is not None:
+        args.targets = args.targets or [defaults.RELEASED]
+        print("expected: about 20 minutes a hierarchy for 100 prompts × 64 tokens", flush=True)
+        released(args)
+        return
+    if args.prompts is None:
+        parser.error("give --prompts, or --chats for a released model")
+    args.targets = args.targets or ["zoo:large?eps=0.2"]
     prompts, identity = common.read_prompts(args.prompts)
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
@@ -123,7 +248,7 @@ def main() -> None:
              if isinstance(row, dict) and "prompts" in row]  # fmt: skip
     report["outputs"] = 2 * sum(row["prompts"] for row in cells)
     report["equal"] = sum(row["equal_alone"] + row["equal_batch8"] for row in cells)
-    common.write("equality", report)
+    common.write(args.name, report)
     print(f"{report['equal']} of {report['outputs']} outputs equal plain greedy decoding")
 
 

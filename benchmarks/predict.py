@@ -3,7 +3,12 @@
 Profiles the shipped family on some prompts, predicts a set of hierarchies (two to four levels;
 exits, tables, look-ups and separate models), then runs them all interleaved on other prompts.
 
+With ``--chats`` a released model takes the family's place, with whatever drafts for it by
+default, each alone and in twos, on chats in its template. ``errors_with_earlier_costs`` is the
+error with the profile's own costs; ``median_error`` has costs timed again between the runs.
+
     python benchmarks/predict.py --prompts humaneval.jsonl
+    python benchmarks/predict.py --chats FOLDER --name predict-smollm2
 """
 
 from __future__ import annotations
@@ -23,8 +28,9 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import Shapes, plan
+from hierspec.presets import defaults
 from hierspec.profiling import costs
-from hierspec.profiling.candidates import CandidatePool, load, parse
+from hierspec.profiling.candidates import CandidatePool, default_names, load, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings
@@ -102,9 +108,24 @@ class Retimer:
         return from_dict({**profile.data, "temperatures": temperatures})
 
 
+def released(profile: Profile, temperature: float) -> list[dict[str, int]]:
+    """Plain decoding, every drafter alone with two lengths, and pairs that were measured."""
+    *names, _ = (model["name"] for model in profile.models)
+    wanted: list[dict[str, int]] = [{}, *({name: n} for name in names for n in (3, 6))]
+    for row in profile.measured(temperature)["costs"]:
+        low, high = row["drafter"], row["verifier"]
+        if low is not None and high < len(names):
+            wanted.append({names[low]: 3, names[high]: 8})
+    return wanted
+
+
+def _ids(pool: CandidatePool, prompt: str | list[int]) -> list[int]:
+    return pool.tokenizer(prompt, verbose=False)["input_ids"] if isinstance(prompt, str) else prompt
+
+
 def examine(
     profile: Profile, loaded: Loaded, wanted: list[dict[str, int]], temperature: float,
-    prompts: list[str], tokens: int, pool: CandidatePool,
+    prompts: list[Any], tokens: int, pool: CandidatePool,
 ) -> dict[str, Any]:  # fmt: skip
     chains: dict[str, Chain] = {}
     for budgets in wanted:
@@ -120,7 +141,7 @@ def examine(
     for hierarchy in built.values():
         common.decode(hierarchy, prompts[0], 16, temperature, 0)
     names = list(built)
-    text = [t for prompt in prompts for t in pool.tokenizer(prompt, verbose=False)["input_ids"]]
+    text = [token for prompt in prompts for token in _ids(pool, prompt)]
     retimer = Retimer(profile, pool, temperature, text)
     for seed, prompt in enumerate(prompts):
         if seed % 2 == 0:
@@ -166,24 +187,44 @@ def examine(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--chats", type=Path, help="prompt files of chats: a released model")
     parser.add_argument("--num-prompts", type=int, default=16)
     parser.add_argument("--profile-prompts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--targets", nargs="+", default=list(HIERARCHIES))
+    parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--places", type=int, default=6)
     parser.add_argument("--keep", type=Path, help="folder for the profiles, reused if there")
     parser.add_argument("--name", default="predict")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    prompts, identity = common.read_prompts(args.prompts)
-    profiling = prompts[1::2][: args.profile_prompts]
-    measured = prompts[::2][: args.num_prompts]
+    if args.chats is not None:
+        args.targets = args.targets or [defaults.RELEASED]
+        (target,) = args.targets
+        names = tuple(default_names(target))
+        HIERARCHIES[target] = names, []
+        chains = 2 + 2 * len(names) + len(names) ** 2 // 2
+        runs = len(args.temperatures) * chains * args.num_prompts * args.tokens
+        print(f"expected: {runs * 25 / 60_000:.0f} minutes and the profile, at 25 ms a token")
+        plain = Hierarchy.from_config({"target": target})
+        measured, profiling, identity = common.chat_prompts(
+            args.chats, args.num_prompts, args.profile_prompts, plain, args.tokens
+        )
+        del plain
+    elif args.prompts is None:
+        parser.error("give --prompts, or --chats for a released model")
+    else:
+        args.targets = args.targets or list(HIERARCHIES)
+        prompts, identity = common.read_prompts(args.prompts)
+        profiling = prompts[1::2][: args.profile_prompts]
+        measured = prompts[::2][: args.num_prompts]
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
-        "note": "profiled on every other prompt of the file, measured on those between; "
+        "note": "profiled on later chats than those measured"
+        if args.chats
+        else "profiled on every other prompt of the file, measured on those between; "
         "zoo:large is a synthetic cost with a real distribution",
         "tokens": args.tokens,
         "targets": {},
@@ -210,7 +251,8 @@ def main() -> None:
         ordered = [by_name[model["name"]] for model in profile.models[:-1]]
         pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
-            cell = examine(profile, loaded, wanted, temperature, measured, args.tokens, pool)
+            chains = wanted or released(profile, temperature)
+            cell = examine(profile, loaded, chains, temperature, measured, args.tokens, pool)
             cells[str(temperature)] = cell
             for name, row in cell["hierarchies"].items():
                 print(

@@ -1,10 +1,18 @@
-"""What `make demo` runs: three levels of the shipped family on one prompt, then plain decoding."""
+"""What `make demo` runs: a released chat model answers, then decodes plainly, side by side.
+
+Without the package that carries the model, three levels of the shipped family continue a program.
+"""
 
 import sys
 
 from hierspec.cli import run
+from hierspec.presets import defaults
 
-PROMPT = '''import os
+QUESTION = (
+    "Write a Python class Stack with the methods push, pop, peek, is_empty and size. "
+    "Then show how it is used."
+)
+PROGRAM = '''import os
 import re
 
 
@@ -20,8 +28,11 @@ class ConfigReader:
 '''
 
 if __name__ == "__main__":
-    command = ["generate", PROMPT, "--hierarchy", "hierarchy", "--max-new-tokens", "200"]
-    command += ["--temperature", "0.8", "--seed", "1", "--ignore-eos", "--compare"]
-    shown = "hierspec generate PROMPT --hierarchy hierarchy --temperature 0.8 --seed 1 --compare"
-    print(f"$ {shown}\n", file=sys.stderr)
-    sys.exit(run(command))
+    if defaults.missing():
+        options = ["--hierarchy", "hierarchy", "--temperature", "0.8", "--seed", "1", "--compare"]
+        command, shown = [PROGRAM, *options, "--ignore-eos"], ["PROGRAM", *options]
+        print(f"hierspec: {defaults.missing()}", file=sys.stderr)
+    else:
+        command, shown = [QUESTION, "--compare"], [f'"{QUESTION}"', "--compare"]
+    print(f"$ hierspec generate {' '.join(shown)}\n", file=sys.stderr, flush=True)
+    sys.exit(run(["generate", *command, "--max-new-tokens", "256"]))

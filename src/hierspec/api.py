@@ -18,6 +18,7 @@ from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
+from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.prompts import apply_chat
 from hierspec.utils.schema import closed
@@ -46,6 +47,7 @@ class Hierarchy:
         self.tokenizer = built.tokenizer
         self.root = built.root
         self.controller = controller
+        self.plan: Plan | None = None  # of auto: what was expected, and of what else
         self._lock = threading.Lock()
 
     @classmethod
@@ -72,7 +74,7 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, preset
 
         if name == AUTO:
-            known = ["target", "drafts", "temperature", "online", "report"]
+            known = ["target", "drafts", "temperature", "chat", "online", "report"]
             return cls.auto(**closed(models, known, "options"))
         return cls.from_config(preset(name, **closed(models, ["target", "drafts"], "options")))
 
@@ -83,6 +85,7 @@ class Hierarchy:
         drafts: str | Sequence[str] = (),
         *,
         temperature: float = 0.0,
+        chat: bool = False,
         online: bool = True,
         report: Callable[[str, float], None] = lambda stage, share: None,
     ) -> Hierarchy:
@@ -95,8 +98,9 @@ class Hierarchy:
         Args:
             target: default: the shipped ``zoo:large``.
             drafts: candidates, as ``hierspec profile --candidates`` takes them; default: the
-                shipped family, or prompt lookup for any other target.
+                shipped family; for any other target what copies text, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
+            chat: whether they are questions in the target's chat template.
             online: let budgets and levels follow the text
             (:mod:`hierspec.planner.online.controller`).
             report: told what is being measured, and the share of it that is done.
@@ -108,13 +112,16 @@ class Hierarchy:
             arguments.target(target),
             arguments.model_names(drafts, "drafts"),
             temperature=temperature,
+            chat=chat,
             report=report,
         )
         built, chain = build(found.config, found.loaded), found.plan.best.chain
-        if not online or chain.plain:
-            return cls(built)
-        estimates = found.plan.estimates
-        return cls(built, OnlineController(built.root, estimates, chain))
+        controller = None
+        if online and not chain.plain:
+            controller = OnlineController(built.root, found.plan.estimates, chain)
+        models = cls(built, controller)
+        models.plan = found.plan
+        return models
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""

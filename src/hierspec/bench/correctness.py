@@ -103,10 +103,14 @@ def gap(
     return found if math.isfinite(found) else None  # a results file holds finite numbers alone
 
 
-def tolerance(model: LanguageModel, prompt: Sequence[int]) -> float:
-    """The largest :func:`gap` that rounding in the model's data type explains, in logits."""
+def tolerance(
+    model: LanguageModel, prompt: Sequence[int], dtype: torch.dtype | None = None
+) -> float:
+    """The largest :func:`gap` that rounding in a data type explains, by default the model's own,
+    in logits."""
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
-    dtype = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
+    own = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
+    dtype = dtype or own
     found = scores(model, prompt[:-1] or prompt, prompt[-1:])
     size = float(found.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
     return _STEPS.get(dtype, _FINE_STEPS) * torch.finfo(dtype).eps * max(1.0, size)

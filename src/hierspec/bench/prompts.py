@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench import spec_bench
+from hierspec.bench import chats, spec_bench
+from hierspec.bench.chats import ChatTurn
 from hierspec.bench.spec_bench import SpecBenchQuestion
 from hierspec.bench.turns import whole_batches
 from hierspec.errors import HierspecError
@@ -25,13 +26,15 @@ class Prompts:
         identity: ``file`` and ``sha256``.
         asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
         notes: on the choice, for the results file.
+        categories: of the measured ones; empty where they have none.
     """
 
-    measured: tuple[str, ...]
-    tuning: tuple[str, ...]
+    measured: tuple[str | ChatTurn, ...]
+    tuning: tuple[str | ChatTurn, ...]
     identity: dict[str, Any]
     asked: tuple[SpecBenchQuestion, ...] = ()
     notes: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ def choose(
     measured: int | None = None,
     tuning: int | None = None,
     batch_size: int = 1,
+    chat: bool = False,
 ) -> Prompts:
     """The first prompts to measure on, the next to tune on; of a category each, where they have
     categories.
@@ -56,10 +60,14 @@ def choose(
         target: whose built-in texts there are without a file.
         measured: how many. Default: 16 (of those built in: all but the others), whole batches.
         tuning: how many. Default: 4, or the next multiple of ``batch_size``.
+        chat: the file's rows are chats, of which every turn is a prompt
+            (:mod:`hierspec.bench.chats`).
 
     Raises:
         HierspecError: too few, or they do not make full batches.
     """
+    if chat:
+        return _chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
     source = _built_in(target) if path is None else _of_file(path)
     found, notes = source.texts, [*source.notes]
     if tuning is None:
@@ -83,7 +91,19 @@ def choose(
         source.identity,
         tuple(source.asked[:measured]),
         tuple(notes),
+        tuple(question.category for question in source.asked[:measured]),
     )
+
+
+def _chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
+    if path is None:
+        raise HierspecError("--chat measures on chats: give --prompts FILE.jsonl, or a folder")
+    whole_batches(measured, batch_size)
+    found, identity = chats.read(path)
+    turns, others = chats.choose(found, measured, tuning)
+    domains = tuple(turn.chat.domain for turn in turns)
+    note = "chats, one of each domain in turn; later turns follow plain decoding's greedy answers"
+    return Prompts(tuple(turns), tuple(others), identity, notes=(note,), categories=domains)
 
 
 def _built_in(target: str) -> _Source:

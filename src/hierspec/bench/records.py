@@ -171,10 +171,11 @@ class LikelihoodSummary(Record):
 
 
 class CategorySpeedup(Record):
-    """The median speed-up on the prompts of a category."""
+    """Medians on the prompts of a category."""
 
     speedup: Number
     n: Count | None = None
+    ms_per_token: Number | None = None
 
 
 class MethodSummary(Record):
@@ -263,6 +264,7 @@ class MethodRecord(Record):
         configuration: a hierarchy file's levels and rule, or another engine's options.
         skipped: why it was left out.
         parameters: weights that a call of each level runs through.
+        near_tie_tolerance: its own, where it computes in another data type than the target.
     """
 
     name: str
@@ -277,6 +279,7 @@ class MethodRecord(Record):
     parameters: dict[str, Count] | None = None
     runs: list[RunRecord]
     summary: MethodSummary | None = None
+    near_tie_tolerance: Number | None = None
 
     @property
     def described(self) -> str:
@@ -369,7 +372,9 @@ class TemperatureRecord(Record):
         """Greedy texts against plain decoding's, run by run. One that differs parts at a near-tie
         if the target scores the two tokens alike, as far as its data type resolves."""
         others = [run.first_difference_gap for run in method.runs if not run.same_as_plain]
-        ties = sum(gap is not None and gap <= self.near_tie_tolerance for gap in others)
+        own = method.near_tie_tolerance
+        limit = self.near_tie_tolerance if own is None else own
+        ties = sum(gap is not None and gap <= limit for gap in others)
         return GreedyComparison(len(method.runs) - len(others), ties, len(others) - ties)
 
 
@@ -380,6 +385,8 @@ class BenchSettings(Record):
         methods: names, plain decoding among them.
         tune_tokens: written after each tuning prompt.
         prompts: ``file`` and ``sha256``.
+        chat: whether prompts are turns of chats, in the target's chat template.
+        until_eos: whether an end of text ends an output; else all are as long.
     """
 
     target: str
@@ -395,13 +402,18 @@ class BenchSettings(Record):
     seed: Count = 0
     batch_size: Count = 1
     prompts: dict[str, str | None] = {}
+    chat: Boolean = False
+    until_eos: Boolean = False
+
+
+_NEWER = ("chat", "until_eos")  # settings that files of before do not say
 
 
 def _with_all_settings(value: Any) -> Any:
     """A file says all of them; defaults are for who writes a new one."""
     if isinstance(value, Mapping):
         for key in BenchSettings.model_fields:
-            if key not in value:
+            if key not in value and key not in _NEWER:
                 raise HierspecError(f"{key!r} is missing")
     return value
 
@@ -471,7 +483,8 @@ class BenchResults(Record):
         words = [settings.target, "" if settings.dtype == "auto" else settings.dtype, cell.title]
         if settings.batch_size > 1:
             words.append(f"{settings.batch_size} at once")
-        words.append(f"{settings.num_prompts} prompts × {settings.max_new_tokens} tokens")
+        most = "up to " if settings.until_eos else ""
+        words.append(f"{settings.num_prompts} prompts × {most}{settings.max_new_tokens} tokens")
         return ", ".join(word for word in words if word)
 
 

@@ -9,6 +9,7 @@ file, so that the same command goes on where an interrupted one was.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,12 @@ class Bench:
     categories: Sequence[str] = ()
     path: Path | None = None
     report: Report = lambda stage, share: None
+
+    @property
+    def end(self) -> frozenset[int]:
+        """Tokens that end a text here."""
+        plain = self.models.plain
+        return plain.eos_token_ids() if self.settings.until_eos else frozenset()
 
     def run(self) -> BenchResults:
         """Measure all temperatures and return the results.
@@ -145,7 +152,7 @@ class MethodCell:
         self.bench.report(f"{at} · {method}", self.begins + width * share)
 
     def request(self, tokens: int) -> Request:
-        return Request(tokens, self.temperature, self.bench.settings.seed)
+        return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.end)
 
     def skip(self, record: MethodRecord, error: BaseException) -> None:
         """Leave a method out from here on; plain decoding cannot be left out."""
@@ -259,6 +266,10 @@ class MethodCell:
             else:
                 found.append(self._likelihood(run))
         record.predicted_ms_per_token = self._predicted(method)
+        dtype = getattr(method, "dtype", None)
+        if self.cell.greedy and dtype is not None:
+            prompt = self.bench.measured[0]
+            record.near_tie_tolerance = correctness.tolerance(self.target, prompt, dtype)
         record.parameters = memory.level_parameters(method)
         # Sequences of a batch share calls, and the prices are those of a call for one.
         prices = record.parameters if self.bench.settings.batch_size == 1 else None
@@ -316,7 +327,8 @@ class MethodCell:
         for category in dict.fromkeys(names[: len(self.bench.measured)]):
             mine = [run for run in runs if names[run.prompt] == category]
             if found := summary.paired(self.records[PLAIN].runs, mine):
-                out[category] = CategorySpeedup(speedup=found.median, n=found.n)
+                ms = statistics.median(run.ms_per_token for run in mine)
+                out[category] = CategorySpeedup(speedup=found.median, n=found.n, ms_per_token=ms)
         return out
 
     def _compare_with_transformers(self) -> None:

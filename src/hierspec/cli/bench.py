@@ -30,6 +30,7 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hierspec.bench.chats import ChatTurn
     from hierspec.bench.methods.entry import MethodEntry
     from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.prompts import Prompts as ChosenPrompts
@@ -55,8 +56,8 @@ def bench(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names (--list shows them) or groups: all, papers, baselines, peers; "
-            "separated by commas, or repeated. Default: all."
+            help="Names (--list shows them) or groups: all, papers, baselines, peers, alone (each "
+            "drafter by itself); separated by commas, or repeated. Default: all."
         ),
     ] = None,
     prompts: Prompts = None,
@@ -81,6 +82,18 @@ def bench(
         int, typer.Option(min=2, help="Tokens that every method writes per prompt.")
     ] = 128,
     temperature: Temperatures = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Prompts are chats, in the target's chat template, every turn a prompt; --prompts "
+            "may be a folder, of whose files each domain gives as many.",
+        ),
+    ] = False,
+    until_eos: Annotated[
+        bool,
+        typer.Option("--until-eos", help="An end of text ends an output; else all are as long."),
+    ] = False,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
     ] = 1,
@@ -146,7 +159,7 @@ def bench(
     with interruptible(console, lambda: files.next_step()):
         from hierspec.bench.methods.catalogue import catalogue, select
 
-        known = catalogue()
+        known = catalogue(draft or ())
         if show_list:
             return _list(known, as_json)
         if from_ is not None:
@@ -159,16 +172,17 @@ def bench(
         from hierspec.bench.prompts import choose
         from hierspec.bench.records import BenchSettings
         from hierspec.utils.threads import use as use_threads
-        from hierspec.zoo.registry import shipped_drafts
 
         use_threads(threads)
-        chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size)
+        drafts = _drafts(target) if draft is None else tuple(draft)
+        known = catalogue(drafts)
+        chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size, chat)
         entries = select(methods or ["all"], known)
         settings = BenchSettings(
             target=target,
             dtype=dtype or "auto",
             device=device or "auto",
-            drafts=shipped_drafts(target) if draft is None else tuple(draft),
+            drafts=drafts,
             methods=tuple(entry.name for entry in entries),
             temperatures=temperatures,
             max_new_tokens=max_new_tokens,
@@ -178,11 +192,22 @@ def bench(
             seed=seed,
             batch_size=batch_size,
             prompts=chosen.identity,
+            chat=chat,
+            until_eos=until_eos,
         )
         data, tokenizer = _measure(settings, entries, chosen, files, draft is not None, console)
         if output is not None:
             say(console, f"written to {output}")
         return _show(data, files, tokenizer, chosen.asked, console)
+
+
+def _drafts(target: str) -> tuple[str, ...]:
+    """Return the drafts of a target that the command line names none for."""
+    from hierspec.profiling.candidates import default_names
+    from hierspec.zoo.registry import SMOLLM2, shipped_drafts
+
+    released = target.removeprefix("zoo:") == SMOLLM2
+    return tuple(default_names(target)) if released else shipped_drafts(target)
 
 
 def _nothing_measured() -> str:
@@ -310,7 +335,7 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
     """
     from hierspec.bench.prompts import choose
 
-    if path is None:
+    if path is None or settings.chat:
         return ()
     prompts = choose(settings.target, path, settings.num_prompts, settings.tune_prompts)
     if prompts.identity["sha256"] != settings.prompts["sha256"]:
@@ -370,6 +395,7 @@ def _measure(
     from hierspec.bench.methods import planned
     from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.run import Bench
+    from hierspec.lm import dtypes
     from hierspec.utils.machine import environment
 
     from .rendering import progress
@@ -394,10 +420,14 @@ def _measure(
             measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
             longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
             tuning = _token_ids(models, prompts.tuning, longest)
+            note = f"weights in {dtypes.name(models.plain.root.model)}"
+            if settings.dtype == "auto" and note not in data.notes:
+                data.notes.append(note)
             _begin(files, data)
             files.next_step = files.to_go_on
             effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
-            models.planning = planned.Planning(models, prompts.tuning, effort, path=files.profile)
+            texts = tuning if settings.chat else prompts.tuning
+            models.planning = planned.Planning(models, texts, effort, path=files.profile)
             Bench(
                 models=models,
                 settings=settings,
@@ -405,7 +435,7 @@ def _measure(
                 measured=measured,
                 tuning=tuning,
                 data=data,
-                categories=[question.category for question in prompts.asked],
+                categories=prompts.categories,
                 path=files.results,
                 report=report,
             ).run()
@@ -424,16 +454,29 @@ def _begin(files: _Files, data: BenchResults) -> None:
         files.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
 
 
-def _token_ids(models: BenchModels, prompts: Sequence[str], tokens: int) -> list[list[int]]:
+def _token_ids(
+    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int
+) -> list[list[int]]:
     """Return prompts as ``generate`` reads them; each leaves room for what is to be written."""
+    from hierspec.bench import chats
+
     if models.tokenizer is None:
         raise HierspecError(
             "the target has no tokenizer beside it, and prompts are texts: save one into its folder"
         )
+    turns = [turn for turn in prompts if not isinstance(turn, str)]
+
+    def answer(ids: list[int]) -> str:
+        return models.plain.generate(ids, max_new_tokens=tokens).text
+
+    of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
     longest = models.plain.root.model.max_length
     found = []
     for text in prompts:
-        ids = models.tokenizer(text, verbose=False)["input_ids"]
+        if isinstance(text, str):
+            ids = models.tokenizer(text, verbose=False)["input_ids"]
+        else:
+            ids, text = next(of_turns), text.chat.turns[text.number]
         if not ids or len(ids) + tokens > longest:
             raise HierspecError(
                 f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "

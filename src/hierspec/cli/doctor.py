@@ -31,6 +31,7 @@ def examine() -> dict[str, dict[str, Any]]:
     """Return versions, hardware, threads, caches, fast paths and the shipped models."""
     import torch
 
+    from hierspec.lm import dtypes
     from hierspec.lm.lean.linear import prepacking_works
     from hierspec.profiling.auto import cache_folder
     from hierspec.zoo.registry import DATA, ENTRIES
@@ -57,6 +58,10 @@ def examine() -> dict[str, dict[str, Any]]:
         "fast_paths": {
             f"prepacked {name} weights": _on(prepacking_works(getattr(torch, name)))
             for name in ("bfloat16", "float32")
+        },
+        "dtype_auto_on_cpu": {
+            f"{name} checkpoints run in": dtypes.described(getattr(torch, name))
+            for name in ("bfloat16", "float16")
         },
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),

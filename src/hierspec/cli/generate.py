@@ -31,15 +31,17 @@ def generate(
         str | None, typer.Argument(help="Text to continue; - reads standard input.")
     ] = None,
     hierarchy: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "swift, adadecode, lookahead, auto (measures once, then plans).",
+            "swift, adadecode, lookahead, auto (measures once, then plans). Default: hierarchy; of "
+            "zoo:smollm2, which runs where no model is named and its package is there, its best "
+            "drafter.",
         ),
-    ] = "hierarchy",
+    ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
     draft: Annotated[
         list[str] | None,
@@ -86,7 +88,14 @@ def generate(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Apply the model's chat template, and print the answer alone. Default: only where "
+            "no model is named and zoo:smollm2 runs.",
+        ),
+    ] = None,
     ids: Annotated[
         bool,
         typer.Option("--ids", help="Prompts are token ids, as in 1 2 3, and so is the output."),
@@ -115,11 +124,14 @@ def generate(
 ) -> int:
     """Continue a prompt through a hierarchy of models, streaming the text.
 
-    Without options it runs the shipped models. The colour of the text says which level wrote it.
+    Without options zoo:smollm2 answers, a released chat model, where its package is installed; else
+    the shipped code family continues the text. The colour says which level wrote it.
 
     Examples:
 
-      hierspec generate "def quicksort(items):" --compare
+      hierspec generate "Why is the sky blue?" --compare
+
+      hierspec generate --hierarchy hierarchy "def quicksort(items):"
 
       hierspec generate --target ./Llama-8B --draft ./Llama-1B --hierarchy speculative "Once"
     """
@@ -134,15 +146,22 @@ def generate(
     texts = _prompts(prompt, prompts, ids)
 
     from hierspec.config import arguments
+    from hierspec.lm import dtypes
+    from hierspec.presets import defaults
     from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
-    from .rendering import notes
+    from .rendering import notes, say
 
-    drafts = tuple(draft or ())
+    drafts, console, note = tuple(draft or ()), notes(), ""
     automatic = hierarchy == AUTO
-    config = None if automatic else _config(hierarchy, target, drafts, dtype, device)
+    if hierarchy is None and not drafts and target in (None, defaults.RELEASED):
+        config, own_chat, note = _default(target, dtype, device)
+        chat = own_chat and not ids if chat is None else chat
+    else:
+        named = hierarchy or "hierarchy"
+        config = None if automatic else _config(named, target, drafts, dtype, device)
     use_threads(threads)
     # A wrong parameter should not wait for the models.
     sampling = SamplingParams.make(
@@ -155,12 +174,13 @@ def generate(
         presence_penalty=presence_penalty,
     )
     arguments.seed(seed)
-    console = notes()
+    if note:
+        say(console, note)
     if config is None:
         from hierspec.zoo.registry import DEFAULT_TARGET
 
         top = target_config(target or DEFAULT_TARGET, dtype, device)
-        models = _plan(top, drafts, temperature, as_json, console)
+        models = _plan(top, drafts, temperature, bool(chat), as_json, console)
     else:
         models = _load(config, as_json, console)
     if tokenizer is not None:
@@ -171,7 +191,7 @@ def generate(
         "stop": tuple(stop or ()),
         "include_stop_str": include_stop,
         "ignore_eos": ignore_eos,
-        "chat": chat,
+        "chat": bool(chat),
         "logprobs": logprobs,
         "sampling": sampling,
     }
@@ -179,16 +199,36 @@ def generate(
         for at in range(0, len(texts), batch_size):
             batch = texts[at : at + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
-            stream = not as_json and len(batch) == 1
-            cancelled = _run(generation, batch, stream, ids)
+            streamed = not as_json and len(batch) == 1
+            cancelled = _run(generation, "" if chat else batch[0], streamed, ids)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            _report(results, references, as_json, ids, sampling.greedy, console)
+            about = {"dtype": dtypes.name(models.root.model)} if as_json else None
+            _report(results, references, about, ids, sampling.greedy, console)
             if cancelled:
                 return 130
     return 0
+
+
+def _default(
+    target: str | None, dtype: str | None, device: str | None
+) -> tuple[HierarchyConfig, bool, str]:
+    """Return what runs where no hierarchy is named, whether prompts are questions to answer, and
+    what to say of that."""
+    from hierspec.presets import defaults
+
+    note = ""
+    if target is None:
+        found = defaults.start()
+        config, chat = found.config, found.chat
+        note = f"{found.note}{'; --no-chat continues the text instead' * chat}"
+    else:
+        config, chat = defaults.stack(target_config(target, None, None)), False
+    changes = {"dtype": dtype or "auto", "device": device or "auto"}
+    changed = dataclasses.replace(config.target, **changes)
+    return dataclasses.replace(config, target=changed), chat, note
 
 
 def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
@@ -206,6 +246,8 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
     text = read_stdin() if prompt == "-" else prompt
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
         raise HierspecError("the prompt is no UTF-8 text")
+    if not text:
+        raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
 
 
@@ -280,6 +322,7 @@ def _plan(
     target: TargetConfig,
     drafts: tuple[str, ...],
     temperature: float,
+    chat: bool,
     quiet: bool,
     console: Console,
 ) -> Hierarchy:
@@ -291,12 +334,15 @@ def _plan(
 
     bar = progress(console, f"measuring {target.model} (once)")
     with interruptible(console), _own_notes(console), bar as report:
-        models = Hierarchy.auto(target, drafts, temperature=temperature, report=report)
+        asked = {"temperature": temperature, "chat": chat, "report": report}
+        models = Hierarchy.auto(target, drafts, **asked)
     if not quiet:
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
         below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
         say(console, f"auto: {chosen}")
+        if models.plan is not None and models.plan.on_three_levels:
+            say(console, models.plan.on_three_levels)
     return models
 
 
@@ -309,8 +355,12 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _run(generation: Generation, batch: Sequence[Any], stream: bool, ids: bool) -> bool:
-    """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
+def _run(generation: Generation, before: str | Sequence[int], stream: bool, ids: bool) -> bool:
+    """Run a batch, printing a single one as it is written; return whether it was cut short.
+
+    Args:
+        before: what its text continues; empty for an answer, which stands alone.
+    """
     painter = None
     if stream:
         from rich.console import Console
@@ -320,7 +370,7 @@ def _run(generation: Generation, batch: Sequence[Any], stream: bool, ids: bool) 
         names = [generation.names[i] for i in sorted(generation.names)]
         painter = Painter(Console(highlight=False), names, ids)
         painter.legend()
-        painter.prompt(batch[0])
+        painter.prompt(before)
     events = iter(generation)
     try:
         for event in events:
@@ -338,25 +388,30 @@ def _run(generation: Generation, batch: Sequence[Any], stream: bool, ids: bool) 
 def _report(
     results: Sequence[GenerationResult],
     references: Sequence[GenerationResult | None],
-    as_json: bool,
+    about: dict[str, Any] | None,
     ids: bool,
     greedy: bool,
     console: Console,
 ) -> None:
-    """Print what a batch gave, with plain decoding beside it where there is some."""
+    """Print what a batch gave, with plain decoding beside it where there is some.
+
+    Args:
+        about: the models, for JSON objects; ``None``: text is printed.
+    """
     from .rendering.generation import levels, speeds, summary
 
     batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
         same = result.token_ids == plain.token_ids if plain is not None and greedy else None
-        if as_json:
-            print(json.dumps(_object(result, plain, same), ensure_ascii=False), flush=True)
+        if about is not None:
+            found = {**_object(result, plain, same), **about}
+            print(json.dumps(found, ensure_ascii=False), flush=True)
             continue
         if batch:
             print(" ".join(map(str, result.token_ids)) if ids else result.text)
         for part in [speeds(result, plain, same)] if batch else summary(result, plain, same):
             console.print(part, highlight=False)
-    if batch and not as_json:
+    if batch and about is None:
         for part in levels(results[0]):
             console.print(part, highlight=False)
 

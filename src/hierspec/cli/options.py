@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 MODEL = "directory, hub id, or zoo:NAME"  # what stands for a model
 
 Dtype = Annotated[
-    str | None, typer.Option(help="float32, bfloat16, …; default: as the checkpoint.")
+    str | None,
+    typer.Option(
+        help="float32, bfloat16, …; default: the checkpoint's, or float32 on a CPU without it."
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")]

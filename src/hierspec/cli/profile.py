@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from .options import (
     Prompts,
     Temperatures,
     Threads,
+    load_tokenizer,
     target_config,
     to_measure_at,
 )
@@ -55,6 +56,9 @@ def profile(
         int, typer.Option(min=1, help="Places along each text where drafts are tried.")
     ] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Prompts are questions, in the target's chat template.")
+    ] = False,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -71,8 +75,8 @@ def profile(
     from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import said
     from hierspec.profiling.settings import ProfileSettings
-    from hierspec.profiling.texts import builtin
-    from hierspec.utils.prompts import read_prompt_file
+    from hierspec.profiling.texts import CHATS, builtin
+    from hierspec.utils.prompts import apply_chat, read_prompt_file
     from hierspec.utils.terminal import console as console_of_output
     from hierspec.utils.threads import use as use_threads
 
@@ -89,10 +93,14 @@ def profile(
     use_threads(threads)
     words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
     chosen = [parse(word) for word in words] or default_candidates(target)
-    texts, source = builtin(target), {"name": "built in"}
+    texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
+    source = {"name": "built in"}
     if prompts is not None:
         file = read_prompt_file(prompts)
         texts, source = file.prompts, {"name": file.name, "sha256": file.sha256}
+    if chat:
+        tokenizer = load_tokenizer(target)
+        texts = [apply_chat(tokenizer, str(text)) for text in texts]
     console = notes()
     with interruptible(console), progress(console, f"profiling {target}") as report:
         data = measure(

@@ -40,7 +40,7 @@ def timeline(
 
     Example:
 
-      hierspec generate "def quicksort(items):" --trace t.jsonl
+      hierspec generate "Why is the sky blue?" --trace t.jsonl
 
       hierspec timeline t.jsonl -o t.html --tokenizer zoo:large
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -334,6 +334,9 @@ _Level = (
     | NgramPoolConfig
     | QuantizedConfig
     | ForwardRef("ConcatenateConfig", module=__name__)
+)
+METHODS = frozenset(
+    one.__dataclass_fields__["method"].default for one in get_args(_Level) if isinstance(one, type)
 )
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 Chain = Annotated[

@@ -65,7 +65,8 @@ class TargetConfig:
 
     Attributes:
         model: a directory, a hub id, or ``zoo:NAME``.
-        dtype: ``float32``, ``bfloat16``, … or ``auto``: as the checkpoint says.
+        dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
+            that cannot compute in it.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
         cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed

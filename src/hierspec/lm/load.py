@@ -13,7 +13,15 @@ from hierspec.errors import HierspecError
 from hierspec.utils.files import expanded
 
 from .backend import Backend
-from .weights import Checkpoint, WeightSource, check_shape, from_directory, hf_model
+from .dtypes import automatic
+from .weights import (
+    Checkpoint,
+    WeightSource,
+    check_shape,
+    from_directory,
+    hf_model,
+    stored_dtype,
+)
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -31,7 +39,8 @@ def load(
 
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
-        dtype: of the weights; ``None``: as the checkpoint's configuration says.
+        dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
+            compute in it (:mod:`hierspec.lm.dtypes`).
         backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder), or
             ``auto``: lean where it can.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
@@ -63,7 +72,7 @@ def _from_source(
     from hierspec.lm.lean.shape import unsupported
 
     check_config(source.name, source.config)
-    chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
+    chosen = dtype or automatic(stored_dtype(source), device)
     if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
         from hierspec.lm.lean.decoder import LeanBackend
 
@@ -155,6 +164,8 @@ def _from_pretrained(
         ) from error
     model, info = loaded
     _check_complete(name or ref, info)
+    if dtype is None:
+        model = model.to(automatic(model.dtype, device))
     return HFBackend(model.to(device), name)
 
 

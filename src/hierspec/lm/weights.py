@@ -112,6 +112,16 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
 
 
+def stored_dtype(source: WeightSource) -> torch.dtype:
+    """The data type of a checkpoint, as transformers' ``dtype="auto"`` finds it: what its
+    configuration says, else that of its first floating-point weight."""
+    said = getattr(source.config, "dtype", None)
+    if isinstance(said, torch.dtype):
+        return said
+    tensors = map(source.tensor, source.names())
+    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
+
+
 def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
     """The transformers model with these weights, in evaluation mode, on the CPU.
 

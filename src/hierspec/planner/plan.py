@@ -34,6 +34,8 @@ class Plan:
         lower_bound: milliseconds a token that no chain of these models can go below.
         search_seconds: what finding it took.
         latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
+        stacked: the best chain of three levels or more that was priced, where ``best`` has fewer;
+            ``None``: ``best`` is one itself, or no two of the models can stand on each other.
     """
 
     estimates: Estimates
@@ -42,6 +44,16 @@ class Plan:
     lower_bound: float
     search_seconds: float
     latency_model: LatencyModel = "exact"
+    stacked: Choice | None = None
+
+    @property
+    def on_three_levels(self) -> str:
+        """A sentence where three levels and more do not pay; empty where they do."""
+        if self.stacked is None:
+            return ""
+        names = " > ".join(self.estimates.names[i] for i in self.stacked.chain.levels[:-1])
+        slower = 100 * (self.stacked.ms / self.best.ms - 1)
+        return f"three levels do not pay here: the best of them, {names}, is {slower:.0f} % slower"
 
     @property
     def speedup(self) -> float:
@@ -58,6 +70,7 @@ class Plan:
             "lower_bound": self.lower_bound,
             "latency_model": self.latency_model,
             "search_seconds": self.search_seconds,
+            "three_levels": None if self.stacked is None else self.described(self.stacked),
             "runners_up": [self.described(choice) for choice in self.runners_up],
         }
 

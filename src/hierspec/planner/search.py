@@ -90,6 +90,9 @@ def plan(
     )
     choices = [Choice(chain, price(estimates, chain)) for chain in _apart(found, top)]
     best, *others = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
+    stacked = next((chain for chain in found if len(chain.levels) > 2), None)
+    if len(best.chain.levels) > 2:
+        stacked = None
     return Plan(
         estimates=estimates,
         best=best,
@@ -98,6 +101,7 @@ def plan(
         lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
         search_seconds=time.perf_counter() - began,
         latency_model=latency_model,
+        stacked=None if stacked is None else Choice(stacked, price(estimates, stacked)),
     )
 
 

@@ -14,7 +14,8 @@ from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
 from hierspec.lm.load import check_reference
 from hierspec.utils.files import expanded
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, resolves
+from hierspec.zoo import trained
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, is_shipped, resolves
 
 from .systems import PRESETS, PresetModels
 
@@ -61,7 +62,7 @@ def preset(
     for ref in (*((target.model,) if target else ()), *drafts):
         if not resolves(ref) and not expanded(ref).is_dir():
             check_reference(ref)  # before anything is said of what goes with it
-    shipped = target is None or target.model.startswith("zoo:")
+    shipped = target is None or is_shipped(target.model)
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs a draft model of the target's family: add --draft"
@@ -71,5 +72,16 @@ def preset(
     def num_layers() -> int:
         return target_config(chosen.model).num_hidden_layers
 
-    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
+    exits = trained_exits(chosen.model)
+    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers, *exits)
     return PRESETS[name].make(models)
+
+
+def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
+    """The exit heads that are shipped for a target, and the layers after which they stand."""
+    for name in trained.drafters_for(target):
+        if trained.kind(name) == trained.HEADS:
+            from hierspec.config.exit_heads import read  # brings torch along
+
+            return name, read(name).exits
+    return None, ()

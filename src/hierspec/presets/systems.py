@@ -8,7 +8,7 @@ the model that drafted the slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,15 @@ class PresetModels:
         target: the model whose distribution is kept.
         drafts: smaller models, smallest first.
         num_layers: of the target; early-exit presets place their exits by it.
+        heads: trained for exits of the target, and ``trained``: after which layers; exits are then
+            placed at the nearest of those.
     """
 
     target: TargetConfig
     drafts: tuple[str, ...]
     num_layers: Callable[[], int]
+    heads: str | None = None
+    trained: tuple[int, ...] = ()
 
     def under(self, *levels: AnyLevelConfig, verify: str = "tokenwise") -> HierarchyConfig:
         """These levels below the target."""
@@ -70,11 +74,20 @@ class PresetModels:
         """
         depth = self.num_layers()
         layers = one_each(depth, shares)
+        if len(self.trained) >= len(shares):
+            layers = _nearest(layers, self.trained)
         if layers[-1] >= depth:
             raise HierspecError(
                 f"{name} needs a target of at least {len(shares) + 1} layers, this one has {depth}"
             )
         return layers
+
+    def exit(self, layer: int, num_tokens: int, verify: str | None = None) -> EarlyExitConfig:
+        """An exit as a level, with the head that was trained for it."""
+        head = self.heads if layer in self.trained else None
+        return EarlyExitConfig(
+            exit_layer=layer, num_speculative_tokens=num_tokens, verify=verify, head=head
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,17 @@ def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     return tuple(found[1:])
 
 
+def _nearest(layers: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
+    """For each layer the nearest of ``known``, in order, no two alike."""
+    chosen: list[int] = []
+    left, rest = sorted(known), list(layers)
+    for i, layer in enumerate(rest):
+        usable = left[: len(left) - (len(rest) - 1 - i)]  # enough must stay for those above
+        chosen.append(min(usable, key=lambda one: abs(one - layer)))
+        left = left[left.index(chosen[-1]) + 1 :]
+    return tuple(chosen)
+
+
 @preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
 def autoregressive(models: PresetModels) -> HierarchyConfig:
     """The target alone."""
@@ -168,8 +192,8 @@ def self_speculative(models: PresetModels) -> HierarchyConfig:
     """
     first, second = models.exits("self-speculative", 1 / 8, 1 / 4)
     return models.under(
-        EarlyExitConfig(exit_layer=first, num_speculative_tokens=2),
-        EarlyExitConfig(exit_layer=second, num_speculative_tokens=6, verify="block"),
+        models.exit(first, 2),
+        models.exit(second, 6, "block"),
         verify="block",
     )
 
@@ -219,8 +243,8 @@ def hispec(models: PresetModels) -> HierarchyConfig:
     """
     first, second = models.exits("hispec", 1 / 8, 1 / 4)
     return models.under(
-        EarlyExitConfig(exit_layer=first, num_speculative_tokens=2),
-        EarlyExitConfig(exit_layer=second, num_speculative_tokens=4, verify="leading"),
+        models.exit(first, 2),
+        models.exit(second, 4, "leading"),
         verify="block",
     )
 
@@ -232,7 +256,7 @@ def layerskip(models: PresetModels) -> HierarchyConfig:
     P1's best single exits of such models are 8 of 32, 15 of 40 and 19 of 80 layers (Table 3).
     """
     (layer,) = models.exits("layerskip", 1 / 4)
-    return models.under(EarlyExitConfig(exit_layer=layer, num_speculative_tokens=4))
+    return models.under(models.exit(layer, 4))
 
 
 # --- P4: branch resampling

@@ -11,6 +11,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.drafters.base import LookUp
 
 from . import rounds
 from .candidates import CandidatePool
@@ -137,7 +138,12 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> np.nd
 
 
 def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
-    """At each position, whether a look-up would have proposed the token there."""
+    """At each position, whether a look-up would have proposed the token there.
+
+    What drafts from the target's last check has nothing to say of text that was not checked.
+    """
+    if not isinstance(lookup, LookUp):
+        return [False] * (stop - start)
     index = lookup.open()
     out = [lookup.propose(Context(text[:at]), 1, index) == (text[at],) for at in range(start, stop)]
     lookup.close(index)

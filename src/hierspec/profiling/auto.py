@@ -12,7 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hierspec.config.checkpoints import Loaded
+from hierspec.config import exit_heads
+from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
@@ -22,12 +23,12 @@ from hierspec.utils.files import file_key, probe
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
-from .candidates import Candidate, load, parse
+from .candidates import Candidate, default_names, load, parse
 from .measure import measure
 from .noise import BusyWarning, said
 from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import QUICK, ProfileSettings, Report
-from .texts import builtin
+from .texts import builtin, chats
 
 CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
@@ -55,6 +56,7 @@ def choose(
     drafts: Sequence[str] = (),
     *,
     temperature: float = 0.0,
+    chat: bool = False,
     settings: ProfileSettings | None = None,
     report: Report = lambda stage, share: None,
 ) -> AutoChoice:
@@ -64,6 +66,7 @@ def choose(
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
             shipped family, or prompt lookup alone for any other target.
         temperature: of the requests to come; 0 is greedy.
+        chat: whether they are questions in the target's chat template: its answers are measured.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         report: called with how far a measurement is.
 
@@ -76,7 +79,7 @@ def choose(
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the key goes by the files
-    path = cache_path(target, candidates, settings)
+    path = cache_path(target, candidates, settings, chat)
     profile, measured_now = _kept(path, temperature), False
     if profile is None:
         probe(path, WHAT, _HINT)
@@ -86,7 +89,7 @@ def choose(
                 data = measure(
                     target,
                     candidates,
-                    builtin(target.model),
+                    _texts(target.model, chat),
                     [temperature],
                     settings,
                     path=path,
@@ -138,17 +141,21 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 
 def default_candidates(target: str) -> list[Candidate]:
     """What may draft for a target when the user names nothing."""
-    if target == "zoo:trunk":
-        names = ["ngram", "zoo:small", "zoo:mid", "exit:1", "exit:2", "exit:4", "prompt-lookup"]
-    elif registry.is_shipped(target):
-        names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
-    else:
-        names = ["prompt-lookup"]
-    return [parse(name) for name in names if name != target]
+    return [parse(name) for name in default_names(target)]
+
+
+def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
+    if not chat:
+        return builtin(model)
+    source = registry.resolve(model) if registry.resolves(model) else model
+    return chats(load_tokenizer(source))
 
 
 def cache_path(
-    target: TargetConfig, candidates: Sequence[Candidate], settings: ProfileSettings | None = None
+    target: TargetConfig,
+    candidates: Sequence[Candidate],
+    settings: ProfileSettings | None = None,
+    chat: bool = False,
 ) -> Path:
     """The file for these models, weights, settings, versions and hardware.
 
@@ -161,15 +168,19 @@ def cache_path(
         [fingerprint.weights(name) for name in _names(target, candidates)],
         dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
+        *(["chat"] if chat else []),
     ]
     return cache_folder() / f"{file_key(what)}.json"
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
-    """Models and tables."""
+    """Models, tables, and files of trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
-    return [name for name in names if name]
+    heads = {head for level in levels if (head := getattr(level, "head", None))}
+    return [name for name in names if name] + [
+        str(exit_heads.locate(head)) for head in sorted(heads)
+    ]
 
 
 def _is_here(name: str) -> bool:

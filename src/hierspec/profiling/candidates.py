@@ -6,18 +6,21 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.levels import METHODS
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
-from hierspec.zoo import registry
+from hierspec.zoo import registry, trained
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
@@ -55,8 +58,9 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
-    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
+    ``prompt-lookup``, ``suffix``, ``eagle3:FOLDER`` (a shipped one by its name alone), or a level
+    of the hierarchy file as JSON; then, after commas, ``temperature=0.8``, ``window=entropy``,
+    ``dtype=float32``, ``head=PATH``.
 
     Raises:
         ValueError: with what is wrong and how it is written.
@@ -79,6 +83,27 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
+def default_names(target: str) -> list[str]:
+    """What may draft for a target when the user names nothing, as :func:`parse` reads it.
+
+    A released model gets what copies text, and whatever is shipped for it: trained exits, EAGLE-3,
+    small models on its tokenizer.
+    """
+    if registry.is_shipped(target):
+        names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
+        if target == "zoo:trunk":
+            names[3:4] = ["exit:1", "exit:2", "exit:4"]
+        return [name for name in names if name != target]
+    names = ["prompt-lookup", *(["suffix"] if "suffix" in METHODS else [])]
+    for drafter in trained.drafters_for(target):
+        if trained.kind(drafter) == trained.HEADS:
+            exits = exit_heads.read(drafter).exits
+            names += [f"exit:{layer},head={drafter}" for layer in exits]
+        elif trained.kind(drafter) != trained.EAGLE3 or "eagle3" in METHODS:
+            names.append(drafter)
+    return names
+
+
 def _method(head: str) -> dict[str, Any]:
     kind, _, detail = head.partition(":")
     if kind == "exit":
@@ -89,6 +114,10 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
+    if head == "suffix":
+        return {"method": "suffix"}
+    if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
+        return {"method": "eagle3", "model": detail if kind == "eagle3" else head}
     if not head:
         raise HierspecError(
             "a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup"
@@ -133,7 +162,7 @@ class Entrant:
     """A loaded candidate, or the target itself.
 
     Attributes:
-        model: what the engine runs; a :class:`PromptLookup` or a language model.
+        model: what the engine runs: a look-up, a language model, a head on another's features.
         owner: name of the weights in memory that it needs; those of another data type or backend
             than the target's count apart.
         candidate: ``None`` for the target.
@@ -154,7 +183,7 @@ class Entrant:
     @property
     def scores(self) -> bool:
         """Whether it has a distribution of its own after any text."""
-        return not isinstance(self.model, PromptLookup)
+        return hasattr(self.model, "score")
 
     @property
     def verifies(self) -> bool:
@@ -240,15 +269,26 @@ def memory(pool: CandidatePool) -> dict[str, int]:
     for entrant in pool.entrants:
         if entrant.owner in out:
             continue
-        if isinstance(entrant.model, PromptLookup):
+        level = entrant.candidate and entrant.candidate.level
+        if isinstance(entrant.model, LookUp):
             out[entrant.owner] = 0
-        elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
-            out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
-        else:
+        elif level is None or level.method in ("draft_model", "early_exit"):
             backend = entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
             out[entrant.owner] = parameters(entrant.files) * dtype.itemsize
+        else:
+            out[entrant.owner] = _bytes_on_disk(entrant)
     return out
+
+
+def _bytes_on_disk(entrant: Entrant) -> int:
+    """Of a table, or of a head's folder."""
+    name = entrant.files
+    if entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
+        return registry.ngram_path(name).stat().st_size
+    path = trained.located(name) if name.startswith(registry.PREFIX) else Path(name).expanduser()
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 def parameters(model: str) -> int:

@@ -27,7 +27,7 @@ from .stages import Stages
 def measure(
     target: TargetConfig,
     candidates: Sequence[Candidate],
-    prompts: Sequence[str],
+    prompts: Sequence[str | Sequence[int]],
     temperatures: Sequence[float],
     settings: ProfileSettings,
     *,
@@ -39,6 +39,7 @@ def measure(
     """Measure, and return the profile's JSON object.
 
     Args:
+        prompts: texts, or token ids.
         temperatures: of requests; 0 is greedy. What a finished profile at ``path`` knows already
             is kept.
         path: where it is kept; what an interrupted run left there is continued, provided that

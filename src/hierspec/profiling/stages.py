@@ -18,7 +18,8 @@ from .settings import ProfileSettings, Report
 
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
 MIN_CONTEXT = 96
-MAX_PROMPT = 256  # tokens of a prompt that are used: its end
+MAX_PROMPT = 256  # tokens of a text that are used: its end
+MAX_CHAT = 1024  # of a prompt in token ids: a chat loses its beginning with its end alone
 _CHECKED = 8  # tokens of the checks that are timed in a long context
 
 Stage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, maybe of an earlier run
@@ -37,7 +38,11 @@ class Stages:
     """
 
     def __init__(
-        self, pool: CandidatePool, prompts: Sequence[str], settings: ProfileSettings, report: Report
+        self,
+        pool: CandidatePool,
+        prompts: Sequence[str | Sequence[int]],
+        settings: ProfileSettings,
+        report: Report,
     ) -> None:
         self.pool, self.settings, self.report = pool, settings, report
         encoded = (_ids(pool, text) for text in prompts)
@@ -208,7 +213,9 @@ def _tokens_of_turn(budget: int) -> int:
     return (costs.WARM + costs.TIMED) * (budget + 1)
 
 
-def _ids(pool: CandidatePool, text: str) -> list[int]:
+def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
+    if not isinstance(text, str):
+        return list(text)[-MAX_CHAT:]
     if pool.tokenizer is None:
         raise HierspecError(
             f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: put "

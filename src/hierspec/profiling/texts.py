@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hierspec.utils.prompts import apply_chat
 from hierspec.zoo import registry
 
 CODE = (
@@ -32,6 +35,42 @@ PROSE = (
     "Once upon a time, in a village between two rivers, there lived",
     "To make bread for four people you need",
 )
+CHATS = (
+    "Write a Python function that removes duplicates from a list and keeps its order.",
+    "A shop sells pens at 3 dollars each and notebooks at 5. What do four pens and two notebooks "
+    "cost together? Show the steps.",
+    "Why do leaves change their colour in autumn?",
+    "Summarise in two sentences:\n\nThe town council met on Tuesday to discuss the new bridge. "
+    "Most members were in favour, but two warned of its cost. The council decided to ask for three "
+    "offers and to vote in March. Until then the old bridge stays open for cars, and closes for "
+    "lorries.",
+    "Translate into French: The train to the coast leaves at nine and arrives before noon.",
+    "Write a short letter to a neighbour, asking to borrow a ladder for the weekend.",
+    "List the planets of the solar system with one fact about each.",
+    "Correct the mistakes and change nothing else:\n\nYesterday we goes to the market and buyed "
+    "apples. The apples was sweet, and we has eaten them all before the evening.",
+    "Explain what a hash table is to a beginner, with an example in Python.",
+    "A tank holds 240 litres and loses 15 litres an hour. After how many hours is it half empty?",
+    "Answer from the text alone.\n\nText: The library opens at nine on weekdays and at ten on "
+    "Saturdays. It is closed on Sundays. Books may be kept for four weeks.\n\nQuestion: When can I "
+    "return a book on a Saturday?",
+    "Tell a short story about a lighthouse keeper and a lost bird.",
+    "Add comments to this function:\n\ndef total(prices, tax):\n    subtotal = sum(prices)\n"
+    "    return subtotal + subtotal * tax\n",
+    "Name three advantages and three disadvantages of working from home.",
+    "Turn this into a table of name, age and town: Anna is 31 and lives in Oslo; Ben, 27, is from "
+    "Turin; Carla lives in Lyon and is 45.",
+    "What is the difference between weather and climate?",
+)
+
+
+def chats(tokenizer: Any) -> list[list[int]]:
+    """Questions to a chat model, in its template, as token ids.
+
+    Raises:
+        HierspecError: it has no chat template.
+    """
+    return [apply_chat(tokenizer, text) for text in CHATS]
 
 
 def builtin(model: str) -> tuple[str, ...]:

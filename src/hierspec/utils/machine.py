@@ -76,6 +76,12 @@ def device(name: str) -> Any:
     return found
 
 
+def processor_features() -> frozenset[str]:
+    """What Linux says the processor can do (``avx2``, ``asimdhp``, …); empty elsewhere."""
+    fields = _cpuinfo()
+    return frozenset((fields.get("flags") or fields.get("Features") or "").split())
+
+
 def load_average() -> list[float]:
     """Of 1, 5 and 15 minutes; empty where the system keeps none."""
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []

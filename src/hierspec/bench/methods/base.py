@@ -19,15 +19,22 @@ class Unavailable(HierspecError):  # noqa: N818 (it is a result of a run as well
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How to continue a prompt. End-of-text tokens do not end it: all methods write as many.
+    """How to continue a prompt.
 
     Attributes:
         temperature: 0 is greedy; there is no other filter (top-k, top-p).
+        end: tokens that end a text, which they belong to; none: all methods write as many.
     """
 
     max_new_tokens: int
     temperature: float = 0.0
     seed: int = 0
+    end: frozenset[int] = frozenset()
+
+    def ended(self, token_ids: Sequence[int]) -> bool:
+        """Whether that is all of a text: as many tokens as were asked for, or its end."""
+        last = token_ids[-1] if token_ids else None
+        return len(token_ids) == self.max_new_tokens or last in self.end
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,20 @@ _OURS = (  # name, title, group, source, summary
 )  # fmt: skip
 
 
-def catalogue() -> dict[str, MethodEntry]:
-    """All methods by name, in the order in which they are shown."""
+ALONE = "alone"  # the group word for each drafter by itself
+
+
+def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
+    """All methods by name, in the order in which they are shown.
+
+    Args:
+        drafts: each of which is a method ``alone-…`` besides, tuned over its lengths.
+    """
     found = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
+    for draft in drafts:
+        name = f"{ALONE}-{label(draft)}"
+        about = f"{label(draft)} alone", "baseline", "", f"{draft} alone, at its best length; tuned"
+        found[name] = MethodEntry(name, *about, _alone(name, draft))
     for preset in PRESETS.values():
         name = preset.name
         if name not in found and name != "autoregressive":  # that is "plain"
@@ -50,6 +61,23 @@ def catalogue() -> dict[str, MethodEntry]:
         found[entry.name] = entry
     order = {group: i for i, group in enumerate(GROUPS)}
     return dict(sorted(found.items(), key=lambda item: order[item[1].group]))
+
+
+def label(draft: str) -> str:
+    """A draft in a word: ``exit-5`` for ``exit:5,head=…``, ``small`` for ``zoo:small``."""
+    head = draft.partition(",")[0].removeprefix("zoo:")
+    if head.startswith("exit:"):
+        return head.replace(":", "-")
+    return head.rpartition("/")[2].rpartition(":")[2] or head
+
+
+def _alone(name: str, draft: str) -> Callable[[BenchModels, float], list[Method]]:
+    def candidates(models: BenchModels, temperature: float) -> list[Method]:
+        from hierspec.bench.methods import grids
+
+        return grids.alone(name, models, draft)
+
+    return candidates
 
 
 def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
@@ -92,6 +120,8 @@ def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEn
             wanted |= set(known)
         elif word in known:
             wanted.add(word)
+        elif word == ALONE:
+            wanted |= {name for name in known if name.startswith(f"{ALONE}-")}
         elif group in GROUPS:
             wanted |= {name for name, entry in known.items() if entry.group == group}
         else:
@@ -100,6 +130,6 @@ def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEn
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise HierspecError(
                 f"no method called {word!r}; {hint}hierspec bench --list shows all; "
-                f"groups: all, {', '.join(_WORDS)}"
+                f"groups: all, {', '.join(_WORDS)}, {ALONE}"
             )
     return [entry for name, entry in known.items() if name in wanted]

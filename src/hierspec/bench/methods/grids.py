@@ -15,6 +15,7 @@ from typing import Any
 from hierspec.bench.methods.base import Method, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
+from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import Preset, PresetModels
 
 TRIALS = 12  # configurations of a method that is tuned
@@ -41,6 +42,14 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
         HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
         for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
         for budget in spread(BUDGETS, share)
+    ]
+
+
+def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
+    """One draft by itself, over all budgets; verified by block."""
+    return [
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
+        for budget in BUDGETS
     ]
 
 
@@ -90,7 +99,12 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     """
     if preset.max_drafts != 0 and not models.draft_models:
         raise Unavailable(_NO_DRAFT)
-    kit = PresetModels(models.target, models.draft_models, lambda: models.num_layers)
+    kit = PresetModels(
+        models.target,
+        models.draft_models,
+        lambda: models.num_layers,
+        *trained_exits(models.target.model),
+    )
     try:
         config = preset.make(kit)
     except ValueError as error:

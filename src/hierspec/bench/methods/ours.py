@@ -142,7 +142,8 @@ class HierarchyMethod:
                 max_new_tokens=request.max_new_tokens,
                 temperature=request.temperature,
                 seed=request.seed,
-                ignore_eos=True,
+                ignore_eos=not request.end,
+                eos_token_id=sorted(request.end) or None,
                 tracer=tracer,
             )
             for _ in generation:

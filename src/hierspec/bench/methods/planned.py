@@ -19,11 +19,12 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.profiling.candidates import parse
+from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings, Report
 from hierspec.profiling.texts import builtin
+from hierspec.zoo.registry import is_shipped
 
 _PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
 _CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
@@ -34,14 +35,14 @@ class Planning:
     """Profiles of a bench's models.
 
     Attributes:
-        prompts: texts to profile on: those that others are tuned on.
+        prompts: texts or token ids to profile on: those that others are tuned on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
         report: called with how far a measurement is.
     """
 
     models: BenchModels
-    prompts: Sequence[str]
+    prompts: Sequence[str | Sequence[int]]
     settings: ProfileSettings | None = None
     path: Path | None = None
     report: Report = lambda stage, share: None
@@ -84,8 +85,8 @@ def settings(prompts: int, tokens: int) -> ProfileSettings:
 
 def candidates(models: BenchModels) -> list[str]:
     """Names for :func:`hierspec.profiling.candidates.parse`."""
-    tables = ["ngram"] if models.target.model.startswith("zoo:") else []
-    return list(dict.fromkeys([*tables, *models.drafts, "prompt-lookup"]))
+    own = ["ngram"] if is_shipped(models.target.model) else default_names(models.target.model)
+    return list(dict.fromkeys([*own, *models.drafts, "prompt-lookup"]))
 
 
 def planning(models: BenchModels) -> Planning:

@@ -38,9 +38,23 @@ class ExportedModels:
         backend = view.trunk.backend  # a lean one keeps activations wider than weights
         self.dtype, self.device = getattr(backend, "weight_dtype", backend.dtype), view.device
         self.target = models.target.model
+        self._asked = models.target.dtype
         self._hf: dict[str, Any] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._directories: dict[str, Path] = {}
+
+    @property
+    def file_dtype(self) -> Any:
+        """torch's, of the target's file where ``auto`` may have widened it; else as run."""
+        from hierspec.lm.weights import from_directory, stored_dtype
+        from hierspec.zoo import registry
+
+        if self._asked != "auto":
+            return self.dtype
+        if registry.resolves(self.target):
+            return stored_dtype(registry.resolve(self.target))
+        here = Path(self.target).is_dir()
+        return stored_dtype(from_directory(self.target)) if here else self.dtype
 
     def hf(self, name: str) -> Any:
         """The transformers model, in evaluation mode. It has no end-of-text token.
@@ -108,11 +122,12 @@ def quiet() -> Iterator[None]:
 
 
 def _load(name: str, dtype: Any) -> Any:
-    if name.startswith("zoo:"):
-        from hierspec.lm.weights import hf_model
-        from hierspec.zoo.registry import resolve
+    from hierspec.zoo import registry
 
-        return hf_model(resolve(name), dtype)
+    if registry.resolves(name):
+        from hierspec.lm.weights import hf_model
+
+        return hf_model(registry.resolve(name), dtype)
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, use_safetensors=True).eval()

@@ -46,6 +46,7 @@ class Peer:
     """
 
     package: ClassVar[str]
+    ends_texts: ClassVar[bool] = True  # whether it can stop at the end of a text
 
     name: str
     models: BenchModels
@@ -58,10 +59,12 @@ class Peer:
             Unavailable: it fails, or writes fewer tokens than were asked for, so that its times
                 would be of another task.
         """
+        if request.end and not self.ends_texts:
+            raise Unavailable(f"{self.package} does not stop at the end of a text")
         watch = Stopwatch()
         with reported(self.package):
             written, target_calls = self.decode(list(prompt), request, watch)
-        if len(written) != request.max_new_tokens:
+        if not request.ended(written):
             raise Unavailable(
                 f"{self.package} wrote {len(written)} tokens where {request.max_new_tokens} were "
                 "asked for"

@@ -16,15 +16,19 @@ from hierspec.bench.peers.edge import needed
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
-def write_gguf(model: Any, path: Path) -> None:
+def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     """Write a transformers ``LlamaForCausalLM``.
+
+    Args:
+        dtype: of the matrices, by torch's name; default: the model's. A narrower one that the
+            weights were widened from changes none of them.
 
     Raises:
         Unavailable: it is of another family, dtype or rotation, or ``gguf`` is missing.
     """
     gguf = needed("gguf", "gguf")
     config = model.config
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = dtype or str(model.dtype).removeprefix("torch.")
     if why := unsupported(config, dtype):
         raise Unavailable(f"no GGUF file of this model is written: {why}")
     heads, layers = config.num_attention_heads, config.num_hidden_layers

@@ -1,13 +1,18 @@
 """llama.cpp through llama-cpp-python: plain decoding and its prompt lookup.
 
-The keys and values it keeps are float16 (its default) unless the weights are float32.
+It runs the target's weights in the data type of their file, where ours may have been widened. Where
+that file is a GGUF it also runs the file itself (``llama.cpp-file``), whose quantized arithmetic
+gives text another distribution. Keys and values are float16 (its default) unless the weights are
+float32.
 """
 
 from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import Request, Unavailable
@@ -16,6 +21,8 @@ from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, needed
 from hierspec.bench.peers.gguf_file import unsupported, write_gguf
 from hierspec.bench.peers.hf import LOOKUPS
+from hierspec.zoo import registry
+from hierspec.zoo.gguf import is_gguf, smollm2_file
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
@@ -25,16 +32,25 @@ PACKAGE = "llama-cpp-python"
 CONTEXT = 2048  # room for tokens at first; a longer request makes more
 
 
+@dataclass(eq=False, repr=False)
 class LlamaCppMethod(Peer):
     """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
 
     package = PACKAGE
+    original: bool = False  # the target's own GGUF file, as it is
+
+    @property
+    def dtype(self) -> Any:
+        """torch's, of its arithmetic."""
+        return exported(self.models).file_dtype
 
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         llama = _llamas(self.models).get(
-            speculative=bool(self.configuration), room=len(prompt) + request.max_new_tokens
+            self.original,
+            speculative=bool(self.configuration),
+            room=len(prompt) + request.max_new_tokens,
         )
         finder = llama.draft_model = _finder(self.configuration)
         llama.reset()  # else a prompt seen before would not be read again
@@ -47,7 +63,7 @@ class LlamaCppMethod(Peer):
             if not written:
                 watch.token()
             written.append(int(token))
-            if len(written) == request.max_new_tokens:
+            if request.ended(written):
                 break
         watch.end()
         return written, finder.calls if finder else len(written) - 1
@@ -58,16 +74,16 @@ class _Llamas:
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
-        self.made: dict[bool, Any] = {}
+        self.made: dict[tuple[bool, bool], Any] = {}
 
-    def get(self, speculative: bool, room: int) -> Any:
+    def get(self, original: bool, speculative: bool, room: int) -> Any:
         """One that holds ``room`` tokens."""
-        llama = self.made.get(speculative)
+        llama = self.made.get((original, speculative))
         if llama is None or llama.n_ctx() < room:
-            self.made[speculative] = llama = self._make(speculative, room)
+            self.made[original, speculative] = llama = self._make(original, speculative, room)
         return llama
 
-    def _make(self, speculative: bool, room: int) -> Any:
+    def _make(self, original: bool, speculative: bool, room: int) -> Any:
         import torch
 
         package = needed("llama_cpp", PACKAGE)
@@ -78,12 +94,14 @@ class _Llamas:
         longest = model.config.max_position_embeddings
         if room > longest:
             raise Unavailable(f"prompt and text are {room} tokens; {held.target} reads {longest}")
-        file = held.scratch() / "target.gguf"
-        if not file.exists():
+        file = _own_file(held.target) if original else held.scratch() / "target.gguf"
+        dtype = _narrowest(model, held.file_dtype)
+        if not original and not file.exists():
             unfinished = file.with_name("unfinished.gguf")
-            write_gguf(model, unfinished)
+            write_gguf(model, unfinished, str(dtype).removeprefix("torch."))
             unfinished.replace(file)
-        exact = package.GGML_TYPE_F32 if held.dtype == torch.float32 else None
+        wide = dtype == torch.float32 and not original
+        exact = package.GGML_TYPE_F32 if wide else None
         threads = torch.get_num_threads()
         llama = package.Llama(
             str(file),
@@ -104,6 +122,25 @@ def _llamas(models: BenchModels) -> _Llamas:
     return _Llamas(models)
 
 
+def _own_file(target: str) -> Path:
+    """The GGUF file that a target is read from.
+
+    Raises:
+        Unavailable: it is none.
+    """
+    if is_gguf(target):
+        return Path(target)
+    if target == registry.PREFIX + registry.SMOLLM2:
+        return smollm2_file()
+    raise Unavailable(f"{target} is not read from a GGUF file")
+
+
+def _narrowest(model: Any, stored: Any) -> Any:
+    """``stored`` if it holds every weight of the model exactly, else the model's own data type."""
+    exact = all(bool((w.to(stored).to(w.dtype) == w).all()) for w in model.parameters())
+    return stored if exact else model.dtype
+
+
 def _finder(configuration: dict[str, Any]) -> Any:
     """A prompt lookup that counts: it is asked once before every forward after the prompt's."""
     if not configuration:
@@ -120,24 +157,26 @@ def _finder(configuration: dict[str, Any]) -> Any:
     return Counted(**configuration)
 
 
-def plain(models: BenchModels, temperature: float) -> list[Method]:
-    _check(models)
-    return [LlamaCppMethod("llama.cpp", models, {})]
+def plain(models: BenchModels, original: bool = False) -> list[Method]:
+    _check(models, original)
+    name = "llama.cpp-file" if original else "llama.cpp"
+    return [LlamaCppMethod(name, models, {}, original)]
 
 
-def prompt_lookup(models: BenchModels, temperature: float) -> list[Method]:
-    _check(models)
+def prompt_lookup(models: BenchModels, original: bool = False) -> list[Method]:
+    _check(models, original)
+    name = "llama.cpp-file-prompt-lookup" if original else "llama.cpp-prompt-lookup"
     return [
-        LlamaCppMethod(
-            "llama.cpp-prompt-lookup", models, {"num_pred_tokens": n, "max_ngram_size": longest}
-        )
+        LlamaCppMethod(name, models, {"num_pred_tokens": n, "max_ngram_size": longest}, original)
         for n, longest in LOOKUPS
     ]
 
 
-def _check(models: BenchModels) -> None:
+def _check(models: BenchModels, original: bool) -> None:
     from hierspec.config.target import target_config
 
+    if original:
+        _own_file(models.target.model)
     needed("llama_cpp", PACKAGE)
     needed("gguf", "gguf")
     if why := unsupported(target_config(models.target.model), "float32"):
@@ -148,10 +187,22 @@ def entries() -> list[MethodEntry]:
     return [
         MethodEntry(
             "llama.cpp", "llama.cpp", "peer", "",
-            "llama.cpp through llama-cpp-python, one token a forward", plain,
+            "llama.cpp through llama-cpp-python, one token a forward",
+            lambda models, temperature: plain(models),
         ),
         MethodEntry(
             "llama.cpp-prompt-lookup", "llama.cpp, prompt lookup", "peer", PROMPT_LOOKUP,
-            "drafts copied from the context, in llama-cpp-python", prompt_lookup,
+            "drafts copied from the context, in llama-cpp-python",
+            lambda models, temperature: prompt_lookup(models),
+        ),
+        MethodEntry(
+            "llama.cpp-file", "llama.cpp, the GGUF file itself", "peer", "",
+            "llama.cpp on the target's own GGUF file, quantized as it is",
+            lambda models, temperature: plain(models, original=True), lossless=False,
+        ),
+        MethodEntry(
+            "llama.cpp-file-prompt-lookup", "llama.cpp, GGUF file, prompt lookup", "peer",
+            PROMPT_LOOKUP, "the same, drafts copied from the context",
+            lambda models, temperature: prompt_lookup(models, original=True), lossless=False,
         ),
     ]  # fmt: skip

@@ -32,6 +32,7 @@ class SequentialMethod(Peer):
     """One of ``STEPS``, again and again; what goes beyond the last token asked for is cut."""
 
     package = PACKAGE
+    ends_texts = False
 
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch

@@ -41,6 +41,7 @@ class VllmMethod(Peer):
     """One request at a time; ``configuration``: vLLM's ``speculative_config``, or empty."""
 
     package = PACKAGE
+    ends_texts = False
 
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch

