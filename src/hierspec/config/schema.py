@@ -41,6 +41,7 @@ from .levels import (
     NgramTableConfig,
     PromptLookupConfig,
     Rule,
+    SuffixConfig,
 )
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "NgramPoolConfig",
     "NgramTableConfig",
     "PromptLookupConfig",
+    "SuffixConfig",
     "TargetConfig",
 ]
 

@@ -14,7 +14,7 @@ from hierspec.config.models import LevelModels
 from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.drafters import LookUp
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
 from hierspec.zoo import registry
@@ -55,7 +55,7 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
+    ``prompt-lookup``, ``suffix``, or a level of the hierarchy file as JSON; then, after commas,
     ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
 
     Raises:
@@ -92,9 +92,11 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
+    if head == "suffix":
+        return {"method": "suffix"}
     if not head:
         raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup"
+            "a candidate is empty: name a model, exit:LAYER, ngram, prompt-lookup or suffix"
         )
     return {"method": "draft_model", "model": head}
 
@@ -115,6 +117,8 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         why = f"{method} is not planned; leave it out"
     elif method == "concatenate":
         why = "a concatenation is none; name its parts, the planner joins them"
+    elif "store" in level:
+        why = "what a store holds is not planned; leave it out, and add it to the plan's file"
     if why:
         raise HierspecError(f"candidate {name!r}: {why}")
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
@@ -136,7 +140,7 @@ class Entrant:
     """A loaded candidate, or the target itself.
 
     Attributes:
-        model: what the engine runs; a :class:`PromptLookup` or a language model.
+        model: what the engine runs; a look-up or a language model.
         owner: name of the weights in memory that it needs; those of another data type or backend
             than the target's count apart.
         candidate: ``None`` for the target.
@@ -157,7 +161,7 @@ class Entrant:
     @property
     def scores(self) -> bool:
         """Whether it has a distribution of its own after any text."""
-        return not isinstance(self.model, PromptLookup)
+        return not isinstance(self.model, LookUp)
 
     @property
     def verifies(self) -> bool:
@@ -243,7 +247,7 @@ def memory(pool: CandidatePool) -> dict[str, int]:
     for entrant in pool.entrants:
         if entrant.owner in out:
             continue
-        if isinstance(entrant.model, PromptLookup):
+        if isinstance(entrant.model, LookUp):
             out[entrant.owner] = 0
         elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
             out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
