@@ -172,7 +172,8 @@ def generate(
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            _report(results, references, as_json, sampling.greedy, console)
+            fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
+            _report(results, references, as_json, fixed, console)
             if cancelled:
                 return 130
     return 0
@@ -306,15 +307,18 @@ def _report(
     results: Sequence[GenerationResult],
     references: Sequence[GenerationResult | None],
     as_json: bool,
-    greedy: bool,
+    fixed: bool,
     console: Console,
 ) -> None:
-    """Print what a batch gave, with plain decoding beside it where there is some."""
+    """Print what a batch gave, with plain decoding beside it where there is some.
+
+    ``fixed``: its text must be plain decoding's.
+    """
     from .rendering.generation import levels, speeds, summary
 
     batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
-        same = result.token_ids == plain.token_ids if plain is not None and greedy else None
+        same = result.token_ids == plain.token_ids if plain is not None and fixed else None
         if as_json:
             print(json.dumps(_object(result, plain, same), ensure_ascii=False), flush=True)
             continue

@@ -13,8 +13,8 @@ level above may verify [MATH §2].
 
 SuffixDecoding scores several continuations and verifies a tree of them; here one is drafted. It
 keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one a hierarchy,
-and read and written by greedy texts alone: a seed used again would find the very text that it
-wrote, and sampling from such drafts is not exact.
+and read and written only by texts that drafts cannot change, greedy ones and those under ``match``:
+a seed used again would find the very text that it wrote, and sampling from such drafts is not exact.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from hierspec.core.distributions import (
     Distributions,
     OneHotDistributions,
     concatenate,
-    draw_each,
+    draw,
+    race,
 )
-from hierspec.core.rng import Rng
 from hierspec.errors import HierspecError
 
 from .base import DraftCall, LookUp
@@ -137,18 +137,17 @@ class Suffix(LookUp):
 
     def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
         """The most frequent continuation; ``()`` where nothing is known."""
-        return self._drafted(context, limit, slot, None)[0]
+        return self._drafted(context, limit, slot)[0]
 
     def draft(self, call: DraftCall, slot: SuffixSlot) -> tuple[tuple[int, ...], Distributions]:
         """A continuation and the distributions of its tokens."""
         slot.num_prompt = call.job.prompt_length
-        rng = None if call.job.params.greedy else call.rng
-        return self._drafted(call.job.context, call.limit, slot, rng)
+        return self._drafted(call.job.context, call.limit, slot, call)
 
     def _drafted(
-        self, context: Context, limit: int, slot: SuffixSlot, rng: Rng | None
+        self, context: Context, limit: int, slot: SuffixSlot, call: DraftCall | None = None
     ) -> tuple[tuple[int, ...], Distributions]:
-        """Up to ``limit`` tokens; the likeliest ones where there is no ``rng``."""
+        """Up to ``limit`` tokens, drawn as a call draws; without one, the likeliest."""
         _extend(slot, context.committed)
         automata = [slot.own, *(() if slot.store is None else slot.store.automata())]
         recent = context.tokens(max(0, len(context) - self.max_order))
@@ -168,14 +167,16 @@ class Suffix(LookUp):
             support *= followers[best][0] / total
             if support < MIN_SUPPORT:
                 break
-            if rng is None or len(followers) == 1:
-                row: Distributions = OneHotDistributions((best,))
-                token = best
-            else:
-                row = _shares(followers, total)
-                (token,) = draw_each([row], [rng])
+            token, row = best, None
+            if call is not None and not call.job.params.greedy and len(followers) > 1:
+                shares = _shares(followers, total)
+                if call.job.noise is not None:
+                    (token,) = race(shares, call.job.noise, len(context) + len(tokens))
+                else:
+                    (token,) = draw(shares, call.rng.take(1))
+                    row = DenseDistributions(shares)
             tokens.append(token)
-            rows.append(row)
+            rows.append(row or OneHotDistributions((token,)))
             matches = [
                 automaton.step(match, token)
                 for automaton, match in zip(automata, matches, strict=True)
@@ -203,10 +204,10 @@ def _longest(
     return found[best].length, automata[best].followers(found[best])
 
 
-def _shares(followers: dict[int, tuple[int, int]], total: int) -> DenseDistributions:
+def _shares(followers: dict[int, tuple[int, int]], total: int) -> torch.Tensor:
     """Each token as likely as it was frequent, [1, highest id + 1] float64."""
     probs = torch.zeros(1, max(followers) + 1, dtype=torch.float64)
     probs[0, list(followers)] = torch.tensor(
         [count / total for count, _ in followers.values()], dtype=torch.float64
     )
-    return DenseDistributions(probs)
+    return probs
