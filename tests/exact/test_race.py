@@ -1,4 +1,4 @@
-"""Races with shared noise: the closed form, proved by its marginals, and by the engine's own rng."""
+"""Races with shared noise: the closed form, proved by its marginals and the engine's rng."""
 
 from __future__ import annotations
 

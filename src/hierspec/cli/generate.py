@@ -96,6 +96,14 @@ def generate(
     trace: Annotated[
         Path | None, typer.Option(help="Write every draft and verdict as JSON lines.")
     ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Scores of the target that do not depend on what is computed with them, to the "
+            "last bit; on CPUs, and slower.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -150,8 +158,11 @@ def generate(
         from hierspec.zoo.registry import DEFAULT_TARGET
 
         top = target_config(target or DEFAULT_TARGET, dtype, device)
+        if deterministic:
+            top = dataclasses.replace(top, backend="deterministic")
         models = _plan(top, drafts, temperature, as_json, console)
     else:
+        config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         models = _load(config, as_json, console)
     plain = _plain(models) if compare else None
     request: dict[str, Any] = {

@@ -5,9 +5,9 @@ text: a position may be drafted many times, and reusing its number would correla
 So a sequence draws the same numbers whoever shares its batch, and nothing touches a global
 generator.
 
-The one exception is on purpose. The *noise* of a place is keyed by its position, so that every level
-that draws a token there by a race (:func:`hierspec.core.distributions.race`) sees the same: their
-tokens agree as often as can be, and the target's does not depend on what was drafted.
+The one exception is on purpose. The *noise* of a place is keyed by its position, so that every
+level that draws a token there by a race (:func:`hierspec.core.distributions.race`) sees the same:
+their tokens mostly agree, and the target's does not depend on what was drafted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rng(Protocol):
         ...
 
     def noise(self, position: int, n: int) -> np.ndarray:
-        """Exponential numbers of mean 1, float64, for the token ids 0 … n − 1 at a place of the text.
+        """Exponential numbers of mean 1 for the token ids 0 … n − 1 at a place of the text, float64.
 
         Always the same ones, whoever asks and in whatever order; fewer are the beginning of more.
         """

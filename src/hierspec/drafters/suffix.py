@@ -13,8 +13,9 @@ level above may verify [MATH §2].
 
 SuffixDecoding scores several continuations and verifies a tree of them; here one is drafted. It
 keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one a hierarchy,
-and read and written only by texts that drafts cannot change, greedy ones and those under ``match``:
-a seed used again would find the very text that it wrote, and sampling from such drafts is not exact.
+and read and written only by texts that drafts cannot change, greedy ones and those under
+``match``: a seed used again would find the very text that it wrote, and other rules are not exact
+over such drafts.
 """
 
 from __future__ import annotations

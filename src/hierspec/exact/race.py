@@ -15,6 +15,7 @@ whose sum is linear in s between the places a_z/b_z: on a piece A + B s, and the
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -53,7 +54,7 @@ def _apart(a: Floats, b: Floats, x: int, y: int) -> float:
     inside = np.unique(turns[(turns > low) & (turns < high)])
     edges = [low, *inside.tolist(), high]
     total = 0.0
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         flat = turns >= stop  # their a_z is the larger throughout
         level, slope = float(a[flat].sum()), float(b[~flat].sum())
         begin = level + slope * start

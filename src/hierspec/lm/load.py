@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +14,10 @@ from hierspec.errors import HierspecError
 from .backend import Backend
 from .weights import Checkpoint, WeightSource, from_directory, hf_model
 
-BACKENDS = ("auto", "lean", "hf")
+if TYPE_CHECKING:
+    from .lean.decoder import LeanBackend
+
+BACKENDS = ("auto", "lean", "hf", "deterministic")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -31,8 +34,9 @@ def load(
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
         dtype: of the weights; ``None``: as the checkpoint's configuration says.
-        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder), or
-            ``auto``: lean where it can.
+        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder),
+            ``auto``: lean where it can, or ``deterministic``: lean on a CPU, with the same bits for
+            a token however many are computed with it.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
@@ -59,15 +63,13 @@ def _from_source(
     source: WeightSource, dtype: torch.dtype | None, device: torch.device, backend: str
 ) -> Backend:
     from hierspec.lm.hf.support import check_config
-    from hierspec.lm.lean.shape import unsupported
 
     check_config(source.name, source.config)
     chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
-    if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
-        from hierspec.lm.lean.decoder import LeanBackend
-
+    lean = _lean(source, device, backend)
+    if lean is not None:
         try:
-            return LeanBackend(source, chosen, device)
+            return lean(source, chosen, device)
         except KeyError as error:
             raise HierspecError(
                 f"{source.name} lacks a weight its config.json calls for: {error.args[0]}"
@@ -84,6 +86,29 @@ def _from_source(
     if isinstance(source, Checkpoint):
         return _from_pretrained(str(source.path), chosen, device, name=source.name)
     return HFBackend(hf_model(source, chosen).to(device), source.name)
+
+
+def _lean(source: WeightSource, device: torch.device, backend: str) -> type[LeanBackend] | None:
+    """The lean backend that runs a model; ``None``: none, so transformers' own layers do."""
+    from hierspec.lm.lean.shape import unsupported
+
+    why = unsupported(source.config)
+    if backend == "deterministic":
+        if why is None and device.type != "cpu":
+            why = f"it runs on {device}"
+        if why is not None:
+            raise HierspecError(
+                f"deterministic decoding needs a Llama-shaped model on a CPU, and {source.name} is "
+                f"not: {why}; leave deterministic out"
+            )
+        from hierspec.lm.lean.deterministic import DeterministicLean
+
+        return DeterministicLean
+    if backend == "lean" or (backend == "auto" and why is None):
+        from hierspec.lm.lean.decoder import LeanBackend
+
+        return LeanBackend
+    return None
 
 
 def _from_hub(
