@@ -32,7 +32,7 @@ class Rng(Protocol):
         ...
 
     def noise(self, position: int, n: int) -> np.ndarray:
-        """Exponential numbers of mean 1 for the token ids 0 … n − 1 at a place of the text, float64.
+        """Exponential numbers of mean 1, float64, for the token ids 0 … n − 1 at one place.
 
         Always the same ones, whoever asks and in whatever order; fewer are the beginning of more.
         """

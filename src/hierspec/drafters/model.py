@@ -2,9 +2,9 @@
 
 The device loop takes requests that share one sampler, whose scores nobody edits (penalties,
 grammars and processors read tokens on the host), and which draw uniforms, not races.
-A window that reads the tokens is then asked about
-a few at once, and a stop throws uniforms away; where a leaf could draft so, the host loop throws
-them away too, since the way that is taken depends on other sequences.
+A window that reads the tokens is then asked about a few at once, and a stop throws uniforms away;
+where a leaf could draft so, the host loop throws them away too, since the way that is taken depends
+on other sequences.
 """
 
 from __future__ import annotations
