@@ -83,6 +83,7 @@ def test_is_exact_and_names_its_source(name):
         ("swift", [("layer_skip", 4, None)], "tokenwise"),
         ("adadecode", [("adaptive_exit", 4, None)], "tokenwise"),
         ("lookahead", [("ngram_pool", 4, None)], "tokenwise"),
+        ("suffix", [("suffix", 16, None)], "tokenwise"),
     ],
 )
 def test_builds(name, levels, verify):

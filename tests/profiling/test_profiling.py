@@ -104,7 +104,7 @@ def test_candidates(text, method, fields):
         ("m,dtype=float32,dtype=float16", "dtype is given twice"),
         ("m,window=wide", "there are: fixed, entropy, confidence"),
         ("exit:1,dtype=float32", "unknown key 'dtype'"),
-        ("prompt-lookup,window=entropy", "has no distribution for a window to read"),
+        ("prompt-lookup,window=entropy", "has no scores for a window to read"),
         ("{", "not valid JSON"),
         ('{"method": "magic"}', "method is 'magic'"),
         ('{"method": "draft_model"}', "'model' is missing"),

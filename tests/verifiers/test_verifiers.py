@@ -662,7 +662,9 @@ def test_origins_say_who_wrote_a_token_first():
 
 
 def test_unknown_names_list_those_there_are():
-    known = "block, block-rrs, branch, leading, naive, rrs, rrs-without-replacement, tokenwise"
+    known = (
+        "block, block-rrs, branch, leading, match, naive, rrs, rrs-without-replacement, tokenwise"
+    )
     with pytest.raises(ValueError, match=f"{known}, uncapped"):
         get("blockwise")
     with pytest.raises(ValueError, match="no option"):

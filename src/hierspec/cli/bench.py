@@ -49,8 +49,8 @@ def bench(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draft model, or ngram or prompt-lookup; repeat it, smallest first. Default for "
-            "the shipped family: zoo:small and zoo:trunk."
+            help="Draft model, or ngram, prompt-lookup or suffix; repeat it, smallest first. "
+            "Default for the shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,
     methods: Annotated[

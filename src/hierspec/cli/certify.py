@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hierspec.errors import HierspecError
+
 from .options import AsJson
 
 if TYPE_CHECKING:
@@ -16,7 +18,16 @@ if TYPE_CHECKING:
 
 
 def certify(
-    case: Annotated[Path, typer.Argument(help="CASE.json: tabular models and levels.")],
+    case: Annotated[
+        Path | None, typer.Argument(help="CASE.json: tabular models and levels.")
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a case, somebody's verifier: FILE.py:FUNCTION, called as "
+            "verify(tokens, q, p); a published one by its name; or all, for a table of these."
+        ),
+    ] = None,
     as_json: AsJson = False,
     law: Annotated[bool, typer.Option("--law", help="Print the whole law as well.")] = False,
     allow_inconclusive: Annotated[
@@ -30,6 +41,11 @@ def certify(
     state that a generation can be in; 1 when it has not (total variation distance above 1e-9),
     when the states are too many, or when the horizon is too short.
     """
+    if (case is None) == (adapter is None):
+        raise HierspecError("give either CASE.json or --adapter")
+    if adapter is not None:
+        return _examine(adapter, as_json)
+    assert case is not None
     from hierspec.exact import certificate as exact
 
     certificate = exact.certify(exact.load_case(case))
@@ -37,6 +53,24 @@ def certify(
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
         _print(certificate, passed, as_json, law)
     return 0 if passed else 1
+
+
+def _examine(name: str, as_json: bool) -> int:
+    """Enumerate one verifier, or print a table of all published ones."""
+    from hierspec.exact.adapters import examine, load_adapter
+    from hierspec.exact.published import PUBLISHED, table
+
+    if name == "all":
+        print(table())
+        return 0
+    found = examine(PUBLISHED[name].verify if name in PUBLISHED else load_adapter(name))
+    if as_json:
+        print(json.dumps({"lossless": found.lossless, "tv": found.tv, "tokens": found.tokens}))
+    else:
+        for n, tv in found.tv.items():
+            print(f"drafts of {n}: distance {tv:.3g}, {found.tokens[n]:.4f} tokens a round")
+        print("lossless" if found.lossless else "NOT lossless: its text is not the target's")
+    return 0 if found.lossless else 1
 
 
 def _print(certificate: Certificate, passed: bool, as_json: bool, law: bool) -> None:

@@ -37,9 +37,9 @@ def generate(
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "swift, adadecode, lookahead, auto (measures once, then plans). Default: hierarchy; of "
-            "zoo:smollm2, which runs where no model is named and its package is there, its best "
-            "drafter.",
+            "suffix, swift, adadecode, lookahead, auto (measures once, then plans). Default: "
+            "hierarchy; of zoo:smollm2, which runs where no model is named and its package is there, "
+            "its best drafter.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
@@ -113,6 +113,14 @@ def generate(
     trace: Annotated[
         Path | None, typer.Option(help="Write every draft and verdict as JSON lines.")
     ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Scores of the target that do not depend on what is computed with them, to the "
+            "last bit; on CPUs, and slower.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -180,8 +188,11 @@ def generate(
         from hierspec.zoo.registry import DEFAULT_TARGET
 
         top = target_config(target or DEFAULT_TARGET, dtype, device)
+        if deterministic:
+            top = dataclasses.replace(top, backend="deterministic")
         models = _plan(top, drafts, temperature, bool(chat), as_json, console)
     else:
+        config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         models = _load(config, as_json, console)
     if tokenizer is not None:
         models.tokenizer = _tokenizer(tokenizer, models)
@@ -206,7 +217,8 @@ def generate(
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
             about = {"dtype": dtypes.name(models.root.model)} if as_json else None
-            _report(results, references, about, ids, sampling.greedy, console)
+            fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
+            _report(results, references, about, ids, fixed, console)
             if cancelled:
                 return 130
     return 0
@@ -390,19 +402,20 @@ def _report(
     references: Sequence[GenerationResult | None],
     about: dict[str, Any] | None,
     ids: bool,
-    greedy: bool,
+    fixed: bool,
     console: Console,
 ) -> None:
     """Print what a batch gave, with plain decoding beside it where there is some.
 
     Args:
         about: the models, for JSON objects; ``None``: text is printed.
+        fixed: its text must be plain decoding's.
     """
     from .rendering.generation import levels, speeds, summary
 
     batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
-        same = result.token_ids == plain.token_ids if plain is not None and greedy else None
+        same = result.token_ids == plain.token_ids if plain is not None and fixed else None
         if about is not None:
             found = {**_object(result, plain, same), **about}
             print(json.dumps(found, ensure_ascii=False), flush=True)

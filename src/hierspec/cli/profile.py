@@ -38,8 +38,8 @@ def profile(
     candidates: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup; "
-            "options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. "
+            help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup, "
+            "suffix; options after commas: zoo:small,temperature=0.8 or zoo:mid,window=entropy. "
             "Default: the shipped family.",
         ),
     ] = None,

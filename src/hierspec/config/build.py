@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from hierspec.core.nodes import Verify
+from hierspec.errors import HierspecError
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .checkpoints import Loaded
 from .levels import AnyLevelConfig
 from .models import LevelModels
-from .schema import HierarchyConfig
+from .schema import HierarchyConfig, TargetConfig
 from .tree import rule, tree
 
 
@@ -40,7 +42,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
             rule is unsound where it stands and ``allow_lossy`` is off.
     """
     loaded = loaded or Loaded()
-    models = LevelModels(config.target, config.levels, loaded)
+    models = LevelModels(_target(config), config.levels, loaded)
     target, names = models.top(), set()
 
     def model_of(level: AnyLevelConfig | None, _: str) -> tuple[Any, str]:
@@ -54,3 +56,15 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     root = tree(config.levels, model_of, rule(config.verify, config.top_m))
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     return Built(root, loaded.tokenizers.get(config.target.model), config)
+
+
+def _target(config: HierarchyConfig) -> TargetConfig:
+    """The target, on the backend that a deterministic hierarchy needs."""
+    target = config.target
+    if not config.deterministic:
+        return target
+    if target.backend == "hf":
+        raise HierspecError(
+            "deterministic decoding runs on the lean backend: leave backend out, or deterministic"
+        )
+    return dataclasses.replace(target, backend="deterministic")

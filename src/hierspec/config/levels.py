@@ -167,11 +167,11 @@ class NgramTableConfig(LevelConfig):
 _NOT_COPIED = {
     "temperature": (
         None,
-        "copies tokens and draws none, so a temperature changes nothing; remove it",
+        "copies tokens and scores none, so there is no temperature to them; remove it",
     ),
     "window": (
         FixedWindow(),
-        "copies tokens and has no distribution for a window to read; remove it "
+        "copies tokens and has no scores for a window to read; remove it "
         "(num_speculative_tokens limits a draft)",
     ),
     "num_drafts": (1, "has one draft to make; remove it"),
@@ -222,6 +222,20 @@ class NgramPoolConfig(LookUpConfig):
 
     def __post_init__(self) -> None:
         self._check_range("ngram_min", "ngram_max")
+
+
+@declared
+class SuffixConfig(LookUpConfig):
+    """What followed the longest known end of the text most often [SuffixDecoding].
+
+    Attributes:
+        max_order: the longest context, in tokens.
+        store: how many tokens of earlier greedy outputs of this hierarchy are kept and copied from.
+    """
+
+    method: Literal["suffix"] = "suffix"
+    max_order: PositiveInteger = 32
+    store: Natural = 0
 
 
 @declared
@@ -333,6 +347,7 @@ _Level = (
     | AdaptiveExitConfig
     | NgramPoolConfig
     | QuantizedConfig
+    | SuffixConfig
     | ForwardRef("ConcatenateConfig", module=__name__)
 )
 METHODS = frozenset(

@@ -13,6 +13,7 @@ from typing import Any
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.drafters.suffix import Suffix
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
@@ -32,6 +33,7 @@ from .levels import (
     NgramTableConfig,
     PromptLookupConfig,
     QuantizedConfig,
+    SuffixConfig,
     flat,
 )
 from .schema import TargetConfig
@@ -89,6 +91,8 @@ class LevelModels:
             return finder, "prompt_lookup"
         if isinstance(level, NgramPoolConfig):
             return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
+        if isinstance(level, SuffixConfig):
+            return Suffix(level.max_order, level.store), "suffix"
         if isinstance(level, AdaptiveExitConfig):
             trunk, layers = self._trunk(target), level.exit_layers
             name = f"{target.model}@{'|'.join(map(str, layers))}"

@@ -41,6 +41,7 @@ from .levels import (
     NgramTableConfig,
     PromptLookupConfig,
     Rule,
+    SuffixConfig,
 )
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "NgramPoolConfig",
     "NgramTableConfig",
     "PromptLookupConfig",
+    "SuffixConfig",
     "TargetConfig",
 ]
 
@@ -67,7 +69,8 @@ class TargetConfig:
         model: a directory, a hub id, or ``zoo:NAME``.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
             that cannot compute in it.
-        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
+        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
+            ``deterministic``, which the hierarchy's own key stands for.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
         cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
             (:mod:`hierspec.utils.graphs`). The draft models follow it.
@@ -93,6 +96,8 @@ class HierarchyConfig:
         verify: the rule by which the target verifies the last level.
         top_m: for ``verify: leading``.
         allow_lossy: let through rules that change the output law.
+        deterministic: the target gives a token the same scores, bit by bit, however many are
+            computed with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
     """
 
     target: Annotated[TargetConfig, BeforeValidator(_target)]
@@ -100,6 +105,7 @@ class HierarchyConfig:
     verify: Rule = "block"
     top_m: PositiveInteger = 1
     allow_lossy: Boolean = False
+    deterministic: Boolean = False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:

@@ -4,15 +4,24 @@ A stream is keyed by (seed, sequence) and read by a running counter, never by po
 text: a position may be drafted many times, and reusing its number would correlate the drafts.
 So a sequence draws the same numbers whoever shares its batch, and nothing touches a global
 generator.
+
+The one exception is on purpose. The *noise* of a place is keyed by its position, so that every
+level that draws a token there by a race (:func:`hierspec.core.distributions.race`) sees the same:
+their tokens mostly agree, and the target's does not depend on what was drafted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 _BLOCK = 1024
+_PLACES = 32  # whose noise is kept: those of a round in progress
+_LEAST = 1e-300  # noise is never 0, which would divide
+
+Noise = Callable[[int, int], np.ndarray]  # (position, V) → V exponential numbers, float64
 
 
 class Rng(Protocol):
@@ -22,14 +31,23 @@ class Rng(Protocol):
         """The next ``n`` uniforms in [0, 1), float64."""
         ...
 
+    def noise(self, position: int, n: int) -> np.ndarray:
+        """Exponential numbers of mean 1, float64, for the token ids 0 … n − 1 at one place.
+
+        Always the same ones, whoever asks and in whatever order; fewer are the beginning of more.
+        """
+        ...
+
 
 class PhiloxRng:
     """The Philox-4x64 stream of one sequence (Salmon et al., 2011)."""
 
-    __slots__ = ("_at", "_block", "_generator")
+    __slots__ = ("_at", "_block", "_generator", "_key", "_places")
 
     def __init__(self, seed: int, sequence: int = 0) -> None:
         key = np.array([seed & (2**64 - 1), sequence & (2**64 - 1)], dtype=np.uint64)
+        self._key = key
+        self._places: dict[int, np.ndarray] = {}
         self._generator = np.random.Generator(np.random.Philox(key=key))
         self._block = self._generator.random(_BLOCK)
         self._at = 0
@@ -41,3 +59,17 @@ class PhiloxRng:
             self._at = 0
         self._at += n
         return self._block[self._at - n : self._at]
+
+    def noise(self, position: int, n: int) -> np.ndarray:
+        known = self._places.get(position)
+        if known is None or len(known) < n:
+            # Its own block of 2**64 numbers for every place, apart from those that `take` counts.
+            counter = np.array([0, position, 1, 0], dtype=np.uint64)
+            source = np.random.Generator(np.random.Philox(counter=counter, key=self._key))
+            known = np.maximum(-np.log1p(-source.random(n)), _LEAST)
+            known.flags.writeable = False
+            self._places.pop(position, None)
+            self._places[position] = known
+            if len(self._places) > _PLACES:
+                del self._places[next(iter(self._places))]
+        return known[:n]

@@ -95,6 +95,9 @@ class Verifier:
             the round before.
         multi_draft: takes several drafts of one place (:meth:`choose`).
         distinct: wants the first tokens of those drawn without replacement.
+        own_tokens: its tokens are drawn whatever was drafted, so it is exact over any draft. As the
+            target's rule it has all levels draw with the noise of each place
+            (:func:`hierspec.core.distributions.race`), so that drafts often equal them.
     """
 
     name: ClassVar[str]
@@ -107,6 +110,7 @@ class Verifier:
     laws_of_context: ClassVar[bool] = True
     multi_draft: ClassVar[bool] = False
     distinct: ClassVar[bool] = False
+    own_tokens: ClassVar[bool] = False
 
     def exact_for(self, greedy: bool) -> bool:
         """Whether it is exact as the final rule of greedy decoding, or of sampling."""

@@ -68,7 +68,8 @@ class Drafter(Protocol):
 class LookUp:
     """The base of drafters without a model, which copy what followed similar text.
 
-    Nothing is scored: the distribution of every proposed token is one-hot.
+    Nothing is scored: the distribution of every proposed token is one-hot, unless :meth:`draft`
+    says otherwise.
 
     Attributes:
         law_of_context: false: it has no distribution to be asked for, only proposals.
@@ -98,6 +99,11 @@ class LookUp:
         """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known."""
         raise NotImplementedError
 
+    def draft(self, call: DraftCall, slot: Any) -> tuple[tuple[int, ...], Distributions]:
+        """What it proposes to a call, and what each token was drawn from."""
+        ids = self.propose(call.job.context, call.limit, slot)
+        return ids, OneHotDistributions(ids)
+
     @property
     def learns(self) -> bool:
         """Whether it wants to be told of the target's checks (:meth:`learn_from`)."""
@@ -123,10 +129,8 @@ class LookUpDrafter:
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         found: list[Proposal] = []
         for call in calls:
-            slot = call.slot(self._look_up, 0)
-            ids = self._look_up.propose(call.job.context, call.limit, slot)
-            nothing = [math.nan] * len(ids)
-            found.append(proposal_of(self._index, ids, OneHotDistributions(ids), nothing))
+            ids, rows = self._look_up.draft(call, call.slot(self._look_up, 0))
+            found.append(proposal_of(self._index, ids, rows, [math.nan] * len(ids)))
         return Drafts(found, len(calls), 0.0)
 
 

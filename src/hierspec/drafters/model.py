@@ -1,9 +1,10 @@
 """A leaf that drafts with a language model: token by token on the host, or all on its device.
 
-The device loop takes requests that share one sampler and whose scores nobody edits (penalties,
-grammars and processors read tokens on the host). A window that reads the tokens is then asked about
-a few at once, and a stop throws uniforms away; where a leaf could draft so, the host loop throws
-them away too, since the way that is taken depends on other sequences.
+The device loop takes requests that share one sampler, whose scores nobody edits (penalties,
+grammars and processors read tokens on the host), and which draw uniforms, not races.
+A window that reads the tokens is then asked about a few at once, and a stop throws uniforms away;
+where a leaf could draft so, the host loop throws them away too, since the way that is taken depends
+on other sequences.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Growing:
             temperature=job.temperature,
             history=job.history,
             model=job.model,
+            noise=job.noise,
         )
 
     def proposal(self, index: int) -> Proposal:
@@ -265,8 +267,8 @@ class ModelDrafter:
 
 
 def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
-    """What all rows are read with; ``None`` where readings differ or somebody edits scores."""
-    if any(job.params.edits_scores for job in jobs):
+    """What all rows are read with; ``None`` where readings differ, or somebody edits or races."""
+    if any(job.params.edits_scores or job.noise is not None for job in jobs):
         return None
     first = jobs[0].sampler()
     return first if all(job.sampler() == first for job in jobs[1:]) else None

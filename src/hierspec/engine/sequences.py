@@ -13,7 +13,7 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Propose, Request, Row
-from hierspec.core.rng import Rng
+from hierspec.core.rng import Noise, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters import Drafter, LookUp
 from hierspec.lm.base import CacheOwner, LanguageModel
@@ -53,6 +53,11 @@ class LiveSequence:
         if self.params.has_penalties:
             self.history = History(self.num_prompt)
 
+    @property
+    def noise(self) -> Noise | None:
+        """Of its places, where every level draws by a race: under a rule with tokens of its own."""
+        return self.rng.noise if self.root.rule.own_tokens and not self.params.greedy else None
+
     def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
         """This sequence's place in ``model``'s cache; views of one trunk share theirs.
 
@@ -71,7 +76,8 @@ class LiveSequence:
         What is sampled depends on what was drafted, and drafts learnt from a text are not
         independent of the rng that wrote it: that may be this sequence's own, used again.
         """
-        shares = self.params.greedy and self.root.rule.exact_for(True)
+        fixed = self.params.greedy or self.root.rule.own_tokens
+        shares = fixed and self.root.rule.exact_for(True)
         return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
     def close(self) -> None:

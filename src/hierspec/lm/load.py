@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,7 +23,10 @@ from .weights import (
     stored_dtype,
 )
 
-BACKENDS = ("auto", "lean", "hf")
+if TYPE_CHECKING:
+    from .lean.decoder import LeanBackend
+
+BACKENDS = ("auto", "lean", "hf", "deterministic")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -41,8 +44,9 @@ def load(
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
         dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
             compute in it (:mod:`hierspec.lm.dtypes`).
-        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder), or
-            ``auto``: lean where it can.
+        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder),
+            ``auto``: lean where it can, or ``deterministic``: lean on a CPU, with the same bits for
+            a token however many are computed with it.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
@@ -69,15 +73,13 @@ def _from_source(
     source: WeightSource, dtype: torch.dtype | None, device: torch.device, backend: str
 ) -> Backend:
     from hierspec.lm.hf.support import check_config
-    from hierspec.lm.lean.shape import unsupported
 
     check_config(source.name, source.config)
     chosen = dtype or automatic(stored_dtype(source), device)
-    if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
-        from hierspec.lm.lean.decoder import LeanBackend
-
+    lean = _lean(source, device, backend)
+    if lean is not None:
         try:
-            return LeanBackend(source, chosen, device)
+            return lean(source, chosen, device)
         except KeyError as error:
             raise HierspecError(
                 f"{source.name} lacks a weight its config.json calls for: "
@@ -108,6 +110,29 @@ def check_reference(ref: str) -> None:
         raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
     if looks_like_path and not expanded(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
+
+
+def _lean(source: WeightSource, device: torch.device, backend: str) -> type[LeanBackend] | None:
+    """The lean backend that runs a model; ``None``: none, so transformers' own layers do."""
+    from hierspec.lm.lean.shape import unsupported
+
+    why = unsupported(source.config)
+    if backend == "deterministic":
+        if why is None and device.type != "cpu":
+            why = f"it runs on {device}"
+        if why is not None:
+            raise HierspecError(
+                f"deterministic decoding needs a Llama-shaped model on a CPU, and {source.name} is "
+                f"not: {why}; leave deterministic out"
+            )
+        from hierspec.lm.lean.deterministic import DeterministicLean
+
+        return DeterministicLean
+    if backend == "lean" or (backend == "auto" and why is None):
+        from hierspec.lm.lean.decoder import LeanBackend
+
+        return LeanBackend
+    return None
 
 
 def _from_hub(

@@ -27,6 +27,7 @@ WORDS = {
     "early_exit": "an early exit of the target",
     "prompt_lookup": "prompt lookup",
     "ngram_table": "an n-gram table",
+    "suffix": "a suffix automaton of the text",
 }
 
 

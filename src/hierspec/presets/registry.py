@@ -33,6 +33,8 @@ PAPERS = {
     "speculative sampling (Chen et al., 2023, arXiv 2302.01318)",
     "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
+    "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
+    "(Oliaro et al., 2024, arXiv 2411.04975)",
     "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "

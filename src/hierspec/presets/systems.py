@@ -21,6 +21,7 @@ from hierspec.config.levels import (
     LayerSkipConfig,
     NgramPoolConfig,
     PromptLookupConfig,
+    SuffixConfig,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
@@ -369,6 +370,16 @@ def horizontal(models: PresetModels) -> HierarchyConfig:
 def prompt_lookup(models: PresetModels) -> HierarchyConfig:
     """No draft model: copies from the context."""
     return models.under(PromptLookupConfig(num_speculative_tokens=SINGLE))
+
+
+@preset("suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0)
+def suffix(models: PresetModels) -> HierarchyConfig:
+    """No draft model: the text's most frequent continuations (Oliaro et al., 2024).
+
+    :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
+    earlier outputs unless the level asks for one.
+    """
+    return models.under(SuffixConfig(num_speculative_tokens=16))
 
 
 @preset("swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", max_drafts=0)

@@ -120,7 +120,7 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "eagle3", "model": detail if kind == "eagle3" else head}
     if not head:
         raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup"
+            "a candidate is empty: name a model, exit:LAYER, ngram, prompt-lookup or suffix"
         )
     return {"method": "draft_model", "model": head}
 
@@ -141,6 +141,8 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         why = f"{method} is not planned; leave it out"
     elif method == "concatenate":
         why = "a concatenation is none; name its parts, the planner joins them"
+    elif "store" in level:
+        why = "what a store holds is not planned; leave it out, and add it to the plan's file"
     if why:
         raise HierspecError(f"candidate {name!r}: {why}")
     whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}

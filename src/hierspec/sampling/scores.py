@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions
+from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions, race
+from hierspec.core.rng import Noise
 from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
 
@@ -45,6 +46,7 @@ class ScoreRows:
         temperature: the level's own; ``None`` for the request's, ignored when that is greedy.
         history: see :class:`History`; ``None`` counts afresh.
         model: name, for messages.
+        noise: of the text's places, where tokens are drawn by a race; rows are one-hot then.
     """
 
     params: SamplingParams
@@ -56,6 +58,7 @@ class ScoreRows:
     temperature: float | None = None
     history: History | None = None
     model: str = "model"
+    noise: Noise | None = None
 
     def sampler(self, width: int | None = None) -> Sampler:
         """The sampler of these rows, once edited; rows with equal ones share a batch.
@@ -71,6 +74,12 @@ class ScoreRows:
         if temperature == 0.0:
             return _sampler(width, 0.0, None, None, None)
         return _sampler(width, temperature, params.top_k, params.top_p, params.min_p)
+
+    def raced(self, found: Distributions) -> Distributions:
+        """The token that each row draws, where places have noise; else the rows themselves."""
+        if self.noise is None or not isinstance(found, DenseDistributions):
+            return found
+        return OneHotDistributions(tuple(race(found.probs, self.noise, self.start)))
 
     def edited_width(self, width: int) -> int:
         """How many columns the rows have once edited, from ``width`` that their model scores.
@@ -142,7 +151,7 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
             embedding: the rest is cut off).
 
     Returns:
-        :class:`~hierspec.core.distributions.OneHotDistributions` where greedy, else
+        :class:`~hierspec.core.distributions.OneHotDistributions` where greedy or raced, else
         :class:`~hierspec.core.distributions.DenseDistributions` (float64 for float64 scores,
         float32 otherwise).
 
@@ -171,11 +180,11 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         except NoDistributionError:
             raise unusable(batch[first:last], scores, raw[row:stop]) from None
         if last - first == 1:
-            out.append(found)
+            out.append(batch[first].raced(found))
         else:
             at = 0
             for rows in batch[first:last]:
-                out.append(found.rows(at, at + rows.num_rows))
+                out.append(rows.raced(found.rows(at, at + rows.num_rows)))
                 at += rows.num_rows
         first, row = last, stop
     return out

@@ -4,6 +4,7 @@ from hierspec.core.rules import Acceptance, Batch, Verifier, law_of_tau, scan
 
 from .block import Block, Uncapped
 from .leading import Leading
+from .match import Match
 from .multi_draft import RRS, BlockRRS, DistinctRRS
 from .naive import Naive
 from .registry import get, names, register
@@ -26,5 +27,7 @@ __all__ = [
 ]
 
 register(Block(), "branch")  # P4's capped branch resampling is block: docs/branch-is-block.md
-for _rule in (Tokenwise(), Naive(), Leading(), RRS(), DistinctRRS(), BlockRRS(), Uncapped()):
+for _rule in (
+    Tokenwise(), Naive(), Leading(), Match(), RRS(), DistinctRRS(), BlockRRS(), Uncapped(),
+):  # fmt: skip
     register(_rule)

@@ -29,6 +29,9 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
         raise HierspecError("the last level is the target: it verifies; it cannot only draft")
     for node in walk(root):
         if isinstance(node, Verify) and node.below is not None:
+            if root.rule.own_tokens:
+                _check_multi_draft(node)  # nothing else of a draft can show
+                continue
             _check_rule(node, node is root, greedy, allow_lossy)
             if node.rule.fixed_length and not greedy:
                 _check_fixed(node)

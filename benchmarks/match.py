@@ -1,0 +1,181 @@
+"""Reproducible sampling: texts under ``match`` against plain decoding's at the same seed.
+
+Every hierarchy, alone and in a batch, must write plain decoding's text token for token; what that
+costs in kept drafts is measured beside it: the closed form of the races (`hierspec.exact.race`)
+against 1 − TV and against its bound (1 − TV)/(1 + TV), and tokens a call of the target.
+
+    python benchmarks/match.py --prompts humaneval.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import torch
+
+from hierspec import Hierarchy
+from hierspec.core.context import Context
+from hierspec.core.rng import PhiloxRng
+from hierspec.exact.race import agreement, least_agreement
+from hierspec.lm.base import Query
+
+SMALL = {"method": "draft_model", "model": "zoo:small"}
+MID = {"method": "draft_model", "model": "zoo:mid"}
+TABLE = {"method": "ngram_table", "num_speculative_tokens": 3}
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 8}
+HIERARCHIES: dict[str, list[dict[str, Any]]] = {
+    "small": [{**SMALL, "num_speculative_tokens": 5}],
+    "mid, entropy": [{**MID, "num_speculative_tokens": 8, "window": "entropy"}],
+    "table > small": [TABLE, {**SMALL, "num_speculative_tokens": 6, "verify": "match"}],
+    "small > mid, block": [
+        {**SMALL, "num_speculative_tokens": 3},
+        {**MID, "num_speculative_tokens": 8, "verify": "block"},
+    ],
+    "exits, leading": [
+        {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2},
+        {
+            "method": "early_exit",
+            "exit_layer": 2,
+            "num_speculative_tokens": 5,
+            "verify": "leading",
+        },
+    ],
+    "suffix": [SUFFIX],
+    "prompt look-up": [{"method": "prompt_lookup", "num_speculative_tokens": 6}],
+    "mid, then suffix": [
+        {"method": "concatenate", "parts": [{**MID, "num_speculative_tokens": 3}, SUFFIX]}
+    ],
+}
+PAIRS = {
+    "table": TABLE,
+    "small": {**SMALL, "num_speculative_tokens": 1},
+    "mid": {**MID, "num_speculative_tokens": 1},
+}
+
+
+def write(
+    hierarchy: Hierarchy, prompts: list[list[int]], first: int, seed: int, options: dict[str, Any]
+) -> list[tuple[list[int], float]]:
+    """Texts, and tokens a call; sequence i has the noise of (seed, first + i)."""
+    generation = hierarchy.start(prompts, seed=seed, **options)
+    for i, stream in enumerate(generation.streams):
+        stream.sequence.rng = PhiloxRng(seed, first + i)
+    for _ in generation:
+        pass
+    return [(list(r.token_ids), r.mean_acceptance_length) for r in generation.results()]
+
+
+def built(target: str, levels: list[dict[str, Any]], verify: str) -> Hierarchy:
+    model = {"model": target, "dtype": "float32"}
+    return Hierarchy.from_config({"target": model, "levels": levels, "verify": verify})
+
+
+def laws(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
+    """The model's distributions after ``text[:start]`` and each longer beginning, float64."""
+    slot = model.open()
+    scores = model.score([Query(slot, Context(text), start)])
+    model.close(slot)
+    return (scores.double() / temperature).softmax(-1).numpy()
+
+
+def acceptance(target: str, texts: list[list[int]], start: int, temperature: float) -> Any:
+    """Per drafter, means over places of these texts: what rules keep of one drafted token."""
+    out: dict[str, Any] = {}
+    for name, level in PAIRS.items():
+        root = built(target, [level], "match").root
+        assert root.below is not None
+        rows: list[tuple[float, float, float]] = []
+        for text in texts:
+            p = laws(root.model, text, start, temperature)
+            q = laws(root.below.model, text, start, temperature)  # type: ignore[union-attr]
+            for a, b in zip(p, q, strict=True):
+                overlap = float(np.minimum(a, b).sum())
+                rows.append((overlap, float(agreement(a, b).sum()), least_agreement(a, b)))
+        tokenwise, match, bound = np.mean(rows, 0)
+        out[name] = {
+            "places": len(rows),
+            "tokenwise": float(tokenwise),
+            "match": float(match),
+            "bound": float(bound),
+        }
+        print(f"{name}: 1 - TV {tokenwise:.3f}, match {match:.3f}, bound {bound:.3f}", flush=True)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--num-prompts", type=int, default=8, help="also the size of a batch")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--places", type=int, default=12, help="of each text, for acceptance")
+    parser.add_argument("--target", default="zoo:trunk")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    args = parser.parse_args()
+    texts, identity = common.read_prompts(args.prompts)
+    options = {
+        "max_new_tokens": args.tokens,
+        "temperature": args.temperature,
+        "ignore_eos": True,
+    }
+    plain = built(args.target, [], "match")
+    prompts = [plain.tokenizer(t)["input_ids"][-200:] for t in texts[: args.num_prompts]]
+    seeds, numbers = range(args.seeds), range(len(prompts))
+    # Plain decoding, always alone: with the noise of a lone prompt, and of its place in the batch.
+    expected = {
+        (seed, i, number): write(plain, [prompts[i]], number, seed, options)[0][0]
+        for seed in seeds
+        for i in numbers
+        for number in {0, i}
+    }
+    report: dict[str, Any] = {
+        "environment": common.environment(prompts=identity),
+        "settings": {key: str(value) for key, value in vars(args).items() if key != "prompts"},
+        "hierarchies": {},
+    }
+    runs = equal = 0
+    for name, levels in HIERARCHIES.items():
+        hierarchy = built(args.target, levels, "match")
+        calls, different = [], []
+        for seed in seeds:
+            for i in numbers:
+                text, length = write(hierarchy, [prompts[i]], 0, seed, options)[0]
+                calls.append(length)
+                different += [] if text == expected[seed, i, 0] else [[seed, i, 1]]
+            for i, (text, _) in enumerate(write(hierarchy, prompts, 0, seed, options)):
+                different += [] if text == expected[seed, i, i] else [[seed, i, len(prompts)]]
+        others = {
+            rule: float(
+                np.mean(
+                    [
+                        write(built(args.target, levels, rule), [prompt], 0, 0, options)[0][1]
+                        for prompt in prompts
+                    ]
+                )
+            )
+            for rule in ("tokenwise", "block")
+        }
+        count = 2 * len(seeds) * len(prompts)
+        runs, equal = runs + count, equal + count - len(different)
+        report["hierarchies"][name] = {
+            "levels": levels,
+            "runs": count,
+            "equal": count - len(different),
+            "different": different,
+            "tokens_per_call": {"match": float(np.mean(calls)), **others},
+        }
+        print(name, {k: v for k, v in report["hierarchies"][name].items() if k != "levels"})
+    written = [[*prompts[i], *expected[0, i, 0]][: len(prompts[i]) + args.places] for i in numbers]
+    with torch.inference_mode():
+        report["acceptance"] = acceptance(args.target, written, 20, args.temperature)
+    report["runs"], report["equal"] = runs, equal
+    common.write("match", report)
+    print(f"{equal} of {runs} texts equal plain sampling at their seed, token for token")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Drafts what followed the longest known end of the text. [SuffixDecoding, Oliaro et al. 2024]
+
+After the longest end of the text that has occurred before (at most ``max_order`` tokens), every
+token that followed it is as likely as it was frequent: that is the drafter's distribution, sampled
+where the request samples, and its most frequent token (of equals the latest) where it is greedy. A
+context that nothing followed is shortened until something did. Tokens of a draft are matched like
+text and never added to it, so nothing is undone when they are rejected.
+
+A draft stops where its support is thin: before a token, when the shares of the likeliest tokens so
+far multiply to less than ``MIN_SUPPORT``, or when ``PER_MATCHED`` tokens were drafted for each one
+that matched at its beginning. Either is known before the token is drawn, so drafts remain what a
+level above may verify [MATH §2].
+
+SuffixDecoding scores several continuations and verifies a tree of them; here one is drafted. It
+keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one a hierarchy,
+and read and written only by texts that drafts cannot change, greedy ones and those under
+``match``: a seed used again would find the very text that it wrote, and other rules are not exact
+over such drafts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    concatenate,
+    draw,
+    race,
+)
+from hierspec.errors import HierspecError
+
+from .base import DraftCall, LookUp
+from .suffix_automaton import Match, SuffixAutomaton
+
+MAX_ORDER = 32
+MIN_SUPPORT = 0.25
+PER_MATCHED = 2
+_MOST_ORDER = 256
+_MOST_STORED = 1 << 24
+
+
+@dataclass(slots=True, eq=False)
+class Store:
+    """Earlier outputs, of which the latest are kept: ``size`` tokens at most.
+
+    Nothing can be taken out of an automaton: one of half the size is kept until the next is full.
+
+    Attributes:
+        waiting: texts that have ended, to be added when the store is read: whoever ends a text may
+            be another thread than the one whose round it is.
+    """
+
+    max_order: int
+    size: int
+    waiting: deque[list[int]] = field(default_factory=deque[list[int]])
+    young: SuffixAutomaton = field(init=False)
+    old: SuffixAutomaton = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.young = SuffixAutomaton(self.max_order)
+        self.old = SuffixAutomaton(self.max_order)
+
+    def automata(self) -> tuple[SuffixAutomaton, ...]:
+        """To be searched, with all that has ended in them."""
+        while self.waiting:
+            text = self.waiting.popleft()[-max(self.size // 2, 1) :]
+            if self.young.num_tokens + len(text) > self.size // 2:
+                self.old, self.young = self.young, SuffixAutomaton(self.max_order)
+            self.young.new_text()
+            for token in text:
+                self.young.append(token)
+        return self.young, self.old
+
+
+@dataclass(slots=True, eq=False)
+class SuffixSlot:
+    """One sequence's part.
+
+    Attributes:
+        own: of its text.
+        store: earlier outputs, where it reads and writes them.
+        text: the sequence's own list of tokens, of which the first ``num_prompt`` are no output.
+    """
+
+    own: SuffixAutomaton
+    store: Store | None = None
+    text: Sequence[int] = ()
+    num_prompt: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suffix(LookUp):
+    """A drafter without a model.
+
+    Attributes:
+        max_order: the longest context, in tokens.
+        store: how many tokens of earlier outputs are kept; 0: none.
+        earlier: those outputs.
+    """
+
+    max_order: int = MAX_ORDER
+    store: int = 0
+    name: str = "suffix"
+    earlier: Store = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_order <= _MOST_ORDER:
+            raise HierspecError(
+                f"suffix: max_order must be 1 to {_MOST_ORDER}, got {self.max_order}"
+            )
+        if not 0 <= self.store <= _MOST_STORED:
+            raise HierspecError(
+                f"suffix: store must be 0 to {_MOST_STORED} tokens, got {self.store}"
+            )
+        object.__setattr__(self, "earlier", Store(self.max_order, self.store))
+
+    def open(self) -> SuffixSlot:
+        """A place for one sequence."""
+        return SuffixSlot(SuffixAutomaton(self.max_order), self.earlier if self.store else None)
+
+    def open_own(self) -> SuffixSlot:
+        """The same without earlier outputs."""
+        return SuffixSlot(SuffixAutomaton(self.max_order))
+
+    def close(self, slot: SuffixSlot) -> None:
+        """Forget a sequence's text, but for what the store keeps of it."""
+        if slot.store is not None and len(slot.text) > slot.num_prompt:
+            slot.store.waiting.append(list(slot.text[slot.num_prompt :]))
+        slot.own, slot.text = SuffixAutomaton(self.max_order), ()
+
+    def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
+        """The most frequent continuation; ``()`` where nothing is known."""
+        return self._drafted(context, limit, slot)[0]
+
+    def draft(self, call: DraftCall, slot: SuffixSlot) -> tuple[tuple[int, ...], Distributions]:
+        """A continuation and the distributions of its tokens."""
+        slot.num_prompt = call.job.prompt_length
+        return self._drafted(call.job.context, call.limit, slot, call)
+
+    def _drafted(
+        self, context: Context, limit: int, slot: SuffixSlot, call: DraftCall | None = None
+    ) -> tuple[tuple[int, ...], Distributions]:
+        """Up to ``limit`` tokens, drawn as a call draws; without one, the likeliest."""
+        _extend(slot, context.committed)
+        automata = [slot.own, *(() if slot.store is None else slot.store.automata())]
+        recent = context.tokens(max(0, len(context) - self.max_order))
+        matches = [automaton.match(recent) for automaton in automata]
+        tokens: list[int] = []
+        rows: list[Distributions] = []
+        support = 1.0
+        while len(tokens) < limit:
+            found = _longest(automata, matches)
+            if found is None:
+                break
+            length, followers = found
+            if not tokens:
+                limit = min(limit, PER_MATCHED * length)
+            total = sum(count for count, _ in followers.values())
+            best = max(followers, key=followers.__getitem__)
+            support *= followers[best][0] / total
+            if support < MIN_SUPPORT:
+                break
+            token, row = best, None
+            if call is not None and not call.job.params.greedy and len(followers) > 1:
+                shares = _shares(followers, total)
+                if call.job.noise is not None:
+                    (token,) = race(shares, call.job.noise, len(context) + len(tokens))
+                else:
+                    (token,) = draw(shares, call.rng.take(1))
+                    row = DenseDistributions(shares)
+            tokens.append(token)
+            rows.append(row or OneHotDistributions((token,)))
+            matches = [
+                automaton.step(match, token)
+                for automaton, match in zip(automata, matches, strict=True)
+            ]
+        return tuple(tokens), concatenate(rows)
+
+
+def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
+    """Add what has been committed since; a shorter text is another one."""
+    if slot.own.num_tokens > len(committed):
+        slot.own = SuffixAutomaton(slot.own.max_order)
+    slot.text = committed
+    for at in range(slot.own.num_tokens, len(committed)):
+        slot.own.append(committed[at])
+
+
+def _longest(
+    automata: Sequence[SuffixAutomaton], matches: Sequence[Match]
+) -> tuple[int, dict[int, tuple[int, int]]] | None:
+    """The longest context that anything followed, of equals the first, and what followed it."""
+    found = [automaton.continued(match) for automaton, match in zip(automata, matches, strict=True)]
+    best = max(range(len(found)), key=lambda i: found[i].length)
+    if not found[best].length:
+        return None
+    return found[best].length, automata[best].followers(found[best])
+
+
+def _shares(followers: dict[int, tuple[int, int]], total: int) -> torch.Tensor:
+    """Each token as likely as it was frequent, [1, highest id + 1] float64."""
+    probs = torch.zeros(1, max(followers) + 1, dtype=torch.float64)
+    probs[0, list(followers)] = torch.tensor(
+        [count / total for count, _ in followers.values()], dtype=torch.float64
+    )
+    return probs

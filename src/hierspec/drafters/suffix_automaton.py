@@ -1,0 +1,152 @@
+"""A suffix automaton that counts: what followed any run of tokens in a text that grows.
+
+Blumer et al. (1985): one state for all runs of tokens that end at the same places, at most two
+states a token, built token by token. Here every state also knows how often its runs occurred, and
+when last. A token adds one to all states that end with it, so only runs of up to ``max_order`` + 1
+tokens are counted, and states of longer runs alone are stepped over: a token costs at most that
+many additions, however much a text repeats itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Match(NamedTuple):
+    """Where the last tokens of a text lie in an automaton.
+
+    Attributes:
+        state: 0, the root, where not even the last token is known.
+        length: how many tokens match, at most ``max_order``.
+    """
+
+    state: int = 0
+    length: int = 0
+
+
+@dataclass(slots=True)
+class SuffixAutomaton:
+    """Of one text, or of several one after another (:meth:`new_text`).
+
+    Attributes:
+        max_order: the longest context that is matched, in tokens.
+        num_tokens: appended so far.
+    """
+
+    max_order: int
+    num_tokens: int = 0
+    _next: list[dict[int, int]] = field(default_factory=lambda: [{}])
+    _link: list[int] = field(default_factory=lambda: [0])
+    _length: list[int] = field(default_factory=lambda: [0])  # of a state's longest run
+    _count: list[int] = field(default_factory=lambda: [0])
+    _latest: list[int] = field(default_factory=lambda: [0])
+    _over: list[int] = field(default_factory=lambda: [0])  # where stepping over a state leads
+    _last: int = 0
+
+    def new_text(self) -> None:
+        """What is appended from now on follows nothing."""
+        self._last = 0
+
+    def append(self, token: int) -> None:
+        """Add a token to the end of the text."""
+        self._last = self._extended(token)
+        self.num_tokens += 1
+        state = self._counted(self._last)
+        while state:
+            self._count[state] += 1
+            self._latest[state] = self.num_tokens
+            state = self._link[state]
+
+    def match(self, tokens: Sequence[int]) -> Match:
+        """The longest end of ``tokens`` that occurs, of at most ``max_order``."""
+        found = Match()
+        for token in tokens[max(0, len(tokens) - self.max_order) :]:
+            found = self.step(found, token)
+        return found
+
+    def step(self, match: Match, token: int) -> Match:
+        """The match after one more token."""
+        state, length = match
+        while state and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        if token not in self._next[state]:
+            return Match()
+        state, length = self._next[state][token], min(length + 1, self.max_order)
+        while self._length[self._link[state]] >= length:
+            state = self._link[state]
+        return Match(state, length)
+
+    def continued(self, match: Match) -> Match:
+        """The longest end of a match that anything followed; the root's where nothing did."""
+        state, length = match
+        while state and not self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        return Match(state, length)
+
+    def followers(self, match: Match) -> dict[int, tuple[int, int]]:
+        """What followed the matched tokens: token → how often, and when last (1 is the oldest)."""
+        return {
+            token: (self._count[state], self._latest[state])
+            for token, state in self._next[match.state].items()
+        }
+
+    def _extended(self, token: int) -> int:
+        """The state of the whole text with ``token`` appended."""
+        last = self._last
+        if token in self._next[last]:  # only where a text before this one began like it
+            return self._split(last, token)
+        new = self._new(self._length[last] + 1)
+        at = last
+        while token not in self._next[at]:
+            self._next[at][token] = new
+            if not at:
+                return new
+            at = self._link[at]
+        self._link[new] = self._split(at, token)
+        return new
+
+    def _split(self, at: int, token: int) -> int:
+        """The state whose longest run is that of ``at`` and ``token``, split off if need be."""
+        old = self._next[at][token]
+        length = self._length[at] + 1
+        if self._length[old] == length:
+            return old
+        new = self._new(length)
+        self._next[new] = dict(self._next[old])
+        self._link[new], self._link[old] = self._link[old], new
+        self._count[new], self._latest[new] = self._count[old], self._latest[old]
+        while self._next[at].get(token) == old:
+            self._next[at][token] = new
+            if not at:
+                break
+            at = self._link[at]
+        return new
+
+    def _new(self, length: int) -> int:
+        state = len(self._next)
+        self._next.append({})
+        self._link.append(0)
+        self._length.append(length)
+        self._count.append(0)
+        self._latest.append(0)
+        self._over.append(state)
+        return state
+
+    def _counted(self, state: int) -> int:
+        """The first of a state and its links with a run short enough to be counted.
+
+        Ways over states are kept, and shortened each time: a state whose runs are all too long
+        remains one, and so does whatever is split off between it and the next such.
+        """
+        passed: list[int] = []
+        while self._length[self._link[state]] > self.max_order:
+            passed.append(state)
+            over = self._over[state]
+            state = self._link[state] if over == state else over
+        for one in passed:
+            self._over[one] = state
+        return state

@@ -1,0 +1,170 @@
+"""Other people's verifiers in the dock: any function that verifies one draft, enumerated.
+
+An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around somebody's code: the n
+drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
+both float64; it returns the tokens of its round, kept ones and what follows them. Random numbers it
+takes from torch as it likes: ``torch.rand``, ``rand_like`` and ``multinomial`` are answered with
+every possibility (:mod:`hierspec.exact.splitting`).
+
+What comes out is the law of a round over all drafts. Continued by the target it must be the
+target's own law; the total variation distance says by how much it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.core.distributions import draw
+from hierspec.errors import HierspecError
+from hierspec.lm.tabular import TabularModel
+
+from .splitting import SplittingRng, outcomes
+
+Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
+Text = tuple[int, ...]
+
+TOLERANCE = 1e-9
+VOCABULARY = 3  # of two tokens, a residual cannot be wrong
+LENGTHS = (1, 2, 3)
+SEEDS = 4  # of pairs of models, for each length of drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What enumeration showed of a verifier.
+
+    Attributes:
+        tv: the largest total variation distance of a round, by the length of its draft.
+        tokens: expected tokens a round, in the mean of the models, likewise.
+    """
+
+    tv: dict[int, float]
+    tokens: dict[int, float]
+
+    @property
+    def lossless(self) -> bool:
+        return max(self.tv.values()) <= TOLERANCE
+
+
+def examine(adapter: Adapter, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> Finding:
+    """Enumerate a verifier over random pairs of models of three tokens.
+
+    Raises:
+        HierspecError: it does not return tokens of its draft's round.
+    """
+    tv, tokens = dict.fromkeys(lengths, 0.0), dict.fromkeys(lengths, 0.0)
+    for n in lengths:
+        for seed in range(seeds):
+            generator = torch.Generator().manual_seed(seed)
+            q, p = (TabularModel.random(VOCABULARY, 1, generator) for _ in range(2))
+            law = round_law(adapter, p, q, n)
+            tv[n] = max(tv[n], distance(law, p, n + 1))
+            tokens[n] += sum(share * len(text) for text, share in law.items()) / seeds
+    return Finding(tv, tokens)
+
+
+def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dict[Text, float]:
+    """The law of a round's tokens, over all drafts of n tokens from an empty text."""
+    law: dict[Text, float] = {}
+    for draft in product(range(p.vocab_size), repeat=n):
+        q_rows = torch.stack([q.law(draft[:i]) for i in range(n)])
+        p_rows = torch.stack([p.law(draft[:i]) for i in range(n + 1)])
+        chance = float(q_rows[torch.arange(n), torch.tensor(draft)].prod())
+        if chance == 0.0:
+            continue
+
+        def program(
+            rng: Any,
+            draft: Text = draft,
+            q_rows: torch.Tensor = q_rows,
+            p_rows: torch.Tensor = p_rows,
+        ) -> Text:
+            with answered(rng):
+                emitted = adapter(torch.tensor(draft), q_rows.clone(), p_rows.clone())
+            text = tuple(int(token) for token in emitted)
+            if not 0 < len(text) <= n + 1 or not all(0 <= t < p.vocab_size for t in text):
+                raise HierspecError(
+                    f"a verifier returns 1 to {n + 1} token ids for a draft of {n}, not {text}"
+                )
+            return text
+
+        for text, share in outcomes(program).items():
+            law[text] = law.get(text, 0.0) + chance * share
+    return law
+
+
+def distance(law: dict[Text, float], target: TabularModel, length: int) -> float:
+    """Total variation of a round, continued by the target, from the target's own ``length``
+    tokens."""
+    total = 0.0
+    for text in product(range(target.vocab_size), repeat=length):
+        after = [float(target.law(text[:i])[text[i]]) for i in range(length)]
+        found, own = 0.0, 1.0
+        for i in range(length, 0, -1):
+            found += law.get(text[:i], 0.0) * own  # own: of what comes after the round
+            own *= after[i - 1]
+        total += abs(found - own)
+    return total / 2.0
+
+
+@contextlib.contextmanager
+def answered(rng: SplittingRng) -> Iterator[None]:
+    """torch's random functions, answered by ``rng``, for a while."""
+
+    def rand(*size: Any, **_: Any) -> torch.Tensor:
+        shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+        numbers = rng.take(shape.numel()).tolist()
+        return torch.tensor([float(u) for u in numbers], dtype=torch.float64).reshape(shape)
+
+    def rand_like(like: torch.Tensor, **_: Any) -> torch.Tensor:
+        return rand(like.shape)
+
+    def multinomial(probs: torch.Tensor, num_samples: int = 1, **_: Any) -> torch.Tensor:
+        if num_samples != 1:
+            raise HierspecError("torch.multinomial is answered for one sample a row")
+        rows = probs.double().reshape(-1, probs.shape[-1])
+        drawn = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
+        return torch.tensor(drawn).reshape(*probs.shape[:-1], 1)
+
+    own = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}
+    before = {name: getattr(torch, name) for name in own}
+    try:
+        for name, function in own.items():
+            setattr(torch, name, function)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(torch, name, function)
+
+
+def load_adapter(where: str) -> Adapter:
+    """A function from ``FILE.py:NAME``.
+
+    Raises:
+        HierspecError: it is not there.
+    """
+    file, _, name = where.rpartition(":")
+    path = Path(file)
+    if not name or path.suffix != ".py" or not path.is_file():
+        raise HierspecError(
+            f"no adapter {where!r}: give FILE.py:FUNCTION, or one of those that --adapter all shows"
+        )
+    spec = importlib.util.spec_from_file_location("_hierspec_adapter", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise HierspecError(f"{path} has no function {name!r}")
+    return found

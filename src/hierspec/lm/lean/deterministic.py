@@ -1,0 +1,92 @@
+"""The lean forward with the same bits for a token, however many are computed with it.
+
+A product of matrices adds in an order that depends on its shape: a row checked among eight differs
+from the same row computed alone in its last bits, and a near-tie may fall the other way. Here all
+shapes are fixed. Tokens go through the layers in tiles of ``TILE`` rows, filled up with rows that
+nobody reads, and each attends by itself to the positions before it, as it does when decoding
+plainly. Everything else is the parent's own code.
+
+What may still differ from row to row of a tile is tried when the model is loaded: equal rows must
+come out of all layers and the head with equal bits. Where a machine's kernels do not keep that,
+tiles have one row, which is right by construction and slow.
+
+The bits hold for one machine, number of threads and version of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hierspec.lm.backend import Linear, Span
+from hierspec.lm.weights import WeightSource
+
+from .decoder import LeanBackend
+
+TILE = 8
+
+
+class DeterministicLean(LeanBackend):
+    """A :class:`LeanBackend` on a CPU, in tiles.
+
+    Args:
+        source, dtype: of the weights, as for the parent.
+
+    Attributes:
+        tile: rows computed at once.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        *,
+        tile: int = TILE,
+    ) -> None:
+        super().__init__(source, dtype, device)
+        self.tile = tile
+        self._nobody = self.new_cache(1)  # where rows that fill up a tile keep their one position
+        if tile > 1 and not self._rows_are_alike():
+            self.tile = 1
+        self.fast_path += f", deterministic in tiles of {self.tile}"
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        rows = [Span(span.cache, span.start + i, 1) for span in spans for i in range(span.n)]
+        out: list[torch.Tensor] = []
+        for at in range(0, len(rows), self.tile):
+            real = rows[at : at + self.tile]
+            filled = [*real, *[Span(self._nobody, 0, 1)] * (self.tile - len(real))]
+            tile = self._filled(h[at : at + self.tile])
+            out.append(super().layers(tile, lo, hi, filled)[: len(real)])
+        return torch.cat(out) if out else h.clone()
+
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
+        if not len(h):
+            return super().head(h, unembed)
+        return torch.cat(
+            [
+                super(DeterministicLean, self).head(self._filled(part), unembed)[: len(part)]
+                for part in h.split(self.tile)
+            ]
+        )
+
+    def _rows(self, num: int) -> int:
+        return num
+
+    def _filled(self, rows: torch.Tensor) -> torch.Tensor:
+        """A whole tile, in memory of its own."""
+        tile = rows.new_zeros(self.tile, rows.shape[1])
+        tile[: len(rows)] = rows
+        return tile
+
+    def _rows_are_alike(self) -> bool:
+        """Whether a row comes out the same wherever it stands in a tile."""
+        generator = torch.Generator().manual_seed(0)
+        row = torch.randn(1, self.hidden_size, generator=generator, dtype=self.dtype)
+        tile, where = row.repeat(self.tile, 1), [Span(self._nobody, 0, 1)] * self.tile
+        with torch.inference_mode():
+            hidden = super().layers(tile, 0, self.num_layers, where)
+            scores = super().head(row.repeat(self.tile, 1))
+        return bool((hidden == hidden[:1]).all()) and bool((scores == scores[:1]).all())
