@@ -178,13 +178,13 @@ def generate(
     return 0
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+def _prompts(prompt: str | None, file: Path | None) -> list[Any]:
     from hierspec.utils.prompts import read_prompts, read_stdin
 
     if file is not None:
         if prompt is not None:
             raise HierspecError("give a PROMPT or --prompts FILE, not both")
-        return read_prompts(file)
+        return read_prompts(file, conversations=True)
     if prompt is None:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'

@@ -6,6 +6,8 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
+from .in_memory import ModelInMemory, plain_model
+
 
 def target_config(model: str) -> Any:
     """The configuration of a model by name, as transformers reads it.
@@ -15,6 +17,8 @@ def target_config(model: str) -> Any:
     """
     from hierspec.zoo import registry
 
+    if isinstance(model, ModelInMemory):
+        return plain_model(model.model).config.get_text_config(decoder=True)
     if registry.resolves(model):
         return registry.resolve(model).config
     from transformers import AutoConfig

@@ -12,7 +12,7 @@ import torch
 from hierspec.errors import HierspecError
 
 from .backend import Backend
-from .weights import Checkpoint, WeightSource, from_directory, hf_model
+from .weights import Checkpoint, InMemory, WeightSource, from_directory, hf_model
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -53,6 +53,29 @@ def load(
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
     return _from_source(from_directory(path), dtype, device, backend)
+
+
+def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
+    """A transformers model that is loaded already.
+
+    Args:
+        backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
+
+    Raises:
+        HierspecError: the model cannot be driven.
+    """
+    if backend not in BACKENDS:
+        raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if backend == "lean":
+        if any("base_layer" in part for part, _ in model.named_modules()):
+            raise HierspecError(
+                f"{name} has adapters in its layers, and lean reads plain weights: merge them "
+                "(merge_and_unload), or use backend 'hf'"
+            )
+        return _from_source(InMemory(name, model), model.dtype, model.device, backend)
+    from hierspec.lm.hf.decoder import HFBackend
+
+    return HFBackend(model, name)
 
 
 def _from_source(

@@ -1,0 +1,76 @@
+"""Models that callers have loaded themselves, standing wherever a model's name may stand.
+
+A configuration names its models, and messages, metrics and files show those names. So a loaded
+model is a name that carries the model: text to whoever writes it down, and one of a kind to
+whoever looks it up. Written to a file it is where the model came from, which is where it can be
+loaded again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+
+class ModelInMemory(str):
+    """The name of a model that is in memory: ``name_or_path``, or its class where it has none.
+
+    Two of them are equal where they carry the same model; none equals a plain name.
+    """
+
+    model: Any
+
+    def __new__(cls, model: Any) -> ModelInMemory:
+        config = getattr(model, "config", None)
+        name = getattr(config, "name_or_path", None) or type(model).__name__
+        self = super().__new__(cls, name)
+        self.model = model
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelInMemory) and other.model is self.model
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __reduce__(self) -> Any:
+        return (str, (str(self),))  # a copy in another process knows where it came from
+
+
+def is_model(value: Any) -> bool:
+    """Whether a value is a model, of transformers or peft, and not the name of one."""
+    return hasattr(value, "named_modules") and hasattr(value, "forward")
+
+
+def named(value: Any) -> Any:
+    """A model as its name; anything else as it is."""
+    if isinstance(value, ModelInMemory) or not is_model(value):
+        return value
+    return ModelInMemory(value)
+
+
+def plain_model(model: Any) -> Any:
+    """The transformers model to drive; of an adapter's, the base with the adapter in its layers.
+
+    Raises:
+        HierspecError: an adapter that is not in the layers, or no language model.
+    """
+    adapters = getattr(model, "peft_config", None)
+    if isinstance(adapters, dict) and hasattr(model, "get_base_model"):
+        for adapter in adapters.values():
+            if getattr(adapter, "is_prompt_learning", False):
+                raise HierspecError(
+                    f"{type(model).__name__} with {type(adapter).__name__} learns a prompt, which "
+                    "no layer holds: only adapters in the layers (LoRA and its kin) can be driven"
+                )
+        model = model.get_base_model()
+    if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):
+        raise HierspecError(
+            f"{type(model).__name__} is no causal language model of transformers: load one with "
+            "AutoModelForCausalLM.from_pretrained"
+        )
+    return model
