@@ -45,8 +45,20 @@ def check_config(name: str, config: Any) -> None:
         )
     if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
-    if getattr(text, "max_position_embeddings", None) is None:
+    if longest_context(text) is None:
         raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+
+
+def longest_context(config: Any) -> Any:
+    """Tokens that a model takes; ``None`` where its configuration does not say.
+
+    BLOOM's biases go on for any length; so it states none.
+    """
+    stated = getattr(config, "max_position_embeddings", None)
+    return _UNLIMITED if stated is None and config.model_type == "bloom" else stated
+
+
+_UNLIMITED = 1 << 20
 
 
 def _is_recurrent(config: Any) -> bool:
