@@ -14,7 +14,7 @@ from hierspec.errors import HierspecError
 
 
 class ModelInMemory(str):
-    """The name of a model that is in memory: ``name_or_path``, or its class where it has none.
+    """The name of a model that is in memory: ``name_or_path``, or its class and size without one.
 
     Two of them are equal where they carry the same model; none equals a plain name.
     """
@@ -23,7 +23,7 @@ class ModelInMemory(str):
 
     def __new__(cls, model: Any) -> ModelInMemory:
         config = getattr(model, "config", None)
-        name = getattr(config, "name_or_path", None) or type(model).__name__
+        name = getattr(config, "name_or_path", None) or f"{type(model).__name__}-{_size(model)}"
         self = super().__new__(cls, name)
         self.model = model
         return self
@@ -39,6 +39,15 @@ class ModelInMemory(str):
 
     def __reduce__(self) -> Any:
         return (str, (str(self),))  # a copy in another process knows where it came from
+
+
+def _size(model: Any) -> str:
+    """How many parameters, as in names of models: 27K, 135M, 7B."""
+    number = sum(parameter.numel() for parameter in model.parameters())
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
 
 
 def is_model(value: Any) -> bool:

@@ -32,6 +32,7 @@ from hierspec.utils.schema import (
     Temperature,
     declared,
     misplaced,
+    shown,
 )
 from hierspec.verifiers import registry
 
@@ -86,7 +87,7 @@ def _rule(name: Any) -> str:
     """A verification rule's own name, also from an alias."""
     known = registry.names()
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {name!r}; there are: {', '.join(known)}")
+        raise ValueError(f"no verifier called {shown(name)}; there are: {', '.join(known)}")
     return registry.get(name).name
 
 

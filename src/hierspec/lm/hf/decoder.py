@@ -87,7 +87,9 @@ class HFBackend:
         self.packs = self.packs and all(self.attentions)
         try:
             self._check_against(model, parts["rotary"])
-        except (TypeError, AttributeError, IndexError, KeyError) as error:
+        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+            if "memory" in str(error):
+                raise
             raise HierspecError(
                 f"{self.name} ({config.model_type}) cannot be driven layer by layer "
                 f"({type(error).__name__}: {error}). This architecture is not supported yet"
