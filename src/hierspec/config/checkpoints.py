@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import base_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
 from hierspec.zoo import registry
 
-from .in_memory import ModelInMemory, plain_model
+from .in_memory import ModelInMemory
 from .schema import TargetConfig
 
 Key = tuple[str, str, str]  # name, dtype and backend
@@ -98,6 +100,8 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
+    if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
+        return load_tokenizer(base_of(path))
     try:
         return AutoTokenizer.from_pretrained(path)
     except Exception:  # tokenizers raise what they like; generation says where one is needed

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hierspec.errors import HierspecError
-
 
 class ModelInMemory(str):
     """The name of a model that is in memory: ``name_or_path``, or its class and size without one.
@@ -60,26 +58,3 @@ def named(value: Any) -> Any:
     if isinstance(value, ModelInMemory) or not is_model(value):
         return value
     return ModelInMemory(value)
-
-
-def plain_model(model: Any) -> Any:
-    """The transformers model to drive; of an adapter's, the base with the adapter in its layers.
-
-    Raises:
-        HierspecError: an adapter that is not in the layers, or no language model.
-    """
-    adapters = getattr(model, "peft_config", None)
-    if isinstance(adapters, dict) and hasattr(model, "get_base_model"):
-        for adapter in adapters.values():
-            if getattr(adapter, "is_prompt_learning", False):
-                raise HierspecError(
-                    f"{type(model).__name__} with {type(adapter).__name__} learns a prompt, which "
-                    "no layer holds: only adapters in the layers (LoRA and its kin) can be driven"
-                )
-        model = model.get_base_model()
-    if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):
-        raise HierspecError(
-            f"{type(model).__name__} is no causal language model of transformers: load one with "
-            "AutoModelForCausalLM.from_pretrained"
-        )
-    return model

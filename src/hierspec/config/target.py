@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import base_of, is_adapter, plain_model
 
-from .in_memory import ModelInMemory, plain_model
+from .in_memory import ModelInMemory
 
 
 def target_config(model: str) -> Any:
@@ -23,6 +24,8 @@ def target_config(model: str) -> Any:
         return registry.resolve(model).config
     from transformers import AutoConfig
 
+    if is_adapter(model):
+        return target_config(base_of(model))
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators raise what they like
