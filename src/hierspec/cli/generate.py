@@ -276,7 +276,7 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
+def _run(generation: Generation, batch: Sequence[Any], stream: bool) -> bool:
     """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
     painter = None
     if stream:
@@ -287,7 +287,7 @@ def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
         names = [generation.names[i] for i in sorted(generation.names)]
         painter = Painter(Console(highlight=False), names)
         painter.legend()
-        painter.prompt(batch[0])
+        painter.prompt(batch[0] if isinstance(batch[0], str) else "")
     events = iter(generation)
     try:
         for event in events:

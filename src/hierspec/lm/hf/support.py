@@ -34,6 +34,12 @@ def check_config(name: str, config: Any) -> None:
         raise HierspecError(
             f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
         )
+    if _mixes_rows(getattr(config, "quantization_config", None)):
+        raise HierspecError(
+            f"{name}: 8-bit bitsandbytes looks for outliers in all tokens of a call together, so a "
+            "token's scores depend on its neighbours; load it with "
+            "BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
+        )
     if _is_recurrent(config):
         raise HierspecError(_RECURRENT.format(name=name))
     text = config.get_text_config(decoder=True)
@@ -47,6 +53,15 @@ def check_config(name: str, config: Any) -> None:
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
     if longest_context(text) is None:
         raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+
+
+def _mixes_rows(quantization: Any) -> bool:
+    """Whether 8-bit weights are multiplied as LLM.int8 does (Dettmers et al., 2022)."""
+    if quantization is None:
+        return False
+    values = quantization if isinstance(quantization, dict) else vars(quantization)
+    values = {key.lstrip("_"): value for key, value in values.items()}
+    return bool(values.get("load_in_8bit")) and values.get("llm_int8_threshold", 6.0) > 0.0
 
 
 def longest_context(config: Any) -> Any:
