@@ -25,6 +25,7 @@ from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
+from hierspec.lm.hf.support import check_supported
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, for_row
@@ -75,6 +76,7 @@ def custom_generate(
         ValueError: beam search, ``assistant_model``, processors that remember earlier calls, and
             other modes that are not a next-token law, named.
     """
+    check_supported(model)
     dropped = _dropped(inspect.currentframe())
     if dropped.get("assistant_model") is not None:
         raise HierspecError(
