@@ -211,7 +211,8 @@ def generate(
             batch = texts[at : at + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
             streamed = not as_json and len(batch) == 1
-            cancelled = _run(generation, "" if chat else batch[0], streamed, ids)
+            before = batch[0] if ids or (not chat and isinstance(batch[0], str)) else ""
+            cancelled = _run(generation, before, streamed, ids)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
@@ -250,7 +251,7 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
     if file is not None:
         if prompt is not None:
             raise HierspecError("give a PROMPT or --prompts FILE, not both")
-        return read_ids(file) if ids else read_prompts(file)
+        return read_ids(file) if ids else read_prompts(file, conversations=True)
     if prompt is None:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'

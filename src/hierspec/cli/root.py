@@ -9,6 +9,7 @@ import typer
 from . import heads, ngram, zoo
 from .bench import bench
 from .certify import certify
+from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .plan import plan
@@ -47,7 +48,7 @@ def _top(
     pass
 
 
-for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
+for command in (generate, chat, certify, doctor, timeline, bench, profile, plan, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
 app.add_typer(ngram.app, name="ngram")

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.nodes import Node, Verify, walk
-from hierspec.core.proposals import Verdict
+from hierspec.core.proposals import TokenLogprobs, Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 
+from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
 from .results import GenerationResult, TokenEvent
 from .runtime import Runtime
@@ -37,6 +38,8 @@ class _Stream:
     steering: Steering | None = None
     emitted: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    top_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    seed: int = 0
     finish_reason: str | None = None
     first_at: float = 0.0
     last_at: float = 0.0
@@ -49,6 +52,9 @@ class Generation:
         root: the hierarchy.
         prompts: token ids, at least one each.
         params: one for each prompt.
+        stop: for all, or one for each prompt.
+        seeds: (seed, place) of each prompt's randomness; default: ``seed`` and its own place.
+        caches: where each prompt's places in models' caches come from and go to; ``None``: fresh.
         lock: held for the length of a round, so that threads may share the models.
         tracer: gets an event for every request but draws.
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
@@ -64,9 +70,12 @@ class Generation:
         *,
         tokenizer: Any,
         params: Sequence[SamplingParams],
-        stop: StopConditions,
+        stop: StopConditions | Sequence[StopConditions],
         seed: int,
         want_logprobs: bool,
+        num_top_logprobs: int = 0,
+        seeds: Sequence[tuple[int, int]] | None = None,
+        caches: Sequence[KeptCache | None] | None = None,
         lock: AbstractContextManager[Any],
         until: Callable[[int, Sequence[int]], bool] | None = None,
         tracer: Tracer | None = None,
@@ -84,22 +93,27 @@ class Generation:
             self.runtime.observe(Tracing(tracer))
         self.names = {node.index: node.name for node in walk(root)}
         self.streams: list[_Stream] = []
-        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
-            limit = stop.budget(len(prompt))
+        self.caches = [None] * len(prompts) if caches is None else list(caches)
+        stops = [stop] * len(prompts) if isinstance(stop, StopConditions) else stop
+        seeds = [(seed, i) for i in range(len(prompts))] if seeds is None else seeds
+        each = zip(prompts, params, stops, seeds, strict=True)
+        for i, (prompt, sampling, ends, own) in enumerate(each):
+            limit = ends.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(
                 id=i,
                 root=root,
                 tokens=list(prompt),
                 params=sampling,
-                rng=PhiloxRng(seed, i),
+                rng=PhiloxRng(*own),
                 wanted=limit,
                 want_logprobs=want_logprobs,
+                num_top_logprobs=num_top_logprobs,
                 states=initial_window_states(root, controller),
             )
             steering = None if controller is None else Steering(controller, len(prompt), limit)
-            text = TextStream(tokenizer, stop, prompt)
-            self.streams.append(_Stream(sequence, text, limit, steering))
+            text = TextStream(tokenizer, ends, prompt)
+            self.streams.append(_Stream(sequence, text, limit, steering, seed=own[0]))
         self.began = time.perf_counter()
         self.started = False
 
@@ -112,6 +126,9 @@ class Generation:
     def _run(self) -> Iterator[TokenEvent]:
         live = list(self.streams)
         try:
+            for stream, kept in zip(live, self.caches, strict=True):
+                if kept is not None:
+                    stream.sequence.adopt(kept)
             prefill = True
             while live:
                 for stream in live:
@@ -158,6 +175,9 @@ class Generation:
             logprob = verdict.logprobs[i] if verdict.logprobs else None
             if logprob is not None:
                 stream.logprobs.append(logprob)
+            best = verdict.top_logprobs[i] if verdict.top_logprobs else ()
+            if best:
+                stream.top_logprobs.append(best)
             stream.finish_reason = reason
             yield TokenEvent(
                 token_id=token,
@@ -167,6 +187,7 @@ class Generation:
                 logprob=logprob,
                 sequence=stream.sequence.id,
                 finish_reason=reason,
+                top_logprobs=best,
             )
             if reason is not None:
                 return
@@ -185,7 +206,7 @@ class Generation:
                 text=stream.text.text,
                 token_ids=tuple(stream.emitted),
                 finish_reason=stream.finish_reason or "cancelled",
-                seed=self.seed,
+                seed=stream.seed,
                 num_prompt_tokens=stream.sequence.num_prompt,
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
@@ -194,6 +215,7 @@ class Generation:
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
+                top_logprobs=tuple(stream.top_logprobs),
                 batch_size=len(self.streams),
                 control=None if stream.steering is None else stream.steering.to_dict(),
             )

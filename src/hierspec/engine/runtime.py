@@ -24,7 +24,7 @@ from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query
-from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
+from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
@@ -217,8 +217,7 @@ class Runtime:
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root
             if is_root and task.sequence.want_logprobs:
-                values = logprobs(scores[: len(emitted)], emitted.tokens)
-                verdict = dataclasses.replace(verdict, logprobs=tuple(values))
+                verdict = _reported(task, verdict, scores[: len(emitted)])
             verdicts.append(verdict)
         return verdicts
 
@@ -280,8 +279,20 @@ def _completed(task: Task) -> Verdict:
     if not task.sequence.want_logprobs or len(known) == len(tokens):
         return verdict
     rows = torch.cat([task.raw[tokens[:i]] for i in range(len(known), len(tokens))])
-    more = logprobs(rows, tokens[len(known) :])
-    return dataclasses.replace(verdict, logprobs=(*known, *more))
+    return _reported(task, verdict, rows)
+
+
+def _reported(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:
+    """With log-probabilities of the next emitted tokens that have none, from raw scores [R, V]."""
+    known = len(verdict.logprobs)
+    tokens = verdict.emitted.tokens[known : known + len(rows)]
+    values = (*verdict.logprobs, *logprobs(rows, tokens))
+    verdict = dataclasses.replace(verdict, logprobs=values)
+    k = task.sequence.num_top_logprobs
+    if not k:
+        return verdict
+    best = (*verdict.top_logprobs, *top_logprobs(rows, k))
+    return dataclasses.replace(verdict, top_logprobs=best)
 
 
 def _longest_context(node: Node) -> int:

@@ -20,6 +20,8 @@ from hierspec.lm.base import CacheOwner, LanguageModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
+from .caches import KeptCache, Slots
+
 
 @dataclass(slots=True, eq=False)
 class LiveSequence:
@@ -30,6 +32,8 @@ class LiveSequence:
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
+        num_top_logprobs: how many alternatives of every token, with their log-probabilities.
+        kept: where its places in models' caches come from, and go to when it ends.
     """
 
     id: int
@@ -40,12 +44,12 @@ class LiveSequence:
     wanted: int
     num_prompt: int = 0
     want_logprobs: bool = False
+    num_top_logprobs: int = 0
     states: States = ()
     history: History | None = None
     target_calls: int = 0
-    slots: dict[tuple[int, int], tuple[CacheOwner, Any]] = field(
-        default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]]
-    )
+    slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
+    kept: KeptCache | None = None
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)
@@ -80,8 +84,17 @@ class LiveSequence:
         shares = fixed and self.root.rule.exact_for(True)
         return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
+    def adopt(self, kept: KeptCache) -> None:
+        """Start from the places of an earlier text."""
+        self.slots.update(kept.take())
+        self.kept = kept
+
     def close(self) -> None:
-        """Give the cache memory back. Safe to call twice."""
+        """Give the cache memory back, to be kept or freed. Safe to call twice."""
+        if self.kept is not None:
+            kept, self.kept = self.kept, None
+            kept.give_back(self.slots)
+            self.slots = {}
         while self.slots:
             owner, slot = self.slots.popitem()[1]
             owner.close(slot)

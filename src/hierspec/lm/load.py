@@ -12,10 +12,12 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.utils.files import expanded
 
+from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
 from .dtypes import automatic
 from .weights import (
     Checkpoint,
+    InMemory,
     WeightSource,
     check_shape,
     from_directory,
@@ -64,9 +66,34 @@ def load(
     path = expanded(ref)
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
+    if is_adapter(path):
+        return wrap(plain_model(load_adapted(path, dtype or "auto").to(device)), path.name, backend)
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
     return _from_source(from_directory(path), dtype, device, backend)
+
+
+def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
+    """A transformers model that is loaded already.
+
+    Args:
+        backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
+
+    Raises:
+        HierspecError: the model cannot be driven.
+    """
+    if backend not in BACKENDS:
+        raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if backend == "lean":
+        if any("base_layer" in part for part, _ in model.named_modules()):
+            raise HierspecError(
+                f"{name} has adapters in its layers, and lean reads plain weights: merge them "
+                "(merge_and_unload), or use backend 'hf'"
+            )
+        return _from_source(InMemory(name, model), model.dtype, model.device, backend)
+    from hierspec.lm.hf.decoder import HFBackend
+
+    return HFBackend(model, name)
 
 
 def _from_source(
@@ -75,6 +102,14 @@ def _from_source(
     from hierspec.lm.hf.support import check_config
 
     check_config(source.name, source.config)
+    quantized = getattr(source.config, "quantization_config", None) is not None
+    if quantized and isinstance(source, Checkpoint):
+        if backend == "lean":
+            raise HierspecError(
+                f"{source.name} holds quantized weights, which lean does not read: leave backend "
+                "out, or use hf"
+            )
+        return _from_pretrained(str(source.path), dtype, device, name=source.name)
     chosen = dtype or automatic(stored_dtype(source), device)
     lean = _lean(source, device, backend)
     if lean is not None:
@@ -189,9 +224,10 @@ def _from_pretrained(
         ) from error
     model, info = loaded
     _check_complete(name or ref, info)
-    if dtype is None:
-        model = model.to(automatic(model.dtype, device))
-    return HFBackend(model.to(device), name)
+    # Quantized weights stay as they were loaded, and where; most refuse to be moved.
+    if getattr(model, "quantization_method", None) is None:
+        model = model.to(device, dtype or automatic(model.dtype, device))
+    return HFBackend(model, name)
 
 
 def _check_complete(name: str, info: Mapping[str, Any]) -> None:

@@ -251,6 +251,18 @@ def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[f
     return signal_of(logits, torch.empty(0), kind).tolist()
 
 
+def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], ...]]:
+    """The ``k`` likeliest tokens of each row of raw scores [R, V], best first, in nats.
+
+    All V of them where there are no more.
+    """
+    if not logits.shape[0]:
+        return []
+    values, tokens = logits.log_softmax(-1).topk(min(k, logits.shape[1]))
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [tuple(zip(ids, row, strict=True)) for ids, row in pairs]
+
+
 def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     """Log-probability (nats) of ``tokens[r]`` under row r of raw scores [R, V].
 
