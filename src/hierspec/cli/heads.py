@@ -68,17 +68,17 @@ def train(
     loss: Annotated[
         str, typer.Option(help="kl, or tv: KL that turns into the total variation.")
     ] = "kl",
-    held_out: Annotated[
+    windows: Annotated[
         int, typer.Option(min=1, help="Most windows, or conversations, to measure on.")
     ] = 16,
-    states: Annotated[
+    features: Annotated[
         Path | None,
         typer.Option(
             help="Folder for the model's hidden states, to be used again; they are large."
         ),
     ] = None,
     start_from: Annotated[
-        Path | None, typer.Option(help="Heads to begin with, of the same kind and exits.")
+        Path | None, typer.Option("--from", help="Heads to begin with, of the same kind and exits.")
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
     steps: Annotated[
@@ -120,7 +120,7 @@ def train(
         vocabulary=vocabulary,
         inner=inner,
         loss=loss,
-        held_out=held_out,
+        held_out=windows,
         learning_rate=lr,
         epochs=epochs,
         steps=steps,
@@ -140,7 +140,7 @@ def train(
             dtype=dtype or "auto",
             device=device or "auto",
             overwrite=overwrite,
-            states=states,
+            states=features,
             start_from=start_from,
             report=report,
         )

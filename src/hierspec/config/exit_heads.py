@@ -28,7 +28,7 @@ from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint
+from hierspec.zoo import fingerprint, registry
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
@@ -197,8 +197,8 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 
 def locate(ref: str | Path) -> Path:
-    """The file behind a path: itself, or ``exit_heads.safetensors`` in a folder."""
-    path = Path(ref).expanduser()
+    """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
+    path = registry.heads_path(str(ref))
     return path / FILE if path.is_dir() else path
 
 

@@ -66,6 +66,7 @@ class Growing:
             temperature=job.temperature,
             history=job.history,
             model=job.model,
+            partial=job.partial,
         )
 
     def proposal(self, index: int) -> Proposal:

@@ -252,6 +252,7 @@ class Runtime:
             vocab_size=self.vocab_size,
             history=sequence.history,
             model=node.name,
+            partial=getattr(node.model, "partial", False),
         )
 
     def _score(
