@@ -348,17 +348,32 @@ def part_of(table: TabularModel, known: tuple[int, ...], kind=TabularModel) -> T
     return found
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("road", ["short", "padded", "recorded"])
-@pytest.mark.parametrize("reading", PART_READINGS)
+# With one token left to say nothing is drawn, and a decision is made too seldom to be replayed.
+PART_ROADS = [
+    (reading, road)
+    for reading in PART_READINGS
+    for road in ("short", "padded", "recorded")
+    if (reading, road) != ("none of its tokens", "recorded")
+]
+
+
+@pytest.mark.parametrize(("reading", "road"), PART_ROADS)
 @pytest.mark.parametrize(("rule", "window"), [*READ_UNDER, ("tokenwise", "confidence")])
-def test_a_part_of_the_vocabulary(rule, window, reading, road, known, batch):
+def test_a_part_of_the_vocabulary(rule, window, reading, road):
     params = SamplingParams(**PART_READINGS[reading])
     small, target = models("random", 2, seed=3)
-    small = part_of(small, KNOWN[known])
+    small = part_of(small, KNOWN["two tokens"])
     root = chain([small, like(TabularModel, target)], [rule], [2], [WINDOWS[window]])
-    assert tv(root, 3, params, BATCHES[batch], road, states=remembered(root)) < TIGHT
+    assert tv(root, 3, params, BATCHES[3], road, states=remembered(root)) < TIGHT
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("road", VERIFYING)
+def test_a_part_of_the_vocabulary_on_every_road(road, known, rule):
+    small, target = models("random", 2, seed=3)
+    root = chain([part_of(small, KNOWN[known]), target], [rule], [2])
+    assert tv(root, 3, road=road) < TIGHT
 
 
 @pytest.mark.parametrize("drafter", [Ahead, Device])
