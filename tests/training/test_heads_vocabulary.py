@@ -135,15 +135,23 @@ def test_exits_share_the_rows_of_the_models_own_head(models, trained) -> None:
     assert first.part is second.part
 
 
+def banned(heads: Path) -> tuple[tuple[int, float], ...]:
+    """Every token that the heads can say, forbidden."""
+    known = read(heads).vocabulary()
+    assert known is not None
+    return tuple((token, -math.inf) for token in known.tolist())
+
+
 @pytest.mark.parametrize("name", [name for name, _ in CASES])
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "leading"])
 def test_greedy_output_equals_plain_greedy(models, trained, name, rule) -> None:
     prompts = [[5, 9, 11, 40], [7], [3, 3, 8, 60, 61, 62, 2, 17]]
-    for params in (
+    settings: list[dict[str, Any]] = [
         {},
         {"repetition_penalty": 1.3, "frequency_penalty": 0.2},
-        {"logit_bias": tuple((token, -math.inf) for token in read(trained[name]).vocabulary())},
-    ):
+        {"logit_bias": banned(trained[name])},
+    ]
+    for params in settings:
         options = {
             "max_new_tokens": 16,
             "ignore_eos": True,
@@ -159,14 +167,12 @@ def test_greedy_output_equals_plain_greedy(models, trained, name, rule) -> None:
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "leading"])
 def test_a_request_that_forbids_all_that_a_head_can_say_goes_on(models, trained, rule) -> None:
     """Every token of the head is banned: drafts are worthless, the output is not."""
-    known = read(trained["llama"]).vocabulary()
-    assert known is not None
-    bans = tuple((token, -math.inf) for token in known.tolist())
+    bans = banned(trained["llama"])
     result = hierarchy(models["llama"], trained["llama"], rule).generate(
         [5, 9], max_new_tokens=20, ignore_eos=True, seed=1, temperature=1.0, logit_bias=bans
     )
     assert len(result.token_ids) == 20
-    assert not set(result.token_ids) & set(known.tolist())
+    assert not set(result.token_ids) & {token for token, _ in bans}
 
 
 # -- the file

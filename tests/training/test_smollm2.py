@@ -67,9 +67,7 @@ def test_passages_are_of_the_machines_own_sources(tmp_path: Path, monkeypatch) -
     )
     (tmp_path / "broken.py").write_text("def (")
     (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "b.py").write_text(
-        'def f():\n    """A function of the tests only."""'
-    )
+    (tmp_path / "test" / "b.py").write_text('def f():\n    """A function of the tests only."""')
     monkeypatch.setattr(passages, "_packages", list)
     monkeypatch.setattr(passages, "_manuals", list)
     found = passages.collect(tmp_path)
