@@ -19,6 +19,7 @@ from hierspec.training import smollm2
 from hierspec.training.heads.data import conversed, from_files
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
+from hierspec.training.smollm2.card import model_card
 from hierspec.training.smollm2.passages import Function, Passages
 from hierspec.training.smollm2.templates import MAKERS, prompt
 from hierspec.utils.conversations import Conversation
@@ -191,6 +192,12 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     assert f"{whole['answers']['conversations']} conversations" in card
     assert "| 1 | " in card
     assert "scoring 64 of 4,096 tokens" in card
+    figures = {"acceptance": [0.7, 0.6], "agreement": [0.8, 0.5]}
+    figures |= {"tokens_per_call": 2.1, "greedy_tokens_per_call": 2.5}
+    eagle3 = {"tokens": 1000, "steps": 20, "seconds": 7200, "figures": {"chat": figures}}
+    more = model_card({**whole, "eagle3": eagle3})
+    assert more.startswith(card.rstrip())
+    assert "| chat | 0.700 / 0.800 | 0.600 / 0.500 | 2.10 / 2.50 |" in more
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
     monkeypatch.setattr(build.heads_training, "train", None)
     monkeypatch.setattr(build.answers, "write", None)

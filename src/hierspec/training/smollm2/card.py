@@ -16,4 +16,4 @@ def model_card(report: dict[str, Any]) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return templates.get_template("MODEL_CARD.md.jinja").render(report)
+    return templates.get_template("MODEL_CARD.md.jinja").render({"zip": zip, **report})
