@@ -53,7 +53,7 @@ def trained(models: dict[str, Path], folder: Path) -> dict[str, Path]:
     """Heads of each family; the model's own text, as it has no tokenizer."""
     out = {}
     for i, (name, model) in enumerate(models.items()):
-        settings = HeadsSettings(exits=(1, 2), kind=KINDS[i % 2], **QUICK)
+        settings = HeadsSettings(exits=(1, 2), kind=KINDS[i % 3], **QUICK)
         out[name] = train(str(model), settings, folder / f"{name}.safetensors").path
     return out
 
@@ -154,21 +154,21 @@ def test_an_interrupted_step_is_not_lost(models, folder, monkeypatch) -> None:
     model, path = str(models["llama"]), folder / "cut.safetensors"
     whole = train(model, settings, folder / "uncut.safetensors")
     seen = []
-    states = Frozen.states
+    distances = Frozen.distances
 
-    def cut(self, ids):
-        if ids.shape[0] == settings.rows:  # a batch, not a window that is measured
-            seen.append(ids)
+    def cut(self, heads, states):
+        if torch.is_grad_enabled():
+            seen.append(states)
             if len(seen) == 6:
                 raise KeyboardInterrupt
-        return states(self, ids)
+        return distances(self, heads, states)
 
-    monkeypatch.setattr(Frozen, "states", cut)
+    monkeypatch.setattr(Frozen, "distances", cut)
     with pytest.raises(KeyboardInterrupt):
         train(model, settings, path)
     again = train(model, settings, path)
     assert len(seen) == 6 + 3  # steps 6, 7 and 8
-    assert torch.equal(again.tensors(1)[0], whole.tensors(1)[0])
+    assert torch.equal(again.tensors(1)["weight"], whole.tensors(1)["weight"])
 
 
 def test_the_rate_warms_up_and_falls_to_zero() -> None:
@@ -316,8 +316,8 @@ def _gone(info, tensors):
         (_gone, "weight of exit 2 is missing"),
         (lambda info, tensors: info.update(schema_version=9), "schema version 9"),
         (
-            lambda info, tensors: info.update(kind="mlp"),
-            "kind must be 'transform' or 'full'",
+            lambda info, tensors: info.update(kind="tree"),
+            "kind must be 'transform', 'full' or 'mlp'",
         ),
         (lambda info, tensors: info.pop("hidden_size"), "its metadata: 'hidden_size' is missing"),
         (lambda info, tensors: info.update(exits=[1]), "after layers 1, none after layer 2"),
@@ -333,7 +333,7 @@ def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, 
 
 
 WRONG = {
-    "kind": ([], None, "mlp"),
+    "kind": ([], None, "tree"),
     "exits": ("12", 2, [], ["1", "2"], [1.0, 2.0], [0, 1], [True, 2], [2, 1], [1, 1, 2], [1, 9]),
     "model": (None, 5, ""),
     "hidden_size": ("32", 32.0, True, 0, None, [32]),
@@ -464,13 +464,16 @@ def test_excerpts_come_from_as_many_texts_as_there_are() -> None:
 
 def test_what_is_measured_is_not_trained_on() -> None:
     rows = [torch.arange(i * 100, i * 100 + 50) for i in range(20)]
-    texts = split(rows, None, HeldOutWindows(4, 16), 0, {})
-    learnt = set(torch.cat(texts.stream.pieces).tolist())
-    assert texts.held_out.shape == (4, 16)
-    assert not learnt & set(texts.held_out.flatten().tolist())
+    texts = split(rows, None, HeldOutWindows(4, 16), {})
+    learnt, measured = (
+        {token for piece in part for token in piece.ids.tolist()}
+        for part in (texts.train, texts.held_out)
+    )
+    assert [len(piece.ids) for piece in texts.held_out] == [16] * 4
+    assert not learnt & measured
     assert (texts.source["tokens"], texts.source["held_out_tokens"]) == (900, 100)
     with pytest.raises(ValueError, match="too little text"):
-        split(rows[:1], None, HeldOutWindows(4, 32), 0, {})
+        split(rows[:1], None, HeldOutWindows(4, 32), {})
 
 
 def test_own_texts_go_on_after_an_interruption(tmp_path) -> None:
@@ -560,7 +563,10 @@ def test_train_and_show(models, tmp_path, capsys) -> None:
         (["--exits", "3"], "between 1 and 2"),
         (["--exits", "0"], "between 1 and 2"),
         (["--exits", "1,x"], "as in 2,4"),
-        (["--exits", "1", "--kind", "mlp"], "transform, full"),
+        (["--exits", "1", "--kind", "tree"], "transform, full, mlp"),
+        (["--exits", "1", "--loss", "mse"], "kl, tv"),
+        (["--exits", "1", "--inner", "8"], "kind transform has none"),
+        (["--exits", "1", "--vocabulary", "96"], "no part of the model's 96"),
         (["--exits", "1", "--lr", "0"], "learning_rate must be above 0"),
         (["--exits", "1", "--dtype", "int8"], "dtype must be"),
         (["--exits", "1", "--width", "9999"], "smaller --width"),

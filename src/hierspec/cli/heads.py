@@ -42,16 +42,44 @@ def train(
     texts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Texts to learn from, one or several: text files, .jsonl files, folders. "
+            help="Texts to learn from, one or several: text files, .jsonl files of texts or "
+            "conversations, folders. "
             "Default: what the shipped family learnt from; for other models, what they write.",
         ),
     ] = None,
     kind: Annotated[
         str,
         typer.Option(
-            help="transform: a d x d matrix before the model's own head; full: a V x d head.",
+            help="transform: a d x d matrix before the model's own head; mlp: that and two "
+            "matrices around a bend; full: a V x d head.",
         ),
     ] = "transform",
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Score only so many tokens, those most frequent in the texts; an exit costs less, "
+            "and never drafts the others.",
+        ),
+    ] = None,
+    inner: Annotated[
+        int | None, typer.Option(min=1, help="Inner size of an mlp; default: twice the model's.")
+    ] = None,
+    loss: Annotated[
+        str, typer.Option(help="kl, or tv: KL that turns into the total variation.")
+    ] = "kl",
+    windows: Annotated[
+        int, typer.Option(min=1, help="Most windows, or conversations, to measure on.")
+    ] = 16,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the model's hidden states, to be used again; they are large."
+        ),
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", help="Heads to begin with, of the same kind and exits.")
+    ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps, instead of --epochs.")
@@ -89,6 +117,10 @@ def train(
     settings = HeadsSettings(
         exits=_layers(exits),
         kind=kind,
+        vocabulary=vocabulary,
+        inner=inner,
+        loss=loss,
+        held_out=windows,
         learning_rate=lr,
         epochs=epochs,
         steps=steps,
@@ -108,6 +140,8 @@ def train(
             dtype=dtype or "auto",
             device=device or "auto",
             overwrite=overwrite,
+            states=features,
+            start_from=start_from,
             report=report,
         )
     _print(file, as_json)
@@ -161,6 +195,8 @@ def _print(file: HeadsFile, as_json: bool) -> None:
         return
     each = info.get("parameters", 0) / len(file.exits)
     title = f"{info['model']}: {file.kind}, {each / 1e6:.2f} M parameters each"
+    size = info.get("vocabulary_size")
+    title += "" if size is None else f", {size} of {info['vocab_size']} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
     table = borderless((), columns, title)
     for layer in file.exits:

@@ -1,4 +1,4 @@
-"""``hierspec zoo``: build the shipped models, list them, show their card."""
+"""``hierspec zoo``: build the shipped models and drafters, list them, show their card."""
 
 from __future__ import annotations
 
@@ -16,16 +16,37 @@ app = typer.Typer(help="The small model family that ships with hierspec.", no_ar
 
 @app.command("train")
 def train(
-    out: Annotated[Path, typer.Argument(help="Folder to write the family to.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT|smollm2",
+            help="Folder to write the family to; or smollm2: drafters for zoo:smollm2, into "
+            "--output.",
+        ),
+    ],
     seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
     trunk_steps: Annotated[int | None, typer.Option(help="Training steps of the trunk.")] = None,
     student_steps: Annotated[int | None, typer.Option(help="Steps of mid and small.")] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="smollm2: folder for its drafters.")
+    ] = Path("smollm2-drafters"),
+    conversations: Annotated[
+        int, typer.Option(min=1, help="smollm2: how many the model is to answer.")
+    ] = 2500,
+    epochs: Annotated[float, typer.Option(help="smollm2: passes over the answers.")] = 8,
     checkpoints: Annotated[Path | None, typer.Option(help="Default: OUT/.training")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from checkpoints found there.")] = True,
     quick: Annotated[bool, typer.Option(help="Tiny and useless, in seconds; for tests.")] = False,
     threads: Threads = None,
 ) -> None:
-    """Rebuild the family from this Python's standard library (about an hour on two cores)."""
+    """Rebuild the family from this Python's standard library (about an hour on two cores).
+
+    With smollm2: train drafters for zoo:smollm2 on its own answers (hours). Both go on where they
+    were interrupted.
+    """
+    if str(out) == "smollm2":
+        _train_smollm2(output, seed, conversations, epochs, quick, threads)
+        return
     from rich.console import Console
 
     from hierspec.training.family import build
@@ -36,6 +57,30 @@ def train(
     losses = metrics["evaluation"]["held_out_loss"]
     worth = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
     Console().print(f"Wrote {out}. Held-out loss in nats per token: {worth}")
+
+
+def _train_smollm2(
+    out: Path, seed: int, conversations: int, epochs: float, quick: bool, threads: int | None
+) -> None:
+    import dataclasses
+
+    from hierspec.training.smollm2 import build
+    from hierspec.utils.threads import use as use_threads
+
+    from .rendering import interruptible, notes, progress, say
+
+    use_threads(threads)
+    plan = build.DraftersPlan()
+    few: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
+    plan = dataclasses.replace(
+        plan,
+        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **few),
+        heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
+    )
+    console = notes()
+    with interruptible(console), progress(console, "drafters for zoo:smollm2") as report:
+        build.train(out, plan, report)
+    say(console, f"written to {out}: {build.CARD} says how well they draft")
 
 
 @app.command("list")

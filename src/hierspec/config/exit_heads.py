@@ -1,7 +1,8 @@
 """The file of trained exit heads: ``exit_heads.safetensors``, checked before anything is used.
 
-Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``; one metadata entry, ``hierspec``, holds a
-JSON object: what was trained, on which model, and how well the heads did on held-out text.
+Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``, of an mlp also ``exit.LAYER.down``; where
+heads score a part of the vocabulary, ``vocabulary`` with its ids. One metadata entry, ``hierspec``,
+holds a JSON object: what was trained, on which model, and how well the heads did on held-out text.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, cast
@@ -22,12 +23,12 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import TRANSFORM, ExitHead, Heads
+from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, Part, part_of
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import expanded, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint
+from hierspec.zoo import fingerprint, registry
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
@@ -48,17 +49,20 @@ class HeadsInfo(TypedDict):
     """What is known of a file of heads; ``docs/heads.md`` lists the keys, of which these are
     checked."""
 
-    kind: Literal["transform", "full"]
+    kind: Literal["transform", "full", "mlp"]
     exits: Annotated[list[PositiveInteger], Field(min_length=1), AfterValidator(_ascending)]
     model: NonEmptyString
     hidden_size: PositiveInteger
     vocab_size: PositiveInteger
     num_layers: PositiveInteger
     input_size: NotRequired[PositiveInteger]
+    inner_size: NotRequired[PositiveInteger]
+    vocabulary_size: NotRequired[PositiveInteger]
     fingerprint: NotRequired[NonEmptyString | None]
     parameters: NotRequired[PositiveInteger]
     before: NotRequired[Figures]
     after: NotRequired[Figures]
+    domains: NotRequired[dict[str, Figures]]
     texts: NotRequired[dict[str, Any]]
 
 
@@ -85,8 +89,26 @@ class HeadsFile:
     def exits(self) -> tuple[int, ...]:
         return tuple(self.info["exits"])
 
-    def tensors(self, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Weight and bias of the head after ``layer`` layers.
+    def vocabulary(self) -> torch.Tensor | None:
+        """The ids [v] int64 that the heads score, ascending; ``None``: all there are.
+
+        Raises:
+            ValueError: they are none.
+        """
+        size = self.info.get("vocabulary_size")
+        if size is None:
+            return None
+        ids = self._read(["vocabulary"]).get("vocabulary")
+        if ids is None:
+            raise _damaged(self.path, "the vocabulary is missing")
+        ids, whole = ids.long(), self.info["vocab_size"]
+        steps = bool((ids.diff() > 0).all())
+        if ids.shape != (size,) or not steps or int(ids[0]) < 0 or int(ids[-1]) >= whole:
+            raise _damaged(self.path, f"the vocabulary is not {size} ascending ids below {whole}")
+        return ids
+
+    def tensors(self, layer: int) -> dict[str, torch.Tensor]:
+        """The parts of the head after ``layer`` layers: its weight, and bias and down if any.
 
         Raises:
             ValueError: there is none, or its numbers are not those of a head.
@@ -97,22 +119,14 @@ class HeadsFile:
                 f"{', '.join(map(str, self.exits))}, none after layer {layer}: choose one of "
                 "those, or train it with hierspec heads train"
             )
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                names = set(file.keys())
-                found = {
-                    part: file.get_tensor(name)
-                    for part in ("weight", "bias")
-                    if (name := f"exit.{layer}.{part}") in names
-                }
-        except (SafetensorError, OSError) as error:
-            raise _damaged(self.path, _first_line(error)) from None
-        if "weight" not in found:
-            raise _damaged(self.path, f"the weight of exit {layer} is missing")
-        rows = self.info["hidden_size" if self.kind == TRANSFORM else "vocab_size"]
-        columns = self.info.get("input_size", self.info["hidden_size"])
+        shapes = self._shapes()
+        names = {f"exit.{layer}.{part}": part for part in shapes}
+        found = {names[name]: tensor for name, tensor in self._read(list(names)).items()}
+        for part in ("weight", "down"):
+            if part in shapes and part not in found:
+                raise _damaged(self.path, f"the {part} of exit {layer} is missing")
         for part, tensor in found.items():
-            shape = (rows, columns) if part == "weight" else (rows,)
+            shape = shapes[part]
             wrong = None
             if tensor.shape != shape:
                 wrong = f"has shape {tuple(tensor.shape)}, not {shape}"
@@ -122,7 +136,26 @@ class HeadsFile:
                 wrong = "holds NaN or infinite numbers"
             if wrong:
                 raise _damaged(self.path, f"the {part} of exit {layer} {wrong}")
-        return found["weight"], found.get("bias")
+        return found
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        info, size = self.info, self.info["hidden_size"]
+        if self.kind == FULL:
+            rows = info.get("vocabulary_size", info["vocab_size"])
+            return {"weight": (rows, info.get("input_size", size)), "bias": (rows,)}
+        if self.kind == MLP:
+            inner = info.get("inner_size", 0)
+            return {"weight": (size + inner, size), "bias": (size + inner,), "down": (size, inner)}
+        return {"weight": (size, info.get("input_size", size)), "bias": (size,)}
+
+    def _read(self, wanted: list[str]) -> dict[str, torch.Tensor]:
+        """Those of the tensors that are there."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                names = set(file.keys())
+                return {name: file.get_tensor(name) for name in wanted if name in names}
+        except (SafetensorError, OSError) as error:
+            raise _damaged(self.path, _first_line(error)) from None
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
@@ -131,6 +164,8 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
         f"exit.{name}": tensor.detach().to("cpu", dtype).contiguous()
         for name, tensor in heads.state_dict().items()
     }
+    if heads.ids is not None:
+        tensors["vocabulary"] = heads.ids.to("cpu", torch.int32)
     metadata = {_KEY: json.dumps({"schema_version": SCHEMA, **info})}
 
     def save(target: Path) -> None:
@@ -142,9 +177,28 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
     write_whole(path, save, "the heads")
 
 
+def load_into(heads: Heads, file: HeadsFile) -> None:
+    """Give heads that are trained on the numbers of a file.
+
+    Raises:
+        HierspecError: they are of another size.
+    """
+    state = {
+        f"{layer}.{part}": tensor
+        for layer in file.exits
+        for part, tensor in file.tensors(layer).items()
+    }
+    try:
+        heads.load_state_dict(state)
+    except RuntimeError as error:
+        raise HierspecError(
+            f"{file.path} holds heads of another size ({_first_line(error)}): start afresh"
+        ) from None
+
+
 def locate(ref: str | Path) -> Path:
-    """The file behind a path: itself, or ``exit_heads.safetensors`` in a folder."""
-    path = expanded(ref)
+    """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
+    path = expanded(registry.heads_path(str(ref)))
     return path / FILE if path.is_dir() else path
 
 
@@ -191,12 +245,18 @@ def read(ref: str | Path) -> HeadsFile:
     return HeadsFile(path, cast(HeadsInfo, info))
 
 
-def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHead:
+Parts = MutableMapping[tuple[Path, int], Part]  # by file and model in memory
+
+
+def attach(
+    ref: str | Path, layer: int, backend: Backend, model: str, parts: Parts | None = None
+) -> ExitHead:
     """The head after ``layer`` layers of a loaded model, ready to score.
 
     Args:
         ref: a file of heads, or a folder that holds ``exit_heads.safetensors``.
         model: what the model was loaded by; tells whether its weights are those trained on.
+        parts: what heads of one file share, to be shared by further calls.
 
     Raises:
         ValueError: no such head, a damaged file, or heads of a model of other sizes.
@@ -212,8 +272,20 @@ def attach(ref: str | Path, layer: int, backend: Backend, model: str) -> ExitHea
                 f"{file.path} was trained on {file.info['model']}, whose {key} is {theirs}; that "
                 f"of {backend.name} is {ours}: train heads for {backend.name}"
             )
-    head = ExitHead(file.kind, *file.tensors(layer), backend)
+    found, ids = file.tensors(layer), file.vocabulary()
+    parts = {} if parts is None else parts
+    key = (file.path.resolve(), id(backend))
     try:
+        if ids is not None and key not in parts:
+            parts[key] = part_of(backend, ids, file.kind)
+        head = ExitHead(
+            file.kind,
+            found["weight"],
+            found.get("bias"),
+            backend,
+            found.get("down"),
+            parts.get(key),
+        )
         with torch.no_grad():
             head(torch.zeros(1, backend.hidden_size, dtype=backend.dtype, device=backend.device))
     except (RuntimeError, TypeError) as error:

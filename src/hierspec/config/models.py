@@ -55,6 +55,7 @@ class LevelModels:
     trunks: dict[Key, Trunk] = field(default_factory=dict)
     skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
     quantized: dict[int, QuantizedModel] = field(default_factory=dict)
+    parts: dict[Any, Any] = field(default_factory=dict)  # of vocabularies, by file of heads
 
     def top(self) -> Any:
         """The target's model.
@@ -79,7 +80,7 @@ class LevelModels:
                 return trunk.view(layer), f"{target.model}@{layer}"
             from .exit_heads import attach
 
-            head = attach(level.head, layer, trunk.backend, target.model)
+            head = attach(level.head, layer, trunk.backend, target.model, self.parts)
             return trunk.view(layer, head), f"{target.model}@{layer}+head"
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)

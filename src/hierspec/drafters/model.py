@@ -68,6 +68,7 @@ class Growing:
             history=job.history,
             model=job.model,
             noise=job.noise,
+            partial=job.partial,
         )
 
     def proposal(self, index: int) -> Proposal:

@@ -252,6 +252,7 @@ class Runtime:
             history=sequence.history,
             model=node.name,
             noise=sequence.noise,
+            partial=getattr(node.model, "partial", False),
         )
 
     def _score(

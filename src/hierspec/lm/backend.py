@@ -75,3 +75,7 @@ class Backend(Protocol):
         ``unembed`` stands in for the model's own output matrix.
         """
         ...
+
+    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rows ``ids`` [v] of the output matrix in ``weight_dtype``, and of its bias if any."""
+        ...

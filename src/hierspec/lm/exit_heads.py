@@ -1,17 +1,29 @@
-"""Heads of early exits: the two kinds, as they are trained and as the engine runs them.
+"""Heads of early exits: the kinds, as they are trained and as the engine runs them.
 
 *transform*: ``h + W h + b`` with a matrix W [d, d], then the model's own final norm and
 unembedding: an affine map from one layer's features to the last one's. W and b start at zero.
 
+*mlp*: ``h + W h + b + s · D silu(U h / s + c)`` with s the root mean square of h, then the same.
+U [m, d] starts at random, D [d, m] at zero.
+
 *full*: the model's own final norm, then a matrix [V, d] in place of its unembedding, as in P1 §4.1.
 It starts as a copy of the model's own (and of its bias, if that has one).
 
-So both start as the exit without a head. A transform has V / d times fewer parameters.
+So all start as the exit without a head. A transform has V / d times fewer parameters than a full
+head.
+
+Heads may score a part of the vocabulary, v of V tokens: the rows of the unembedding that are left
+out are not multiplied with, and their tokens score −∞, so that the exit never drafts them. Output
+stays exact: whatever a draft cannot say, the levels above it can.
+
+Shapes: N rows, d hidden, m inside an mlp, V scored ids, v of them in a head's part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,42 +34,72 @@ from hierspec.lm.lean.layers import Matrix
 from hierspec.lm.lean.linear import rows_for
 from hierspec.utils.threads import OneThread, is_small
 
-from .backend import Backend
+from .backend import Backend, Linear
 
-TRANSFORM, FULL = "transform", "full"
-KINDS = (TRANSFORM, FULL)
-
-Linear = Callable[[torch.Tensor], torch.Tensor]  # [N, in] → [N, out]
+TRANSFORM, FULL, MLP = "transform", "full", "mlp"
+KINDS = (TRANSFORM, FULL, MLP)
 
 
-def scores(kind: str, backend: Any, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+def scores(
+    kind: str,
+    backend: Any,
+    linear: Linear,
+    h: torch.Tensor,
+    down: Linear | None = None,
+    unembed: Linear | None = None,
+) -> torch.Tensor:
     """Hidden states [N, d] at an exit → scores [N, V], soft-capping and scaling included.
 
-    ``backend`` is a :class:`~hierspec.lm.backend.Backend`; for full heads its ``head`` takes, as
-    those of lean and hf do, a second argument that stands in for the model's own matrix.
+    ``backend`` is a :class:`~hierspec.lm.backend.Backend`; its ``head`` takes, as those of lean and
+    hf do, a second argument that stands in for the model's own matrix.
+
+    Args:
+        linear: a head's first product.
+        down: D of an mlp.
+        unembed: the rows of the model's own matrix that are scored; ``None``: all of them. Scores
+            are then [N, v].
     """
-    if kind == TRANSFORM:
-        return backend.head((h + linear(h)).to(h.dtype))
-    return backend.head(h, linear)
+    if kind == FULL:
+        return backend.head(h, linear)
+    mixed = linear(h)
+    if kind == MLP:
+        assert down is not None
+        exact = torch.promote_types(h.dtype, torch.float32)
+        scale = h.to(exact).square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)
+        size = h.shape[-1]
+        inner = F.silu(mixed[:, size:] / scale)
+        mixed = mixed[:, :size] + down(inner) * scale
+    features = (h + mixed).to(h.dtype)
+    return backend.head(features) if unembed is None else backend.head(features, unembed)
 
 
 class Head(nn.Module):
     """A head while it is trained: parameters in float32 (float64 for a float64 model)."""
 
-    def __init__(self, kind: str, backend: Any) -> None:
+    def __init__(
+        self, kind: str, backend: Any, vocabulary: torch.Tensor | None, inner: int, seed: int
+    ) -> None:
         super().__init__()
         exact = torch.promote_types(backend.dtype, torch.float32)
-        if kind == TRANSFORM:
-            size = backend.hidden_size
-            weight, bias = torch.zeros(size, size), torch.zeros(size)
+        size = backend.hidden_size
+        if kind == FULL:
+            weight, bias = own_rows(backend, vocabulary)
         else:
-            own = backend.lm_head
-            weight, bias = own.weight.detach(), getattr(own, "bias", None)
+            rows = size + (inner if kind == MLP else 0)
+            weight, bias = torch.zeros(rows, size), torch.zeros(rows)
+        if kind == MLP:
+            generator = torch.Generator().manual_seed(seed)
+            weight[size:].normal_(0, 1 / math.sqrt(size), generator=generator)
         self.weight = nn.Parameter(weight.to(backend.device, exact, copy=True))
         self.bias = None if bias is None else nn.Parameter(_copy(bias, backend, exact))
+        if kind == MLP:
+            self.down = nn.Parameter(torch.zeros(size, inner, dtype=exact, device=backend.device))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+    def out(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.to(self.down.dtype), self.down)
 
 
 class Heads(nn.ModuleDict):
@@ -67,17 +109,44 @@ class Heads(nn.ModuleDict):
         backend: the frozen model, run by transformers' own modules
             (:class:`~hierspec.lm.hf.decoder.HFBackend`): gradients must pass its final norm and
             unembedding.
+        vocabulary: ids [v], ascending, of the tokens that are scored; ``None``: all.
+        inner: m, of an mlp.
     """
 
-    def __init__(self, kind: str, exits: Sequence[int], backend: Any) -> None:
-        super().__init__({str(layer): Head(kind, backend) for layer in exits})
-        self.kind = kind
+    def __init__(
+        self,
+        kind: str,
+        exits: Sequence[int],
+        backend: Any,
+        vocabulary: torch.Tensor | None = None,
+        inner: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            {str(layer): Head(kind, backend, vocabulary, inner, seed + layer) for layer in exits}
+        )
+        self.kind, self.inner = kind, inner
         # What full heads are multiplied with need not be as wide as the model (OPT).
-        self.width = backend.hidden_size if kind == TRANSFORM else backend.lm_head.weight.shape[1]
+        self.width = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
+        self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
+        self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
+        if self.ids is not None and kind != FULL:
+            self._rows = own_rows(backend, self.ids)
 
     def scores(self, layer: int, backend: Any, h: torch.Tensor) -> torch.Tensor:
-        """See :func:`scores`."""
-        return scores(self.kind, backend, self[str(layer)], h)
+        """See :func:`scores`; [N, v] where a part of the vocabulary is scored."""
+        head: Any = self[str(layer)]
+        down = head.out if self.kind == MLP else None
+        unembed = None if self._rows is None else self._unembed
+        return scores(self.kind, backend, head, h, down, unembed)
+
+    def teacher(self, backend: Any, h: torch.Tensor) -> torch.Tensor:
+        """Scores of the model's last layer [N, d] for the tokens that the heads score."""
+        if self.ids is None:
+            return backend.head(h)
+        return (
+            backend.head(h)[:, self.ids] if self._rows is None else backend.head(h, self._unembed)
+        )
 
     def round_to(self, dtype: torch.dtype) -> None:
         """Round all parameters to ``dtype``, in which they will be stored, and keep their own."""
@@ -85,22 +154,63 @@ class Heads(nn.ModuleDict):
             for parameter in self.parameters():
                 parameter.copy_(parameter.to(dtype))
 
+    def _unembed(self, x: torch.Tensor) -> torch.Tensor:
+        assert self._rows is not None
+        weight, bias = self._rows
+        return F.linear(x, weight, bias)
+
+
+def own_rows(backend: Any, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows of an hf model's own output matrix, and of its bias if it has one."""
+    own = backend.lm_head
+    weight, bias = own.weight.detach(), getattr(own, "bias", None)
+    bias = None if bias is None else bias.detach()
+    return (weight, bias) if ids is None else (weight[ids], None if bias is None else bias[ids])
+
 
 def _copy(bias: torch.Tensor, backend: Any, exact: torch.dtype) -> torch.Tensor:
     return bias.detach().to(backend.device, exact, copy=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a model's vocabulary, and the rows of its own output matrix for it.
+
+    Attributes:
+        ids: [v] int64, ascending.
+        matrix: the rows; ``None`` where a full head has rows of its own.
+    """
+
+    ids: torch.Tensor
+    matrix: Matrix | None
+
+
+def part_of(backend: Backend, ids: torch.Tensor, kind: str) -> Part:
+    """The part ``ids`` of a loaded model's vocabulary; heads of several exits may share it."""
+    ids = ids.to(backend.device, torch.int64)
+    return Part(ids, None if kind == FULL else Matrix(*backend.unembedding(ids)))
+
+
 class ExitHead:
     """Hidden states [N, d] at one exit → scores [N, V], as a trunk's view takes it.
 
-    The matrix is held in the dtype of the model's weights, prepacked where the machine can. Between
-    the backends lean and hf, scores differ by no more than those of the model itself do.
+    The matrices are held in the dtype of the model's weights, prepacked where the machine can.
+    Between the backends lean and hf, scores differ by no more than those of the model itself do.
+
+    Args:
+        part: the tokens scored, others get −∞; ``None``: all of them.
     """
 
     def __init__(
-        self, kind: str, weight: torch.Tensor, bias: torch.Tensor | None, backend: Backend
+        self,
+        kind: str,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        backend: Backend,
+        down: torch.Tensor | None = None,
+        part: Part | None = None,
     ) -> None:
-        self.kind, self.backend = kind, backend
+        self.kind, self.backend, self.part = kind, backend, part
         # The lean backend's hidden states are float32 whatever its weights are.
         self.dtype: torch.dtype = getattr(backend, "weight_dtype", backend.dtype)
 
@@ -108,18 +218,33 @@ class ExitHead:
             return tensor.to(backend.device, self.dtype)
 
         self.matrix = Matrix(placed(weight), None if bias is None else placed(bias))
+        self.down = None if down is None else Matrix(placed(down))
 
     @property
     def num_parameters(self) -> int:
-        return self.matrix.num_weights + (0 if self.matrix.bias is None else self.matrix.num_out)
+        return sum(
+            one.num_weights + (0 if one.bias is None else one.num_out)
+            for one in (self.matrix, self.down)
+            if one is not None
+        )
 
     def __call__(self, h: torch.Tensor) -> torch.Tensor:
-        return scores(self.kind, self.backend, self._linear, h)
+        part = self.part
+        unembed = None if part is None or part.matrix is None else self._linear(part.matrix)
+        down = None if self.down is None else self._linear(self.down)
+        found = scores(self.kind, self.backend, self._linear(self.matrix), h, down, unembed)
+        if part is None:
+            return found
+        whole = found.new_full((len(found), self.backend.vocab_size), -math.inf)
+        return whole.index_copy_(1, part.ids, found)
 
-    def _linear(self, x: torch.Tensor) -> torch.Tensor:
-        matrix, num = self.matrix, len(x)
-        rows = rows_for(num) if matrix.is_packed else num
-        size = matrix.num_weights * self.dtype.itemsize
-        one = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
-        with OneThread(one):
-            return matrix(F.pad(x.to(self.dtype), (0, 0, 0, rows - num)))[:num]
+    def _linear(self, matrix: Matrix) -> Linear:
+        def product(x: torch.Tensor) -> torch.Tensor:
+            num = len(x)
+            rows = rows_for(num) if matrix.is_packed else num
+            size = matrix.num_weights * self.dtype.itemsize
+            one = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
+            with OneThread(one):
+                return matrix(F.pad(x.to(self.dtype), (0, 0, 0, rows - num)))[:num]
+
+        return product

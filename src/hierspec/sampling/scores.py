@@ -47,6 +47,7 @@ class ScoreRows:
         history: see :class:`History`; ``None`` counts afresh.
         model: name, for messages.
         noise: of the text's places, where tokens are drawn by a race; rows are one-hot then.
+        partial: its model knows a part of the ids only, and says −∞ for the others.
     """
 
     params: SamplingParams
@@ -59,6 +60,7 @@ class ScoreRows:
     history: History | None = None
     model: str = "model"
     noise: Noise | None = None
+    partial: bool = False
 
     def sampler(self, width: int | None = None) -> Sampler:
         """The sampler of these rows, once edited; rows with equal ones share a batch.
@@ -105,18 +107,17 @@ class ScoreRows:
         if params.logits_processors:
             self._process(scores)
 
-    def edit_padded(self, scores: torch.Tensor, known: int) -> None:
-        """The same on scores of a model that knows the first ``known`` ids only.
+    def edit_incomplete(self, scores: torch.Tensor) -> None:
+        """The same on scores of a model that knows some ids only, and says −∞ for the others.
 
         Where nothing that the model can say is left, it finds what else is left equally likely: so
         a draft goes on where the target alone has a token, and any distribution of a draft's is as
         good to the rules above.
         """
-        equal = scores.clone()
-        equal[:, known:] = 0.0
+        unknown = scores == -math.inf
+        equal = scores.masked_fill(unknown, 0.0)
         self.edit(scores)
-        # Sums of ±inf: no token.
-        scores[:, known:].masked_fill_(scores[:, known:].isnan(), -math.inf)
+        scores.masked_fill_(unknown & scores.isnan(), -math.inf)  # sums of ±inf: no token
         mute = scores.amax(-1) == -math.inf
         if bool(mute.any()):
             self.edit(equal)
@@ -204,8 +205,8 @@ def _edited(
     for rows, width in zip(batch, widths, strict=True):
         scores = logits[row : row + rows.num_rows, :width]
         row += rows.num_rows
-        if width > known:
-            rows.edit_padded(scores, known)
+        if width > known or rows.partial:
+            rows.edit_incomplete(scores)
         else:
             rows.edit(scores)
     return logits

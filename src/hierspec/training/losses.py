@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
+TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
+
 
 def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows."""
@@ -13,6 +16,18 @@ def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tenso
     kl = (p * (log_p - log_q)).sum(-1).mean()
     tv = 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
     return kl, tv
+
+
+def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:
+    """A loss that starts as the KL divergence, which is easy to follow, and ends as TV.
+
+    What a draft is worth is its acceptance, 1 − TV.
+
+    Args:
+        done: share of the steps, 0 to 1.
+    """
+    share = min(1.0, max(0.0, (done - TV_FROM) / (TV_FULL - TV_FROM)))
+    return (1 - share) * kl + share * TV_WEIGHT * tv
 
 
 def soft_cross_entropy(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:

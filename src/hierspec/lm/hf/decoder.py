@@ -168,6 +168,10 @@ class HFBackend:
             logits = torch.tanh(logits / self.cap) * self.cap
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        bias = getattr(self.lm_head, "bias", None)
+        return self.lm_head.weight.detach()[ids], None if bias is None else bias.detach()[ids]
+
     def _positions(self, spans: Sequence[Span]) -> torch.Tensor:
         parts = [torch.arange(s.start, s.start + s.n, device=self.device) for s in spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -142,6 +142,9 @@ class LeanBackend:
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
             return self._lm_head(self._norm(rows))[:num].to(self.dtype)
 
+    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._lm_head.plain()[ids], None
+
     def _rows(self, num: int) -> int:
         """How many rows to compute for ``num``: see :func:`~hierspec.lm.lean.linear.rows_for`."""
         return rows_for(num) if self._lm_head.is_packed else num

@@ -30,6 +30,11 @@ class Matrix(nn.Module):
         self.bias = bias
         self.num_out, self.num_weights = weight.size(0), weight.numel()
 
+    @torch.jit.unused
+    def plain(self) -> Tensor:
+        """The weight [out, in] as it was given; a copy where it is packed."""
+        return self.weight.to_dense() if self.is_packed else self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         if self.is_packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")

@@ -300,6 +300,7 @@ class ExitModel:
     Attributes:
         cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
         exit_layer: how many layers it runs.
+        partial: whether its head knows a part of the vocabulary only, and says −∞ for the rest.
     """
 
     def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
@@ -307,6 +308,7 @@ class ExitModel:
         self.trunk = trunk
         self.index = index
         self.head = head
+        self.partial = getattr(head, "part", None) is not None
         self.exit_layer = trunk.exits[index]
         whole = self.exit_layer == backend.num_layers
         self.name = backend.name if whole else f"{backend.name}@{self.exit_layer}"

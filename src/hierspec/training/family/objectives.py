@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compiled
-from hierspec.training.losses import distances, soft_cross_entropy
+from hierspec.training.losses import distances, kl_then_tv, soft_cross_entropy
 from hierspec.training.windows import Stream
 from hierspec.utils.files import write_whole
 
@@ -32,8 +32,6 @@ EXIT_WEIGHT = 0.3
 EXIT_DISTILL_FROM = 0.4
 
 STUDENTS = ("mid", "small")
-TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
-TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 OWN_SHARE = 0.3  # of the batches: text the trunk wrote
 
 TRUNK_SCHEDULE = Schedule(
@@ -152,11 +150,10 @@ def distill_objective(
         else:
             inputs, _ = stream.batch(now.number, rows, width)
         scores = teaching(inputs)
-        share = min(1.0, max(0.0, (now.done - TV_FROM) / (TV_FULL - TV_FROM)))
         total, parts = torch.zeros(()), {}
         for name, student in students.items():
             kl, tv = learning(student, inputs, scores)
-            total = total + (1 - share) * kl + share * TV_WEIGHT * tv
+            total = total + kl_then_tv(kl, tv, now.done)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         return total, parts | {"own": torch.tensor(float(written))}
 

@@ -2,7 +2,8 @@
 
 All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
 holds, to measure on. A text that is there twice counts once. Of what the model writes itself, the
-two parts continue different beginnings.
+two parts continue different beginnings. Of conversations only the answers count, and those to one
+prompt are all on one side.
 """
 
 from __future__ import annotations
@@ -25,27 +26,35 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
-from hierspec.training.windows import HeldOutWindows, Stream
+from hierspec.training.windows import HeldOutWindows
+from hierspec.utils.conversations import (
+    Conversation,
+    answers,
+    holds_conversations,
+    read_conversations,
+)
 from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
 from .settings import HeadsSettings
+from .states import Piece
 
 HELD_OUT_SHARE = 0.1
 OWN_LENGTH = 256  # tokens that the model adds to each beginning
 _OWN_BATCH = 16  # texts that the model writes side by side
 _HELD_OUT = (7, 15)  # of their beginnings, one of code and one of prose: for measuring
 _CHARACTERS = 4  # in a token, roughly
+_LONGEST = 2048  # tokens of a conversation that are read
 Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Token ids to learn from, and windows [count, width] to measure on."""
+    """Texts to learn from, and others to measure on."""
 
-    stream: Stream
-    held_out: torch.Tensor
+    train: list[Piece]
+    held_out: list[Piece]
     source: dict[str, Any]
 
 
@@ -54,7 +63,7 @@ def choose(
     backend: Any,
     tokenizer: Any,
     settings: HeadsSettings,
-    given: tuple[Sequence[str], str] | None,
+    given: tuple[Sequence[str | Conversation], str] | None,
     folder: Path,
     report: Report,
 ) -> Texts:
@@ -68,8 +77,7 @@ def choose(
     windows = HeldOutWindows(settings.held_out, width)
     report("reading texts", 0.0)
     if given is not None:
-        rows = encoded(given[0], tokenizer, limit, width, seed)
-        return split(rows, None, windows, seed, {"name": given[1]})
+        return _given(given[0], given[1], tokenizer, settings, min(backend.max_length, _LONGEST))
     if registry.is_shipped(model):
         corpus = load_corpus()
         kept = max(int(HELD_OUT_SHARE * limit), width + 1)
@@ -80,11 +88,67 @@ def choose(
             for part, most in ((learnt, limit - kept), (held_out, kept))
         )
         name = f"standard library of Python {corpus.python_version}"
-        return split(train_rows, held, windows, seed, {"name": name})
+        return split(train_rows, held, windows, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
     path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
     train_rows, held = own_rows(write, limit, path, report, _HELD_OUT, width + 1)
-    return split(train_rows, held, windows, seed, {"name": "written by the model itself"})
+    return split(train_rows, held, windows, {"name": "written by the model itself"})
+
+
+def _given(
+    texts: Sequence[str | Conversation],
+    name: str,
+    tokenizer: Any,
+    settings: HeadsSettings,
+    longest: int,
+) -> Texts:
+    """Plain texts and conversations, each cut in two."""
+    plain = [text for text in texts if isinstance(text, str)]
+    said = [text for text in texts if isinstance(text, Conversation)]
+    train, held_out = conversed(said, tokenizer, settings, longest)
+    if plain:
+        limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
+        rows = encoded(plain, tokenizer, limit, settings.width, settings.seed)
+        windows = HeldOutWindows(settings.held_out, settings.width)
+        found = split(rows, None, windows, {})
+        train, held_out = [*train, *found.train], [*held_out, *found.held_out]
+    if not train or not held_out:
+        raise HierspecError(
+            f"too few conversations: {len(train)} to train on and {len(held_out)} to measure on; "
+            "give more"
+        )
+    return Texts(train, held_out, _source({"name": name}, train, held_out))
+
+
+def conversed(
+    conversations: Sequence[Conversation], tokenizer: Any, settings: HeadsSettings, longest: int
+) -> tuple[list[Piece], list[Piece]]:
+    """Conversations to train on, and to measure on; a tenth of the prompts, told by their hash.
+
+    So a file that has grown keeps its two parts. What is measured on are the first of every
+    domain, as many of each.
+    """
+    train: list[Piece] = []
+    kept: dict[str, list[Piece]] = {}
+    left, most = settings.tokens, settings.held_out
+    domains = max(1, len({one.domain for one in conversations}))
+    for one in dict.fromkeys(conversations):
+        if left <= 0:
+            break
+        digest = hashlib.sha256(one.prompt.encode()).digest()
+        measured = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
+        held = kept.setdefault(one.domain, [])
+        if measured and len(held) * domains >= most:
+            continue
+        found = answers(one, tokenizer)
+        positions = [p for p in found.positions if p < longest]
+        if not positions:
+            continue
+        ids = torch.tensor(found.ids[: positions[-1] + 1], dtype=torch.int32)
+        piece = Piece(ids, torch.tensor(positions), one.domain)
+        (held if measured else train).append(piece)
+        left -= len(ids)
+    return train, [piece for pieces in kept.values() for piece in pieces]
 
 
 def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
@@ -113,18 +177,19 @@ def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
     return ids or [first if isinstance(first, int) else 0]
 
 
-def from_files(paths: Sequence[Path]) -> list[str]:
+def from_files(paths: Sequence[Path]) -> list[str | Conversation]:
     """The texts in files and folders (all text files below them, hidden ones left out).
 
-    A ``.jsonl`` file holds a text a line, as prompts do; any other file is one text.
+    A ``.jsonl`` file holds a text a line, as prompts do, or a conversation a line; any other file
+    is one text.
 
     Raises:
         ValueError: no such file, no text in it, or a folder without any.
     """
-    texts = []
+    texts: list[str | Conversation] = []
     for path in paths:
         if not path.is_dir():
-            texts += read_prompt_file(path, "text").prompts
+            texts += _texts_of(path)
             continue
         inside = sorted(file for file in path.rglob("*") if file.is_file())
         visible = [
@@ -135,7 +200,7 @@ def from_files(paths: Sequence[Path]) -> list[str]:
         if not visible:
             raise HierspecError(f"the folder {path} holds no texts: give text or .jsonl files")
         for file in visible:
-            texts += read_prompt_file(file, "text").prompts
+            texts += _texts_of(file)
     return texts
 
 
@@ -147,6 +212,12 @@ def _is_text(file: Path) -> bool:
         return False
     except OSError:
         return True  # read again, and told
+
+
+def _texts_of(file: Path) -> Sequence[str | Conversation]:
+    if holds_conversations(file):
+        return read_conversations(file)
+    return read_prompt_file(file, "text").prompts
 
 
 def encoded(
@@ -250,7 +321,6 @@ def split(
     rows: list[torch.Tensor],
     held_out: list[torch.Tensor] | None,
     windows: HeldOutWindows,
-    seed: int,
     source: dict[str, Any],
 ) -> Texts:
     """What to train on and what to measure on.
@@ -272,10 +342,23 @@ def split(
             f"too little text: {learnt} tokens to train on and {len(kept)} to measure on, where "
             f"each needs more than {windows.width}; give more texts, or a smaller --width"
         )
-    ids = torch.cat([*rows, kept])
-    digest = hashlib.sha256(ids.to(torch.int64).numpy().tobytes()).hexdigest()
-    source = {**source, "tokens": learnt, "held_out_tokens": len(kept), "sha256": digest}
-    return Texts(Stream(rows, seed), windows.cut(kept)[:, :-1], source)
+    train = [Piece.whole(part) for row in rows for part in row.split(windows.width)]
+    measured = [Piece.whole(window[:-1]) for window in windows.cut(kept)]
+    source = _source(source, train, measured) | {"held_out_tokens": len(kept)}
+    return Texts(train, measured, source)
+
+
+def _source(
+    source: dict[str, Any], train: Sequence[Piece], held_out: Sequence[Piece]
+) -> dict[str, Any]:
+    """What is to be known of texts: how many tokens count, and what tells them apart."""
+    digest = hashlib.sha256("".join(p.digest() for p in (*train, *held_out)).encode()).hexdigest()
+    counts = [sum(len(piece.positions) for piece in part) for part in (train, held_out)]
+    known = {"tokens": counts[0], "held_out_tokens": counts[1], "sha256": digest}
+    domains: dict[str, int] = {}
+    for piece in train:
+        domains[piece.domain] = domains.get(piece.domain, 0) + len(piece.positions)
+    return {**source, **known, "domains": domains}
 
 
 def _cut(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:

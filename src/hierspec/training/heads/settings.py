@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from hierspec.errors import HierspecError
-from hierspec.lm.exit_heads import KINDS, TRANSFORM
+from hierspec.lm.exit_heads import KINDS, MLP, TRANSFORM
+
+LOSSES = ("kl", "tv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,15 +17,21 @@ class HeadsSettings:
 
     Attributes:
         exits: after how many layers; the last layer needs no head.
-        kind: ``transform`` or ``full`` (:mod:`hierspec.lm.exit_heads`).
+        kind: ``transform``, ``mlp`` or ``full`` (:mod:`hierspec.lm.exit_heads`).
+        vocabulary: how many tokens the heads score, the most frequent ones; ``None``: all.
+        inner: m, of an mlp; ``None``: twice the hidden size.
+        loss: ``kl``, or ``tv``: KL that turns into the total variation.
         epochs: passes over the text to train on; ``steps`` takes precedence.
         tokens: most tokens of text used, what is kept back for measuring included.
         rows, width: windows in a batch, and tokens in a window.
-        held_out: most windows to measure on.
+        held_out: most windows, or conversations, to measure on.
     """
 
     exits: tuple[int, ...]
     kind: str = TRANSFORM
+    vocabulary: int | None = None
+    inner: int | None = None
+    loss: str = "kl"
     learning_rate: float = 2e-4
     epochs: float = 2
     steps: int | None = None
@@ -36,10 +44,16 @@ class HeadsSettings:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise HierspecError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.loss not in LOSSES:
+            raise HierspecError(f"loss must be one of {', '.join(LOSSES)}, not {self.loss!r}")
+        if self.inner is not None and self.kind != MLP:
+            raise HierspecError(f"inner is the size of an mlp; kind {self.kind} has none")
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
         for name in ("learning_rate", "epochs", "tokens", "rows", "width", "held_out"):
             if not 0 < getattr(self, name) < math.inf:
                 raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.steps is not None and self.steps < 1:
-            raise HierspecError(f"steps must be at least 1, not {self.steps}")
+        for name in ("steps", "vocabulary", "inner"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise HierspecError(f"{name} must be at least 1, not {value}")

@@ -2,6 +2,9 @@
 
 5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as 2⁻⁴, which
 is read here as 2·10⁻⁴. Optimiser and batch size are not printed: AdamW, and the settings' defaults.
+
+The frozen model reads every text once; heads are trained on the hidden states it leaves, at
+positions drawn from all texts.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from torch import nn
 from hierspec.config import exit_heads as files
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
-from hierspec.lm.exit_heads import Heads
+from hierspec.lm.exit_heads import MLP, Heads
 from hierspec.lm.load import DTYPES, load
 from hierspec.training import restart
 from hierspec.training.fit import (
@@ -33,15 +37,21 @@ from hierspec.training.fit import (
     TrainingStep,
     fit,
 )
+from hierspec.training.losses import kl_then_tv
 from hierspec.utils import machine
 from hierspec.utils.files import expanded, file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
-from .data import Report, Texts, choose, from_files
-from .frozen import Frozen
+from . import least_squares
+from .data import Report, choose, from_files
+from .frozen import FIGURES, Frozen
 from .settings import HeadsSettings
+from .states import KeptStates, Piece
 
-_CHOSEN, _BEFORE, _TRAINED = 0.2, 0.25, 0.95  # of a progress bar, roughly
+_CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # of a progress bar, roughly
+_MEASURED_ROWS = 512  # at once
+Measured = dict[str, dict[str, dict[str, float]]]  # by domain (all: of everything), exit, name
+ALL = "all"
 
 
 def train(
@@ -53,6 +63,8 @@ def train(
     dtype: str = "auto",
     device: str = "auto",
     overwrite: bool = False,
+    states: Path | None = None,
+    start_from: Path | None = None,
     report: Report = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> files.HeadsFile:
@@ -66,6 +78,9 @@ def train(
         output: default: ``exit_heads.safetensors`` in the model's directory.
         texts: files and folders; default: for the shipped family the text it was trained on, for
             any other model what it writes itself.
+        states: a folder for hidden states that further trainings of the same exits find again;
+            default: with the training's own state, gone with it.
+        start_from: heads of the same kind, exits and sizes to begin with; their vocabulary is kept.
         report: told what is being done, and the share of it that is done.
         stop_after: stop after so many steps, as if interrupted.
 
@@ -86,6 +101,7 @@ def train(
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
     _check_exits(settings, backend)
+    begun = None if start_from is None else _begun(start_from, settings)
     if not texts and not registry.is_shipped(model):  # what the model writes is kept
         restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
     chosen = choose(
@@ -98,28 +114,52 @@ def train(
         lambda stage, share: report(stage, share * _CHOSEN),
     )
     mark = fingerprint.weights(model) if fingerprint.found(model) else None
-    asked |= {"texts": chosen.source["sha256"], "weights": mark}
+    start = None if begun is None else fingerprint.weights(str(begun.path))
+    asked |= {"texts": chosen.source["sha256"], "weights": mark, "start_from": start}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
     label = "heads-" + file_key(
-        [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype)]
+        [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype), start]
     )
     exits = tuple(sorted(set(settings.exits)))
-    frozen, heads = Frozen(backend, exits), Heads(settings.kind, exits, backend)
+    vocabulary = (
+        most_frequent(chosen.train, settings.vocabulary, backend.vocab_size)
+        if begun is None
+        else begun.vocabulary()
+    )
+    inner = (settings.inner or 2 * backend.hidden_size) if settings.kind == MLP else 0
+    frozen = Frozen(backend, exits)
+    heads = Heads(settings.kind, exits, backend, vocabulary, inner, settings.seed)
+    if begun is not None:
+        files.load_into(heads, begun)
+    kept = KeptStates(
+        states or folder, f"states-{file_key([mark, model, exits, str(backend.dtype)])}", frozen
+    )
+    kept.compute(
+        [*chosen.train, *chosen.held_out],
+        lambda share: report("the model reads", _CHOSEN + share * (_KEPT - _CHOSEN)),
+    )
 
-    def measured(stage: str, start: float, end: float) -> dict[str, dict[str, float]]:
-        return frozen.measure(
-            heads, chosen.held_out, lambda share: report(stage, start + share * (end - start))
+    def measured(stage: str, start: float, end: float) -> Measured:
+        return _measured(
+            heads,
+            kept,
+            chosen.held_out,
+            lambda share: report(stage, start + share * (end - start)),
         )
 
     before = restart.once(
-        folder / f"{label}.before.json", lambda: measured("measuring", _CHOSEN, _BEFORE)
+        folder / f"{label}.before.json", lambda: measured("measuring", _KEPT, _BEFORE)
     )
-    schedule = _schedule(settings, chosen)
+    rows = kept.rows_of(chosen.train)
+    schedule = _schedule(settings, len(rows))
+    if begun is None and not (folder / f"{label}.pt").exists():
+        report("a first guess by least squares", _BEFORE)
+        least_squares.begin(heads, kept, rows, settings.seed)
     restart.keep(folder, asked)
     found = fit(
         heads,
-        _objective(frozen, heads, chosen, schedule, report),
+        _objective(kept, heads, rows, settings, schedule, report),
         schedule,
         folder,
         settings.seed,
@@ -130,7 +170,9 @@ def train(
     )
     if found["steps"] < schedule.steps:
         raise KeyboardInterrupt
-    heads.round_to(backend.dtype)
+    stored = torch.bfloat16 if settings.kind == MLP else backend.dtype
+    heads.round_to(stored)
+    after = measured("measuring again", _TRAINED, 1.0)
     info = {
         "kind": settings.kind,
         "exits": list(exits),
@@ -140,16 +182,19 @@ def train(
         "vocab_size": backend.vocab_size,
         "num_layers": backend.num_layers,
         "input_size": heads.width,
-        "dtype": str(backend.dtype).removeprefix("torch."),
+        **({"inner_size": inner} if inner else {}),
+        **({} if vocabulary is None else {"vocabulary_size": len(vocabulary)}),
+        "dtype": str(stored).removeprefix("torch."),
         "parameters": sum(p.numel() for p in heads.parameters()),
         "settings": {**asdict(settings), "exits": list(exits)},
         "steps": found["steps"],
         "seconds": found["seconds"],
         "texts": chosen.source,
-        "before": before,
-        "after": measured("measuring again", _TRAINED, 1.0),
+        "before": before[ALL],
+        "after": after[ALL],
+        "domains": {domain: figures for domain, figures in after.items() if domain != ALL},
     }
-    files.write(path, heads, backend.dtype, info)
+    files.write(path, heads, stored, info)
     _write_report(path, info, folder / f"{label}.jsonl", backend)
     shutil.rmtree(folder)
     return files.read(path)
@@ -202,10 +247,54 @@ def _check_exits(settings: HeadsSettings, backend: Any) -> None:
         )
 
 
-def _schedule(settings: HeadsSettings, texts: Texts) -> CosineSchedule:
+def most_frequent(
+    pieces: Sequence[Piece], size: int | None, vocab_size: int
+) -> torch.Tensor | None:
+    """Ids [size] of the tokens that follow the positions of texts most often, ascending.
+
+    Of equally frequent ones the lowest: merges of a BPE are numbered by how frequent they were.
+
+    Raises:
+        HierspecError: the size is not below the vocabulary's.
+    """
+    if size is None:
+        return None
+    if size >= vocab_size:
+        raise HierspecError(
+            f"a vocabulary of {size} tokens is no part of the model's {vocab_size}: give fewer, or "
+            "leave --vocabulary out"
+        )
+    counts = torch.zeros(vocab_size, dtype=torch.int64)
+    for piece in pieces:
+        after = piece.positions + 1
+        counts += torch.bincount(
+            piece.ids[after[after < len(piece.ids)]].long(), minlength=vocab_size
+        )
+    return counts.argsort(descending=True, stable=True)[:size].sort().values
+
+
+def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
+    """Heads to begin with.
+
+    Raises:
+        HierspecError: they are of another kind or size, or for other exits.
+    """
+    file = files.read(path)
+    wanted = (settings.kind, tuple(sorted(set(settings.exits))), settings.vocabulary)
+    held = (file.kind, file.exits, file.info.get("vocabulary_size"))
+    if wanted != held:
+        raise HierspecError(
+            f"{file.path} holds heads of kind {held[0]} after layers "
+            f"{', '.join(map(str, held[1]))} that score {held[2] or 'all'} tokens; to start from "
+            "them ask for the same"
+        )
+    return file
+
+
+def _schedule(settings: HeadsSettings, num_rows: int) -> CosineSchedule:
     """As many steps as the epochs hold batches."""
     per_step = settings.rows * settings.width
-    steps = settings.steps or math.ceil(settings.epochs * texts.stream.tokens_per_pass / per_step)
+    steps = settings.steps or math.ceil(settings.epochs * num_rows / per_step)
     return CosineSchedule(
         steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
     )
@@ -217,21 +306,92 @@ def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
 
 
 def _objective(
-    frozen: Frozen, heads: Heads, texts: Texts, schedule: CosineSchedule, report: Report
+    kept: KeptStates,
+    heads: Heads,
+    rows: torch.Tensor,
+    settings: HeadsSettings,
+    schedule: CosineSchedule,
+    report: Report,
 ) -> Objective:
-    """The sum over exits of KL(final ‖ exit): each head's gradient is its own."""
+    """The sum over exits of their distances: each head's gradient is its own.
+
+    Batches are positions of all texts in a random order, anew in every pass.
+    """
+    frozen, seed = kept.frozen, settings.seed
+    orders: dict[int, torch.Tensor] = {}
+    began = time.monotonic()
+
+    def shuffled(number: int) -> torch.Tensor:
+        if number not in orders:
+            orders.clear()
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+            orders[number] = rows[torch.randperm(len(rows), generator=generator)]
+        return orders[number]
+
+    def batch(number: int, size: int) -> torch.Tensor:
+        parts, at = [], number * size
+        while size > 0:
+            turn, place = divmod(at, len(rows))
+            part = shuffled(turn)[place : place + size]
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return torch.cat(parts)
+
+    first: list[int] = []
 
     def objective(now: TrainingStep) -> Losses:
         share = _BEFORE + now.done * (_TRAINED - _BEFORE)
-        report(f"training, {schedule.steps} steps", share)
-        ids, _ = texts.stream.batch(now.number, now.phase.rows, now.phase.width)
-        kl, tv = frozen.distances(heads, frozen.states(ids))
+        first.append(now.number) if not first else None
+        report(_stage(now.number, first[0], schedule.steps, time.monotonic() - began), share)
+        states = kept.read(batch(now.number, now.phase.rows * now.phase.width))
+        kl, tv = frozen.distances(heads, states)
         parts = {}
         for i, layer in enumerate(frozen.exits):
             parts |= {f"kl@{layer}": kl[i].detach(), f"tv@{layer}": tv[i].detach()}
+        if settings.loss == "tv":
+            return kl_then_tv(kl, tv, now.done).sum(), parts
         return kl.sum(), parts
 
     return objective
+
+
+def _stage(step: int, first: int, steps: int, seconds: float) -> str:
+    """What is being done, and how long it still takes, to the minute."""
+    done = step - first
+    if done < 10:
+        return f"training, {steps} steps"
+    left = seconds / done * (steps - step)
+    return f"training, {steps} steps, {math.ceil(left / 60)} min left"
+
+
+def _measured(
+    heads: Heads, kept: KeptStates, pieces: Sequence[Piece], report: Callable[[float], None]
+) -> Measured:
+    """Means over all positions of texts, and over those of each domain."""
+    domains: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        domains.setdefault(piece.domain, []).append(piece)
+    frozen, exits = kept.frozen, kept.frozen.exits
+    sums, counts = {}, {}
+    for number, (domain, own) in enumerate(sorted(domains.items())):
+        rows = kept.rows_of(own)
+        counts[domain] = len(rows)
+        sums[domain] = torch.zeros(len(exits), len(FIGURES), dtype=torch.float64)
+        for at in range(0, len(rows), _MEASURED_ROWS):
+            report((number + at / len(rows)) / len(domains))
+            sums[domain] += frozen.measure(heads, kept.read(rows[at : at + _MEASURED_ROWS]))
+    sums[ALL], counts[ALL] = torch.stack(list(sums.values())).sum(0), sum(counts.values())
+    names = FIGURES if heads.ids is not None else FIGURES[:3]
+    return {
+        domain: {
+            str(layer): {
+                name: round(value / counts[domain], 4)
+                for name, value in zip(names, row, strict=False)
+            }
+            for layer, row in zip(exits, total.tolist(), strict=True)
+        }
+        for domain, total in sums.items()
+    }
 
 
 def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:

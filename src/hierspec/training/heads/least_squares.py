@@ -1,0 +1,78 @@
+"""A first guess for heads: the linear map that brings an exit's features nearest the last layer's.
+
+Final norms take no notice of a scale, so both are brought to a root mean square of 1 first. The
+guess costs two products a position and saves most of the steps that a head would need to get there
+by descent. A ridge keeps it near the exit without a head where texts are few; how strong it must be
+is found on texts that the guess was not made from.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hierspec.lm.exit_heads import FULL, Head, Heads
+
+from .states import KeptStates
+
+_ROWS = 1024  # read at once
+_MOST = 65_536  # positions looked at
+_TRIED = 0.2  # of them to choose the ridge on
+_RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # positions' worth of keeping what is there
+
+
+@torch.no_grad()
+def begin(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None:
+    """Set W of every head [d, d] where that lowers the KL divergence; not for full heads.
+
+    Args:
+        rows: of ``kept`` to learn from, text after text.
+    """
+    if heads.kind == FULL or len(rows) < 2:
+        return
+    generator = torch.Generator().manual_seed(seed)
+    border = max(1, int((1 - _TRIED) * len(rows)))
+    frozen, size = kept.frozen, kept.frozen.backend.hidden_size
+    own, cross = _products(kept, _some(rows[:border], _MOST, generator))
+    tried = kept.read(_some(rows[border:], _ROWS, generator))
+    best = frozen.distances(heads, tried)[0]
+    chosen: list[torch.Tensor | None] = [None] * len(best)
+    for ridge in _RIDGES:
+        found = [
+            torch.linalg.solve(a + ridge * torch.eye(size, dtype=a.dtype), b).T
+            for a, b in zip(own, cross, strict=True)
+        ]
+        for number, matrix in enumerate(found):
+            _set(heads, frozen.exits[number], matrix)
+        kl = frozen.distances(heads, tried)[0]
+        for number in (kl < best).nonzero().flatten().tolist():
+            best[number], chosen[number] = kl[number], found[number]
+    for layer, matrix in zip(frozen.exits, chosen, strict=True):
+        _set(heads, layer, torch.zeros(size, size) if matrix is None else matrix)
+
+
+def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """XᵀX and Xᵀ(Y − X) of every exit's features X and the last layer's Y: [E, d, d] each."""
+    size = kept.frozen.backend.hidden_size
+    own = torch.zeros(len(kept.frozen.exits), size, size, dtype=torch.float64)
+    cross = torch.zeros_like(own)
+    for part in rows.split(_ROWS):
+        *early, last = (_scaled(h) for h in kept.read(part))
+        for number, x in enumerate(early):
+            own[number] += (x.T @ x).double().cpu()
+            cross[number] += (x.T @ (last - x)).double().cpu()
+    return own, cross
+
+
+def _some(rows: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
+    return rows[torch.randperm(len(rows), generator=generator)[:most]]
+
+
+def _set(heads: Heads, layer: int, matrix: torch.Tensor) -> None:
+    head = heads[str(layer)]
+    assert isinstance(head, Head)
+    head.weight[: len(matrix)] = matrix.to(head.weight)
+
+
+def _scaled(h: torch.Tensor) -> torch.Tensor:
+    h = h.to(torch.promote_types(h.dtype, torch.float32))
+    return h / h.square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)

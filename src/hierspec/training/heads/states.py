@@ -1,0 +1,118 @@
+"""Hidden states of a frozen model, computed once per text and kept on disk.
+
+Heads are trained and measured on rows of them: positions of texts, each with the hidden states at
+every exit and after the last layer. What is kept is found again by its tokens, so an interrupted
+computation goes on, and a training on more texts computes what is new only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hierspec.errors import HierspecError
+
+from .frozen import Frozen
+
+_BYTES = 2  # of a kept number, bfloat16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A text, or as much of one as is read at once.
+
+    Attributes:
+        ids: [n] int32.
+        positions: [m] int64 of those that are learnt from or measured on.
+        domain: what it is about.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    domain: str = "text"
+
+    @staticmethod
+    def whole(ids: torch.Tensor, domain: str = "text") -> Piece:
+        """A text of which every position counts."""
+        return Piece(ids.int(), torch.arange(len(ids)), domain)
+
+    def digest(self) -> str:
+        parts = self.ids.int().numpy().tobytes(), self.positions.long().numpy().tobytes()
+        return hashlib.sha256(b"|".join(parts)).hexdigest()[:24]
+
+
+class KeptStates:
+    """Rows [E + 1, d] in bfloat16, one a position: E exits, then the last layer.
+
+    Args:
+        name: of its two files in ``folder``; tells the model and its exits.
+    """
+
+    def __init__(self, folder: Path, name: str, frozen: Frozen) -> None:
+        self.frozen = frozen
+        self.shape = (len(frozen.exits) + 1, frozen.backend.hidden_size)
+        self.path = folder / f"{name}.states"
+        self.index = folder / f"{name}.jsonl"
+        self._places: dict[str, tuple[int, int]] = {}  # digest → first row and number of rows
+        self._rows: np.ndarray | None = None
+        if self.index.is_file():
+            for line in self.index.read_text(encoding="utf-8").splitlines():
+                try:
+                    digest, first, count = json.loads(line)
+                except ValueError:  # cut short while it was written
+                    continue
+                self._places[digest] = first, count
+
+    def compute(self, pieces: Sequence[Piece], report: Callable[[float], None]) -> None:
+        """Add what is missing of these texts.
+
+        Raises:
+            HierspecError: no room is left for them.
+        """
+        missing = {d: piece for piece in pieces if (d := piece.digest()) not in self._places}
+        end, size = self._end(), _BYTES * self.shape[0] * self.shape[1]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
+        try:
+            with self.path.open("r+b") as file, self.index.open("a", encoding="utf-8") as index:
+                file.truncate(end * size)  # what an interruption left behind
+                file.seek(end * size)
+                for number, (digest, piece) in enumerate(missing.items()):
+                    report(number / len(missing))
+                    states = self.frozen.states(piece.ids[None].long())
+                    rows = torch.stack([h[piece.positions] for h in states], dim=1)
+                    file.write(rows.cpu().bfloat16().view(torch.int16).numpy().tobytes())
+                    file.flush()
+                    self._places[digest] = end, len(rows)
+                    index.write(json.dumps([digest, end, len(rows)]) + "\n")
+                    index.flush()
+                    end += len(rows)
+        except OSError as error:
+            raise HierspecError(
+                f"cannot keep hidden states in {self.path.parent}: {error.strerror or error}; make "
+                "room there, or use fewer --tokens"
+            ) from None
+        self._rows = None
+
+    def rows_of(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        """The numbers of all rows of these texts, [Σ m] int64."""
+        places = [self._places[piece.digest()] for piece in pieces]
+        return torch.cat([torch.arange(first, first + count) for first, count in places])
+
+    def read(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Hidden states [n, d] of n rows at each exit, then after the last layer."""
+        if self._rows is None:
+            shape = (self._end(), *self.shape)
+            self._rows = np.memmap(self.path, np.int16, "r", shape=shape)
+        found = torch.from_numpy(self._rows[rows.numpy()]).view(torch.bfloat16)
+        backend = self.frozen.backend
+        return list(found.to(backend.device, backend.dtype).unbind(1))
+
+    def _end(self) -> int:
+        return max((first + count for first, count in self._places.values()), default=0)

@@ -1,0 +1,137 @@
+"""Drafters for ``zoo:smollm2`` from nothing but the model: answers, then what is trained on them.
+
+Every stage keeps what it has and is skipped once it is done, so the command can be killed and given
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hierspec.api import Hierarchy
+from hierspec.config.exit_heads import FILE
+from hierspec.training import restart
+from hierspec.training.heads import train as heads_training
+from hierspec.training.heads.settings import HeadsSettings
+from hierspec.utils.files import write_whole
+
+from . import answers
+from .card import model_card
+from .passages import collect
+
+Report = Callable[[str, float], None]
+ANSWERS = "answers.jsonl"
+REPORT = "report.json"
+CARD = "MODEL_CARD.md"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftersPlan:
+    """What decides the drafters.
+
+    Attributes:
+        dtype: of the frozen model, and of answering. float32 holds its weights exactly, and few
+            processors are fast in bfloat16.
+    """
+
+    model: str = "zoo:smollm2"
+    dtype: str = "float32"
+    answers: answers.AnswersPlan = field(default_factory=answers.AnswersPlan)
+    heads: HeadsSettings = field(
+        default_factory=lambda: HeadsSettings(
+            exits=(5, 10, 15, 20),
+            kind="mlp",
+            vocabulary=8192,
+            loss="tv",
+            learning_rate=1e-3,
+            epochs=8,
+            tokens=4_000_000,
+            held_out=120,
+        )
+    )
+
+
+# (plan, folder of all that is trained, report) → the stage's own report
+Stage = Callable[[DraftersPlan, Path, Report], dict[str, Any]]
+
+
+def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+    """Exit heads, into ``smollm2-heads``."""
+    path = out / "smollm2-heads" / FILE
+    if not path.exists():
+        heads_training.train(
+            plan.model,
+            plan.heads,
+            path,
+            [out / ANSWERS],
+            dtype=plan.dtype,
+            states=out / "states",
+            report=report,
+        )
+    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+# In their order, by the name of their part of the report; a further drafter is a line here.
+STAGES: dict[str, Stage] = {
+    "heads": train_heads,
+}
+
+
+def train(
+    out: Path,
+    plan: DraftersPlan,
+    report: Report = lambda stage, share: None,
+    stages: Sequence[str] = tuple(STAGES),
+) -> dict[str, Any]:
+    """Make answers and train drafters in ``out``; returns what ``report.json`` there holds.
+
+    Raises:
+        HierspecError: the model is not there, the folder holds a training of another seed or model,
+            or something cannot be written.
+        KeyboardInterrupt: stopped; the same call goes on where it was.
+    """
+    asked = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
+    restart.check(out, asked, "another --output")
+    restart.keep(out, asked)
+    total = 1 + len(stages)
+
+    def part(number: int) -> Report:
+        return lambda stage, share: report(stage, (number + share) / total)
+
+    whole = {"model": plan.model, "answers": _answers(plan, out, part(0))}
+    for number, name in enumerate(stages, 1):
+        whole[name] = STAGES[name](plan, out, part(number))
+        write_whole(out / REPORT, json.dumps(whole, indent=1) + "\n", "the report")
+        write_whole(out / CARD, model_card(whole), "the model card")
+    return whole
+
+
+def _answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+    """The stage of the texts."""
+
+    def make() -> dict[str, Any]:
+        report("the model is loaded", 0.0)
+        target = {"model": plan.model, "dtype": plan.dtype}
+        hierarchy = Hierarchy.from_config({"target": target, "levels": []})
+        began = time.monotonic()
+        found = answers.write(
+            out / ANSWERS,
+            plan.answers,
+            hierarchy,
+            collect(),
+            lambda share: report("the model answers prompts", share),
+        )
+        return {
+            "conversations": found.total(),
+            "domains": dict(sorted(found.items())),
+            "seconds": round(time.monotonic() - began),
+            "plan": asdict(plan.answers),
+        }
+
+    wanted = plan.answers.conversations
+    return restart.once(out / f"answers-{wanted}.json", make)

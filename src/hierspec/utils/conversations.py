@@ -1,0 +1,138 @@
+"""Conversations from files, and where in their token ids the answers are.
+
+A ``.jsonl`` file of conversations holds an object a line: ``messages``, a list of objects with
+``role`` and ``content`` as chat templates take them, and, where known, ``domain``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+from .files import read_text
+from .prompts import apply_chat
+
+UNKNOWN_DOMAIN = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What was said.
+
+    Attributes:
+        messages: role and content of each.
+        domain: what it is about, to measure kinds of text apart.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    domain: str = UNKNOWN_DOMAIN
+
+    @property
+    def prompt(self) -> str:
+        """What was said before the first answer."""
+        before = []
+        for role, content in self.messages:
+            if role == "assistant":
+                break
+            before.append(content)
+        return "\n".join(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Token ids of a conversation, and the positions after which a token of an answer comes.
+
+    The last such position is that before the end-of-turn token. Of an answer that was cut short
+    it is one too: what follows there is the model's to say.
+    """
+
+    ids: list[int]
+    positions: list[int]
+
+
+def holds_conversations(path: Path) -> bool:
+    """Whether the first line of a ``.jsonl`` file is a conversation."""
+    if path.suffix.lower() not in (".jsonl", ".ndjson") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    return False
+                return isinstance(row, Mapping) and "messages" in row
+    return False
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """All conversations of a file that hold an answer.
+
+    A last line without its end is left out: the file is being written.
+
+    Raises:
+        HierspecError: the file cannot be read, or a line is no conversation; names file and line.
+    """
+    found: list[Conversation] = []
+    lines = read_text(path, "the conversations").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (number == len(lines) and not _is_json(line)):
+            continue
+        try:
+            row = json.loads(line)
+            conversation = _conversation(row)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise HierspecError(
+                f'{path}, line {number}: no conversation; a line is {{"messages": [{{"role": '
+                '"user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
+            ) from None
+        if any(role == "assistant" for role, _ in conversation.messages):
+            found.append(conversation)
+    if not found:
+        raise HierspecError(f"{path} holds no conversation with an answer")
+    return found
+
+
+def answers(conversation: Conversation, tokenizer: Any) -> Answers:
+    """A conversation's token ids in the model's chat template, and where its answers are.
+
+    Raises:
+        HierspecError: the tokenizer has no chat template, or one that refuses the messages.
+    """
+    messages = [{"role": role, "content": text} for role, text in conversation.messages]
+    last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    apply_chat(tokenizer, messages[:last])  # refuses in a line
+    ids = _ids(tokenizer, messages[: last + 1])
+    positions: list[int] = []
+    for number, message in enumerate(messages[: last + 1]):
+        if message["role"] != "assistant":
+            continue
+        start = len(apply_chat(tokenizer, messages[:number]))
+        end = len(_ids(tokenizer, messages[: number + 1]))
+        ends = [i for i in range(start, end) if ids[i] == tokenizer.eos_token_id]
+        positions += range(start - 1, ends[0] if ends else end - 1)
+    return Answers(ids, positions)
+
+
+def _ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+
+
+def _conversation(row: Any) -> Conversation:
+    messages = tuple((one["role"], one["content"]) for one in row["messages"])
+    if not all(isinstance(part, str) for message in messages for part in message):
+        raise TypeError
+    return Conversation(messages, str(row.get("domain", UNKNOWN_DOMAIN)))
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,237 @@
+"""Drafters for the released model: prompts of our own, answers, stages; on a tiny stand-in."""
+
+import dataclasses
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_conversations import Letters
+
+from hierspec.cli import run
+from hierspec.config.exit_heads import read
+from hierspec.training import smollm2
+from hierspec.training.heads.data import conversed, from_files
+from hierspec.training.heads.settings import HeadsSettings
+from hierspec.training.smollm2 import answers, build, passages
+from hierspec.training.smollm2.card import model_card
+from hierspec.training.smollm2.passages import Function, Passages
+from hierspec.training.smollm2.templates import MAKERS, prompt
+from hierspec.utils.conversations import Conversation
+from hierspec.utils.testing import save_tiny
+from hierspec.zoo import registry
+
+PASSAGES = Passages(("Q " * 150, "Z " * 150), (Function("shift", "a, b", "Move it."),))
+TEMPLATE = (
+    "{% for m in messages %}<u>{{ m['role'] }} {{ m['content'] }}</u>{% endfor %}"
+    "{% if add_generation_prompt %}<u>assistant {% endif %}"
+)
+
+
+# -- prompts
+
+
+def test_prompts_come_from_templates_and_passages_alone() -> None:
+    """Every word is of the templates' own file, a passage's, a function's, or a number."""
+    source = Path(smollm2.__path__[0], "templates.py").read_text()
+    rng = random.Random(0)
+    found = [prompt(rng, PASSAGES) for _ in range(400)]
+    assert {one.domain for one in found} == set(MAKERS)
+    given = {"Q", "Z", "shift(a,", "b):", '"""Move', 'it."""'}
+    strange = Counter(
+        word
+        for one in found
+        for word in one.text.split()
+        if word not in given
+        and word.strip(".,:?%$`()'\"") not in source
+        and not any(letter.isdigit() for letter in word)
+    )
+    assert not strange
+    assert not [f for f in Path(smollm2.__path__[0]).iterdir() if f.suffix in (".jsonl", ".json")]
+
+
+def test_the_seed_decides_prompts() -> None:
+    one, two, other = (prompt(random.Random(seed), PASSAGES) for seed in (1, 1, 2))
+    assert one == two != other
+
+
+def test_passages_are_of_the_machines_own_sources(tmp_path: Path, monkeypatch) -> None:
+    text = "word " * 60
+    (tmp_path / "a.py").write_text(
+        f'"""{text}"""\ndef move(self, far=1):\n    """Move it far away, and say so when done."""\n'
+        'def _own():\n    """Nobody should ever be asked about this function."""\n'
+    )
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "b.py").write_text('def f():\n    """A function of the tests only."""')
+    monkeypatch.setattr(passages, "_packages", list)
+    monkeypatch.setattr(passages, "_manuals", list)
+    found = passages.collect(tmp_path)
+    assert [" ".join(one.split()) for one in found.prose] == [text.strip()]
+    assert found.functions == (
+        Function("move", "far=1", "Move it far away, and say so when done."),
+    )
+    with pytest.raises(ValueError, match="holds no Python sources"):
+        passages.collect(tmp_path / "none")
+
+
+# -- answers
+
+
+class Talker:
+    """A hierarchy that answers at once; the number of the call is in the answer."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.calls, self.stop_at = 0, stop_at
+        self.tokenizer = type(
+            "T",
+            (),
+            {
+                "chat_template": "yes",
+                "apply_chat_template": staticmethod(
+                    lambda messages, tokenize=True, **_: (
+                        [1] * min(9, len(messages[0]["content"]))
+                        if tokenize
+                        else f"<{messages[0]['content']}>"
+                    )
+                ),
+                "__call__": lambda self, text, **_: {"input_ids": [1]},
+            },
+        )()
+
+    def generate_batch(self, prompts: list[list[int]], seed: int, **_: Any) -> list[Any]:
+        self.calls += 1
+        if self.calls == self.stop_at:
+            raise KeyboardInterrupt
+        return [
+            SimpleNamespace(text=f"said {seed} for {i} at length", finish_reason="stop")
+            for i in range(len(prompts))
+        ]
+
+
+PLAN = answers.AnswersPlan(conversations=20, batch=6)
+
+
+def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) -> None:
+    def write(path: Path, talker: Talker) -> Counter[str]:
+        return answers.write(path, PLAN, talker, PASSAGES, lambda share: None)  # type: ignore
+
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    found = write(whole, Talker())
+    rows = [json.loads(line) for line in whole.read_text().splitlines()]
+    assert found.total() == len(rows) == 24
+    assert found[answers.OWN] == 12
+    assert {row["origin"] for row in rows} == {"own", "template"}
+    assert {row["temperature"] for row in rows} <= set(PLAN.temperatures)
+    with pytest.raises(KeyboardInterrupt):
+        write(cut, Talker(stop_at=6))
+    with cut.open("a") as file:
+        file.write('{"messages": [')
+    write(cut, Talker())
+    again = [json.loads(line) for line in cut.read_text().splitlines()]
+    assert {json.dumps(row) for row in again} == {json.dumps(row) for row in rows}
+
+
+def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
+    said = [
+        Conversation((("user", f"q{i}"), ("assistant", "yes")), "abc"[i % 3]) for i in range(120)
+    ]
+    settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
+    few, many = (conversed(said[:n], Letters(), settings, 99) for n in (60, 120))
+    digests = [[{piece.digest() for piece in part} for part in both] for both in (few, many)]
+    assert digests[0][0] < digests[1][0]
+    assert digests[0][1] < digests[1][1]
+    assert not digests[1][0] & digests[1][1]
+    assert {piece.domain for piece in many[1]} == {"a", "b", "c"}
+    capped = dataclasses.replace(settings, held_out=3)
+    assert Counter(p.domain for p in conversed(said, Letters(), capped, 99)[1]) == Counter("abc")
+
+
+# -- the command
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with the zoo's tokenizer and a chat template."""
+    folder = save_tiny(
+        "llama",
+        tmp_path_factory.mktemp("model"),
+        vocab_size=4096,
+        dtype=torch.float32,
+        max_position_embeddings=1024,
+    )
+    shutil.copy(registry.DATA / "tokenizer.json", folder)
+    config = json.loads((registry.DATA / "tokenizer_config.json").read_text())
+    config["chat_template"] = TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def plan(model: Path, monkeypatch) -> build.DraftersPlan:
+    monkeypatch.setattr(build, "collect", lambda: PASSAGES)
+    heads = HeadsSettings(exits=(1,), kind="mlp", vocabulary=64, inner=8, steps=2, held_out=20)
+    return build.DraftersPlan(
+        model=str(model),
+        answers=answers.AnswersPlan(conversations=24, batch=8, max_new_tokens=6, own_tokens=4),
+        heads=dataclasses.replace(heads, tokens=100_000, rows=1, width=16),
+    )
+
+
+def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, monkeypatch) -> None:
+    whole = build.train(tmp_path, plan)
+    heads = tmp_path / "smollm2-heads" / "exit_heads.safetensors"
+    assert read(heads).info["vocabulary_size"] == 64
+    assert json.loads((tmp_path / "report.json").read_text()) == whole
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert f"{whole['answers']['conversations']} conversations" in card
+    assert "| 1 | " in card
+    assert "scoring 64 of 4,096 tokens" in card
+    figures = {"acceptance": [0.7, 0.6], "agreement": [0.8, 0.5]}
+    figures |= {"tokens_per_call": 2.1, "greedy_tokens_per_call": 2.5}
+    eagle3 = {"tokens": 1000, "steps": 20, "seconds": 7200, "figures": {"chat": figures}}
+    more = model_card({**whole, "eagle3": eagle3})
+    assert more.startswith(card.rstrip())
+    assert "| chat | 0.700 / 0.800 | 0.600 / 0.500 | 2.10 / 2.50 |" in more
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
+    monkeypatch.setattr(build.heads_training, "train", None)
+    monkeypatch.setattr(build.answers, "write", None)
+    assert build.train(tmp_path, plan) == whole
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+    other = dataclasses.replace(plan, dtype="float64")
+    with pytest.raises(ValueError, match=r"holds a training of other settings .*--dtype was"):
+        build.train(tmp_path, other)
+
+
+def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> None:
+    seen = {}
+    monkeypatch.setattr(build, "train", lambda out, plan, report: seen.update(out=out, plan=plan))
+    argv = ["zoo", "train", "smollm2", "-o", str(tmp_path), "--conversations", "9", "--seed", "3"]
+    assert run([*argv, "--epochs", "2"]) in (0, None)
+    assert seen["out"] == tmp_path
+    assert (seen["plan"].answers.conversations, seen["plan"].answers.seed) == (9, 3)
+    assert (seen["plan"].heads.epochs, seen["plan"].heads.exits) == (2, (5, 10, 15, 20))
+    assert "MODEL_CARD.md" in capsys.readouterr().err
+
+
+def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
+    with pytest.raises(ValueError, match="train it with `hierspec zoo train smollm2`") as caught:
+        registry.heads_path("zoo:smollm2-heads", tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="there are: zoo:smollm2-heads"):
+        registry.heads_path("zoo:heads")
+    (tmp_path / "smollm2-heads").mkdir()
+    assert registry.heads_path("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+
+
+def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
+    said = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(said) + "\n")
+    (tmp_path / "b.txt").write_text("plain")
+    found = from_files([tmp_path])
+    assert found == [Conversation((("user", "a"), ("assistant", "b"))), "plain"]
