@@ -41,6 +41,7 @@ from .levels import (
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
+    QuantizedConfig,
     Rule,
     SuffixConfig,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "NgramPoolConfig",
     "NgramTableConfig",
     "PromptLookupConfig",
+    "QuantizedConfig",
     "SuffixConfig",
     "TargetConfig",
 ]

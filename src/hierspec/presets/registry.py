@@ -36,6 +36,8 @@ PAPERS = {
     "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
     "(Oliaro et al., 2024, arXiv 2411.04975)",
     "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
+    "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
+    "(Tiwari et al., 2025, arXiv 2502.10424)",
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",

@@ -21,6 +21,7 @@ from hierspec.config.levels import (
     LayerSkipConfig,
     NgramPoolConfig,
     PromptLookupConfig,
+    QuantizedConfig,
     SuffixConfig,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -380,6 +381,16 @@ def suffix(models: PresetModels) -> HierarchyConfig:
     earlier outputs unless the level asks for one.
     """
     return models.under(SuffixConfig(num_speculative_tokens=16))
+
+
+@preset("quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0)
+def quantized(models: PresetModels) -> HierarchyConfig:
+    """The target's int8 copy drafts (after Tiwari et al., 2025).
+
+    QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
+    are int8 and the cache is the target's own.
+    """
+    return models.under(QuantizedConfig(num_speculative_tokens=10))
 
 
 @preset("swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", max_drafts=0)

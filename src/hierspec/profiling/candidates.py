@@ -11,19 +11,21 @@ from typing import Any
 
 from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.levels import METHODS
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
+from hierspec.lm.lean.quantized import quantizable
+from hierspec.utils import machine
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
 from hierspec.zoo import registry, trained
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head")
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
+_MODELS = ("draft_model", "early_exit", "quantized")  # which can verify, too
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
 
@@ -42,7 +44,7 @@ class Candidate:
     @property
     def verifies(self) -> bool:
         """Whether it may also verify: tables and look-ups only draft."""
-        return self.level.method in ("draft_model", "early_exit") and not self.window.signal
+        return self.level.method in _MODELS and not self.window.signal
 
     @property
     def window(self) -> Window:
@@ -58,9 +60,9 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, ``suffix``, ``eagle3:FOLDER`` (a shipped one by its name alone), or a level
-    of the hierarchy file as JSON; then, after commas, ``temperature=0.8``, ``window=entropy``,
-    ``dtype=float32``, ``head=PATH``.
+    ``prompt-lookup``, ``suffix``, ``quantized``, ``eagle3:FOLDER`` (a shipped one by its name
+    alone), or a level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
+    ``window=entropy``, ``dtype=float32``, ``head=PATH``.
 
     Raises:
         ValueError: with what is wrong and how it is written.
@@ -94,12 +96,15 @@ def default_names(target: str) -> list[str]:
         if target == "zoo:trunk":
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
-    names = ["prompt-lookup", *(["suffix"] if "suffix" in METHODS else [])]
+    names = ["prompt-lookup", "suffix"]
+    on_cpu = machine.device("auto").type == "cpu"
+    if on_cpu and quantizable(target_config(target)):
+        names.append("quantized")
     for drafter in trained.drafters_for(target):
         if trained.kind(drafter) == trained.HEADS:
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
-        elif trained.kind(drafter) != trained.EAGLE3 or "eagle3" in METHODS:
+        else:
             names.append(drafter)
     return names
 
@@ -114,13 +119,14 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
-    if head == "suffix":
-        return {"method": "suffix"}
+    if head in ("suffix", "quantized"):
+        return {"method": head}
     if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
         return {"method": "eagle3", "model": detail if kind == "eagle3" else head}
     if not head:
         raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, ngram, prompt-lookup or suffix"
+            "a candidate is empty: name a model, exit:LAYER, ngram, prompt-lookup, suffix or "
+            "quantized"
         )
     return {"method": "draft_model", "model": head}
 
@@ -251,6 +257,8 @@ def load(
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
     source = _source(target, level)
+    if level.method == "quantized":
+        return f"{source} (int8)"
     if not isinstance(level, DraftModelConfig):
         return source
     dtype = level.dtype or target.dtype
@@ -260,7 +268,7 @@ def _owner(target: TargetConfig, level: LevelConfig) -> str:
 
 
 def _source(target: TargetConfig, level: LevelConfig) -> str:
-    if level.method == "early_exit":
+    if level.method in ("early_exit", "quantized"):
         return target.model
     return getattr(level, "model", None) or getattr(level, "table", None) or level.method
 
@@ -274,8 +282,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
         level = entrant.candidate and entrant.candidate.level
         if isinstance(entrant.model, LookUp):
             out[entrant.owner] = 0
-        elif level is None or level.method in ("draft_model", "early_exit"):
-            backend = entrant.model.cache_owner.backend
+        elif level is None or level.method in _MODELS:
+            backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
             out[entrant.owner] = parameters(entrant.files) * dtype.itemsize
         else:

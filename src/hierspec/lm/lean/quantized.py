@@ -16,6 +16,7 @@ The integer product is not torch's public interface: it is tried once, and its a
 import copy
 import threading
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,7 @@ from hierspec.errors import HierspecError
 
 from .decoder import LeanBackend
 from .layers import Layer, Matrix, Norm, Stack, compiled
+from .shape import unsupported
 
 _WEIGHT_RANGE = 127
 _engine = threading.Lock()  # torch packs for the quantized engine that is set at that moment
@@ -93,6 +95,11 @@ def quantization_works() -> bool:
         return False
 
 
+def quantizable(config: Any) -> bool:
+    """Whether a model with this configuration has such a copy on this processor."""
+    return unsupported(config) is None and quantization_works()
+
+
 def quantized(backend: Any) -> LeanBackend:
     """A copy of a lean model whose matrices are int8; embedding, norms and caches are shared.
 
@@ -111,7 +118,8 @@ def quantized(backend: Any) -> LeanBackend:
             "AVX2): use early_exit or layer_skip instead"
         )
     copied = copy.copy(backend)
-    copied.stack = Stack([_quantized_layer(layer) for layer in backend.stack.layers])
+    layers: Iterable[Any] = backend.stack.layers
+    copied.stack = Stack([_quantized_layer(layer) for layer in layers])
     copied._run = compiled(copied.stack) or copied.stack
     copied._norm, copied._lm_head = _float32(backend._norm), _matrix(backend._lm_head)
     copied.weight_dtype = torch.int8
