@@ -150,7 +150,7 @@ def test_the_time_adds_up_to_what_decoding_takes():
     for title, total in zip(labels(figure), totals, strict=True):
         spread = found[title].decode_ms_per_token or found[title].ms_per_token
         assert total == pytest.approx(spread.mean)
-    assert "Hatched" in words(figure)
+    assert "Not split" in words(figure)
     assert [8.0, 8.0] in [list(line.get_xdata()) for line in figure.axes[0].lines]
     assert "The roofline:" in words(figure)
 

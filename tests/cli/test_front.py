@@ -184,6 +184,15 @@ def test_nested_too_deeply(capsys, play, name):
     assert "recursion" not in err
 
 
+@pytest.mark.parametrize("key", ["num_speculative_tokens", "prompt_lookup_max"])
+def test_counts_that_nobody_could_wait_for(capsys, key):
+    level = {"method": "prompt_lookup", "num_speculative_tokens": 2, key: 10**30}
+    whole = json.dumps({"target": "zoo:small", "levels": [level]})
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
+    assert status == 2
+    assert f"hierarchy.levels[0].{key}: it is more than 4096" in err
+
+
 def test_why_plain_decoding_stands_alone(capsys, tmp_path):
     problem = tmp_path / "problem.json"
     problem.write_text(json.dumps({"costs": [9, 10], "acceptance": [[None, 0.1], [None, None]]}))

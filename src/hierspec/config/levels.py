@@ -23,6 +23,7 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, 
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
+    Count,
     Expected,
     Natural,
     NonEmptyString,
@@ -131,13 +132,13 @@ class LevelConfig:
     """
 
     method: str
-    num_speculative_tokens: PositiveInteger
+    num_speculative_tokens: Count
     verify: Rule | None = None
-    top_m: PositiveInteger = 1
+    top_m: Count = 1
     temperature: Temperature | None = None
     window: AnyWindow = dataclasses.field(default_factory=FixedWindow)
     bonus: Boolean = True
-    num_drafts: PositiveInteger = 1
+    num_drafts: Count = 1
 
 
 @declared
@@ -220,8 +221,8 @@ class PromptLookupConfig(LookUpConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
     method: Literal["prompt_lookup"] = "prompt_lookup"
-    prompt_lookup_min: PositiveInteger = 2
-    prompt_lookup_max: PositiveInteger = 4
+    prompt_lookup_min: Count = 2
+    prompt_lookup_max: Count = 4
 
     def __post_init__(self) -> None:
         self._check_range("prompt_lookup_min", "prompt_lookup_max")
@@ -236,8 +237,8 @@ class NgramPoolConfig(LookUpConfig):
     """
 
     method: Literal["ngram_pool"] = "ngram_pool"
-    ngram_min: PositiveInteger = 1
-    ngram_max: PositiveInteger = 4
+    ngram_min: Count = 1
+    ngram_max: Count = 4
     shared: Boolean = False
 
     def __post_init__(self) -> None:
@@ -387,7 +388,7 @@ class ConcatenateConfig:
 
     method: Literal["concatenate"] = "concatenate"
     parts: Parts[Chain]
-    repeat: PositiveInteger = 1
+    repeat: Count = 1
 
 
 def flat(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:

@@ -21,7 +21,7 @@ from hierspec.lm.trunk.quantized import QuantizedModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.zoo import registry
 
-from .checkpoints import Key, Loaded, key_of
+from .checkpoints import Key, Loaded, key_of, load_tokenizer
 from .levels import (
     AdaptiveExitConfig,
     AnyLevelConfig,
@@ -37,7 +37,7 @@ from .levels import (
     flat,
 )
 from .schema import TargetConfig
-from .vocabulary import check_same_vocabulary, check_sizes, check_table
+from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
 
 
 @dataclass(slots=True)
@@ -85,7 +85,8 @@ class LevelModels:
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
             table = NgramModel.load(path, max_order=level.max_order)
-            check_table(level.table, table.vocab_size, table.vocabulary, *self._target_vocabulary())
+            counted_in = table.vocabulary or self._counted_in(level.table)
+            check_table(level.table, table.vocab_size, counted_in, *self._target_vocabulary())
             return table, "ngram_table"
         if isinstance(level, PromptLookupConfig):
             finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
@@ -136,6 +137,11 @@ class LevelModels:
             self.skipping[skip] = Trunk(SkippingBackend(backend, skip))
         view = self.skipping[skip].view()
         return view, view.name.replace(backend.name, self.target.model, 1)
+
+    def _counted_in(self, table: str) -> str:
+        """The vocabulary of a table that does not name it; empty where nobody can tell."""
+        shipped = registry.is_ngram(table) and not registry.is_shipped(self.target.model)
+        return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if shipped else ""
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:
         """The target's name, tokenizer and number of scored ids."""

@@ -63,9 +63,11 @@ def num_ids(tokenizer: Any) -> int:
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
-def vocabulary_key(tokenizer: Any) -> str:
-    """A short hash of which token every id is."""
-    return file_key(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
+    """A short hash of which token every id is, of the ids below ``size``: others may be added."""
+    vocab = tokenizer.get_vocab().items()
+    kept = [item for item in vocab if size is None or item[1] < size]
+    return file_key(sorted(kept, key=lambda item: item[1]))
 
 
 def check_table(
@@ -81,7 +83,7 @@ def check_table(
     """
     own = "build one over the target's own tokenizer: hierspec ngram build"
     if tokenizer is not None and counted_in:
-        if counted_in != vocabulary_key(tokenizer):
+        if size > target_size or counted_in != vocabulary_key(tokenizer, size):
             raise HierspecError(
                 f"the n-gram table {table} was counted in another vocabulary than that of {name}: "
                 + own

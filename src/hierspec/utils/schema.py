@@ -95,6 +95,19 @@ Temperature = Annotated[
     Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
 ]
 
+MOST = 4096  # of what is counted out: tokens of a draft, drafts, repetitions
+
+
+def _countable(value: int) -> int:
+    if value > MOST:
+        raise ValueError(
+            f"{value if value < 10**9 else 'it'} is more than {MOST}, the most there is"
+        )
+    return value
+
+
+Count = Annotated[PositiveInteger, AfterValidator(_countable)]
+
 # What pydantic finds wrong where no Expected stands → what should have been there.
 _EXPECTED = {
     "bool_type": "true or false",

@@ -91,14 +91,18 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     return _trained(model, data)
 
 
+def is_ngram(name: str) -> bool:
+    """Whether a table's name means the shipped one."""
+    return name.removeprefix(PREFIX) == "ngram"
+
+
 def ngram_path(name: str, data: Path | None = None) -> Path:
     """The n-gram table behind ``zoo:ngram``, or behind a path.
 
     Raises:
         ValueError: there is no such table.
     """
-    known = name.removeprefix(PREFIX) == "ngram"
-    path = (data or DATA) / "ngram.safetensors" if known else Path(name)
+    path = (data or DATA) / "ngram.safetensors" if is_ngram(name) else Path(name)
     if not path.is_file():
         raise HierspecError(
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"

@@ -45,7 +45,7 @@ WHOLE = "not split"
 _HATCHES = {WHOLE: HATCH, "1 below": "...", "2 below": "xxx", "3 below": "---", "4 below": "++"}
 ACROSS, BAND = 4, 0.10  # panels of acceptance in a row; predictions are good within ±10 %
 _HATCHED = (
-    "Hatched: the method does not report its levels apart; where it does not report the prompt's "
+    "Not split: the method does not report its levels apart; where it does not report the prompt's "
     "reading apart either, that is included."
 )
 _ROOFLINE = (
