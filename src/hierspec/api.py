@@ -16,6 +16,7 @@ from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.drafts import levels as draft_levels
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.template import Template
 from hierspec.core.nodes import stack
@@ -148,9 +149,15 @@ class Hierarchy:
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose
 
+        top, names = arguments.target(target), arguments.model_names(drafts, "drafts")
+        if any(isinstance(one, ModelInMemory) for one in (*names, top and top.model)):
+            raise HierspecError(
+                "auto measures models by their files: give the paths, or choose a hierarchy for "
+                "loaded models (Hierarchy(model, drafts=[...]), or a preset)"
+            )
         found = choose(
-            arguments.target(target),
-            arguments.model_names(drafts, "drafts"),
+            top,
+            names,
             temperature=temperature,
             chat=chat,
             report=report,

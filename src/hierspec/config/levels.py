@@ -108,7 +108,8 @@ def _model(value: Any, read: Callable[[Any], Any]) -> str:
 AnyModel = Annotated[
     str,
     ReadAs(
-        Annotated[ModelName, Expected("a directory, a hub id, zoo:NAME, or a loaded model")], _model
+        Annotated[ModelName, Expected("a non-empty string (a model's name), or a loaded model")],
+        _model,
     ),
 ]
 Layers = Annotated[
