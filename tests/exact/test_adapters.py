@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from tabular_cases import models
 
+from hierspec.cli.certify import certify
+from hierspec.errors import HierspecError
 from hierspec.exact.adapters import distance, examine, load_adapter, round_law
 from hierspec.exact.published import PUBLISHED
 from hierspec.verifiers import get
@@ -19,7 +24,7 @@ def test_published_verifiers(name):
     assert found.lossless == (name not in LOSSY)
     if name in LOSSY:
         assert max(found.tv.values()) > 1e-3
-    assert all(1.0 < found.tokens[n] <= n + 1 for n in found.tokens)
+    assert all(1.0 < found.tokens[n] < n + 1 + 1e-9 for n in found.tokens)
 
 
 def test_a_round_has_the_interpreters_law():
@@ -59,3 +64,18 @@ def test_torch_is_left_as_it_was():
     before = torch.rand, torch.multinomial, torch.rand_like
     examine(PUBLISHED["gpt-fast"].verify, (1,), 1)
     assert (torch.rand, torch.multinomial, torch.rand_like) == before
+
+
+def test_the_page_lists_them_all():
+    page = Path(__file__).resolve().parents[2] / "docs" / "published-verifiers.md"
+    rows = re.findall(r"^\| `([a-z-]+)`.* \| (yes|\*\*no\*\*) \|", page.read_text(), re.M)
+    assert dict(rows) == {name: "**no**" if name in LOSSY else "yes" for name in PUBLISHED}
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("def verify(tokens, q, p):\n    return [0]\n")
+    assert certify(adapter=f"{path}:verify") == 1
+    assert "NOT lossless" in capsys.readouterr().out
+    with pytest.raises(HierspecError, match=r"either CASE\.json or --adapter"):
+        certify()

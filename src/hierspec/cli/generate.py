@@ -38,8 +38,8 @@ def generate(
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
             "suffix, quantized, swift, adadecode, lookahead, auto (measures once, then plans). "
-            "Default: hierarchy; of zoo:smollm2, which runs where none is named and its package is there, "
-            "its best drafter.",
+            "Default: hierarchy; of zoo:smollm2, which runs where none is named and its package is "
+            "there, its best drafter.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
