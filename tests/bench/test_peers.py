@@ -11,7 +11,7 @@ from joint_law import joint_law
 
 from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.bench.peers import catalogue
+from hierspec.bench.peers import catalogue, llama_cpp
 from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.hf import TransformersMethod
 from hierspec.bench.peers.llama_cpp import LlamaCppMethod
@@ -27,7 +27,7 @@ TOKENS = 24
 GREEDY = Request(TOKENS)
 ENTRIES = {entry.name: entry for entry in catalogue()}
 TRANSFORMERS = [name for name in ENTRIES if name.startswith("transformers")]
-LOSSY = {"sequential-capped-hsd"}
+LOSSY = {"sequential-capped-hsd", "llama.cpp-file", "llama.cpp-file-prompt-lookup"}
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +394,25 @@ def test_llama_cpp_greedy_text_is_the_targets(name):
         assert (run.target_calls == 39) == (name == "llama.cpp")
     sampled = [method.run(prompt, Request(40, 1.0, seed)).token_ids for seed in (3, 3, 4)]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_the_file_for_llama_cpp_has_the_narrowest_dtype_that_holds_every_weight(tmp_path):
+    narrow = tmp_path / "narrow"
+    save_tiny("llama", narrow, dtype=torch.bfloat16)
+    held = exported(BenchModels(TargetConfig(model=str(narrow), device="cpu")))
+    assert held.file_dtype == torch.bfloat16
+    widened = held.hf(str(narrow)).float()
+    assert llama_cpp._narrowest(widened, torch.bfloat16) == torch.bfloat16
+    widened.lm_head.weight.data[0, 0] = 1.0 + 2**-20
+    assert llama_cpp._narrowest(widened, torch.bfloat16) == torch.float32
+    named = BenchModels(TargetConfig(model=str(narrow), dtype="float32", device="cpu"))
+    assert exported(named).file_dtype == torch.float32
+
+
+def test_only_a_gguf_file_is_run_as_it_is(models):
+    assert llama_cpp._own_file("a/b.gguf").name == "b.gguf"
+    with pytest.raises(Unavailable, match="not read from a GGUF file"):
+        ENTRIES["llama.cpp-file"].candidates(models, 0.0)
 
 
 class FakeEngine:
