@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_conversations import Letters
+from letters import Letters
 
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
