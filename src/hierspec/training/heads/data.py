@@ -111,8 +111,8 @@ def _given(
     plain = [text for text in texts if isinstance(text, str)]
     said = [text for text in texts if isinstance(text, Conversation)]
     train, held_out, further = conversed(said, tokenizer, settings, longest)
-    if plain:
-        limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
+    limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
+    if plain and (not said or limit > 4 * settings.width):  # what conversations have left
         rows = encoded(plain, tokenizer, limit, settings.width, settings.seed)
         windows = HeldOutWindows(settings.held_out, settings.width)
         found = split(rows, None, windows, {})

@@ -50,8 +50,8 @@ from .states import KeptStates, Piece
 
 _CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # of a progress bar, roughly
 _MEASURED_ROWS = 512  # at once
-Measured = dict[str, dict[str, dict[str, float]]]  # by domain (all: of everything), exit, name
-ALL = "all"
+Measured = dict[str, dict[str, dict[str, float]]]  # by domain, exit, name
+ALL = ""  # in place of a domain: all of them
 
 
 def train(
