@@ -211,20 +211,27 @@ def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, 
 
 
 def test_heads_can_be_gone_on_with(models, trained, tmp_path, capsys) -> None:
-    """Their vocabulary and their numbers are kept; other sizes are refused."""
-    argv = ["heads", "train", "--model", str(models["llama"]), "--exits", "1,2", "--kind", "mlp"]
-    argv += ["--steps", "1", "--lr", "1e-9", "--tokens", "600", "--width", "16"]
-    argv += ["--from", str(trained["llama"]), "--features", str(tmp_path / "states")]
-    path = tmp_path / "again.safetensors"
-    assert run([*argv, "--vocabulary", str(SIZE), "-o", str(path)]) == 0
-    one, two = load_file(trained["llama"]), load_file(path)
-    assert torch.equal(one["vocabulary"], two["vocabulary"])
+    """Their numbers are kept, and of full heads the vocabulary; other sizes are refused."""
+    small = ["--steps", "1", "--lr", "1e-9", "--tokens", "600", "--width", "16"]
+    small += ["--features", str(tmp_path / "states")]
+
+    def go_on(name: str, kind: str, size: int, *more: str) -> int:
+        argv = ["heads", "train", "--model", str(models[name]), "--exits", "1,2", "--kind", kind]
+        argv += ["--from", str(trained[name]), "--vocabulary", str(size), *small, *more]
+        return run([*argv, "-o", str(tmp_path / f"{kind}.safetensors"), "--overwrite"])
+
+    assert go_on("llama", "mlp", 8) == 0
+    one, two = load_file(trained["llama"]), load_file(tmp_path / "mlp.safetensors")
+    assert len(two["vocabulary"]) == 8
     torch.testing.assert_close(one["exit.2.down"], two["exit.2.down"], rtol=0, atol=1e-6)
     assert list((tmp_path / "states").glob("*.states"))
-    assert run([*argv, "--vocabulary", "8", "-o", str(tmp_path / "x.safetensors")]) == 2
+    assert go_on("opt", "full", SIZE) == 0
+    one, two = load_file(trained["opt"]), load_file(tmp_path / "full.safetensors")
+    assert torch.equal(one["vocabulary"], two["vocabulary"])
+    capsys.readouterr()
+    assert go_on("opt", "full", 8) == 2
     assert "that score 24 tokens; to start from" in capsys.readouterr().err
-    wide = ["--vocabulary", str(SIZE), "--inner", "8", "-o", str(tmp_path / "y.safetensors")]
-    assert run([*argv, *wide]) == 2
+    assert go_on("llama", "mlp", 8, "--inner", "8") == 2
     assert "heads of another size" in capsys.readouterr().err
 
 

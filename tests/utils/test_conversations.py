@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from letters import Letters
 
 from hierspec.utils.conversations import (
     Conversation,
@@ -12,19 +13,6 @@ from hierspec.utils.conversations import (
     holds_conversations,
     read_conversations,
 )
-
-
-class Letters:
-    """A tokenizer of a letter a token whose template is ``<u:text>`` and ``<a:text>``."""
-
-    chat_template = "yes"
-    eos_token_id = ord(">")
-
-    def apply_chat_template(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool = False, **_: Any
-    ) -> list[int]:
-        text = "".join(f"<{one['role'][0]}:{one['content']}>\n" for one in messages)
-        return [ord(letter) for letter in text + "<a:" * add_generation_prompt]
 
 
 def line(*contents: str, **more: Any) -> str:

@@ -127,7 +127,7 @@ def _conversation(row: Any) -> Conversation:
     messages = tuple((one["role"], one["content"]) for one in row["messages"])
     if not all(isinstance(part, str) for message in messages for part in message):
         raise TypeError
-    return Conversation(messages, str(row.get("domain", UNKNOWN_DOMAIN)))
+    return Conversation(messages, str(row.get("domain") or UNKNOWN_DOMAIN))
 
 
 def _is_json(line: str) -> bool:

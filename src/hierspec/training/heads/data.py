@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,16 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts to learn from, and others to measure on."""
+    """Texts to learn from, and others to measure on.
+
+    Attributes:
+        further: beyond the tokens asked for: only counted, to find the most frequent tokens.
+    """
 
     train: list[Piece]
     held_out: list[Piece]
     source: dict[str, Any]
+    further: list[Piece] = field(default_factory=list)
 
 
 def choose(
@@ -105,9 +110,9 @@ def _given(
     """Plain texts and conversations, each cut in two."""
     plain = [text for text in texts if isinstance(text, str)]
     said = [text for text in texts if isinstance(text, Conversation)]
-    train, held_out = conversed(said, tokenizer, settings, longest)
-    if plain:
-        limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
+    train, held_out, further = conversed(said, tokenizer, settings, longest)
+    limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
+    if plain and (not said or limit > 4 * settings.width):  # what conversations have left
         rows = encoded(plain, tokenizer, limit, settings.width, settings.seed)
         windows = HeldOutWindows(settings.held_out, settings.width)
         found = split(rows, None, windows, {})
@@ -117,28 +122,27 @@ def _given(
             f"too few conversations: {len(train)} to train on and {len(held_out)} to measure on; "
             "give more"
         )
-    return Texts(train, held_out, _source({"name": name}, train, held_out))
+    return Texts(train, held_out, _source({"name": name}, train, held_out), further)
 
 
 def conversed(
     conversations: Sequence[Conversation], tokenizer: Any, settings: HeadsSettings, longest: int
-) -> tuple[list[Piece], list[Piece]]:
-    """Conversations to train on, and to measure on; a tenth of the prompts, told by their hash.
+) -> tuple[list[Piece], list[Piece], list[Piece]]:
+    """Conversations to train on, to measure on, and beyond the tokens that are to be used.
 
-    So a file that has grown keeps its two parts. What is measured on are the first of every
-    domain, as many of each.
+    Measured on is a tenth of the prompts, told by their hash, so a file that has grown keeps its
+    two parts: the first of every domain, as many of each.
     """
     train: list[Piece] = []
+    further: list[Piece] = []
     kept: dict[str, list[Piece]] = {}
     left, most = settings.tokens, settings.held_out
     domains = max(1, len({one.domain for one in conversations}))
     for one in dict.fromkeys(conversations):
-        if left <= 0:
-            break
         digest = hashlib.sha256(one.prompt.encode()).digest()
         measured = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
         held = kept.setdefault(one.domain, [])
-        if measured and len(held) * domains >= most:
+        if measured and (len(held) * domains >= most or left <= 0):
             continue
         found = answers(one, tokenizer)
         positions = [p for p in found.positions if p < longest]
@@ -146,9 +150,9 @@ def conversed(
             continue
         ids = torch.tensor(found.ids[: positions[-1] + 1], dtype=torch.int32)
         piece = Piece(ids, torch.tensor(positions), one.domain)
-        (held if measured else train).append(piece)
+        (held if measured else train if left > 0 else further).append(piece)
         left -= len(ids)
-    return train, [piece for pieces in kept.values() for piece in pieces]
+    return train, [piece for pieces in kept.values() for piece in pieces], further
 
 
 def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:

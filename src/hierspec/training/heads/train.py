@@ -25,7 +25,7 @@ from torch import nn
 from hierspec.config import exit_heads as files
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
-from hierspec.lm.exit_heads import MLP, Heads
+from hierspec.lm.exit_heads import FULL, MLP, Heads
 from hierspec.lm.load import DTYPES, load
 from hierspec.training import restart
 from hierspec.training.fit import (
@@ -50,8 +50,8 @@ from .states import KeptStates, Piece
 
 _CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # of a progress bar, roughly
 _MEASURED_ROWS = 512  # at once
-Measured = dict[str, dict[str, dict[str, float]]]  # by domain (all: of everything), exit, name
-ALL = "all"
+Measured = dict[str, dict[str, dict[str, float]]]  # by domain, exit, name
+ALL = ""  # in place of a domain: all of them
 
 
 def train(
@@ -80,7 +80,8 @@ def train(
             any other model what it writes itself.
         states: a folder for hidden states that further trainings of the same exits find again;
             default: with the training's own state, gone with it.
-        start_from: heads of the same kind, exits and sizes to begin with; their vocabulary is kept.
+        start_from: heads of the same kind, exits and sizes to begin with. The vocabulary of full
+            heads is kept, others are given that of the texts.
         report: told what is being done, and the share of it that is done.
         stop_after: stop after so many steps, as if interrupted.
 
@@ -123,9 +124,11 @@ def train(
     )
     exits = tuple(sorted(set(settings.exits)))
     vocabulary = (
-        most_frequent(chosen.train, settings.vocabulary, backend.vocab_size)
-        if begun is None
-        else begun.vocabulary()
+        begun.vocabulary()
+        if begun is not None and settings.kind == FULL
+        else most_frequent(
+            [*chosen.train, *chosen.further], settings.vocabulary, backend.vocab_size
+        )
     )
     inner = (settings.inner or 2 * backend.hidden_size) if settings.kind == MLP else 0
     frozen = Frozen(backend, exits)
@@ -280,12 +283,12 @@ def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
         HierspecError: they are of another kind or size, or for other exits.
     """
     file = files.read(path)
-    wanted = (settings.kind, tuple(sorted(set(settings.exits))), settings.vocabulary)
-    held = (file.kind, file.exits, file.info.get("vocabulary_size"))
-    if wanted != held:
+    size = file.info.get("vocabulary_size")
+    same = (settings.kind, tuple(sorted(set(settings.exits)))) == (file.kind, file.exits)
+    if not same or (settings.kind == FULL and settings.vocabulary != size):
         raise HierspecError(
-            f"{file.path} holds heads of kind {held[0]} after layers "
-            f"{', '.join(map(str, held[1]))} that score {held[2] or 'all'} tokens; to start from "
+            f"{file.path} holds heads of kind {file.kind} after layers "
+            f"{', '.join(map(str, file.exits))} that score {size or 'all'} tokens; to start from "
             "them ask for the same"
         )
     return file

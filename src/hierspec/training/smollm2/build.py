@@ -70,7 +70,6 @@ def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]
             path,
             [out / ANSWERS],
             dtype=plan.dtype,
-            states=out / "states",
             report=report,
         )
     return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hierspec.errors import HierspecError
 
@@ -96,7 +97,8 @@ def _parameters(node: ast.FunctionDef) -> str:
 def _packages() -> Iterator[str]:
     """Paragraphs of installed packages' descriptions."""
     for package in importlib.metadata.distributions():
-        text = package.metadata.get_payload()
+        metadata: Any = package.metadata
+        text = metadata.get_payload()
         for paragraph in re.split(r"\n\s*\n", text if isinstance(text, str) else ""):
             flat = " ".join(paragraph.split())
             if _is_passage(flat):
