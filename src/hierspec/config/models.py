@@ -14,6 +14,11 @@ from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.lm.backend import Backend
+from hierspec.lm.eagle3 import checkpoint as eagle3
+from hierspec.lm.eagle3.config import check_fits
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.layer_skip import SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.trunk import Trunk
@@ -25,6 +30,7 @@ from .levels import (
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
+    Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     NgramPoolConfig,
@@ -50,6 +56,8 @@ class LevelModels:
     loaded: Loaded
     trunks: dict[Key, Trunk] = field(default_factory=dict)
     skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
+    networks: dict[str, Eagle3Network] = field(default_factory=dict)
+    eagles: dict[str, Eagle3Model] = field(default_factory=dict)
 
     def top(self) -> Any:
         """The target's model.
@@ -93,6 +101,8 @@ class LevelModels:
             return AdaptiveExit(exits, level.confidence, name), name
         if isinstance(level, LayerSkipConfig):
             return self._skipping(level)
+        if isinstance(level, Eagle3LevelConfig):
+            return self._eagle3(level.model), level.model
         assert isinstance(level, DraftModelConfig)
         same = TargetConfig(
             model=level.model,
@@ -122,6 +132,19 @@ class LevelModels:
         view = self.skipping[skip].view()
         return view, view.name.replace(backend.name, self.target.model, 1)
 
+    def _eagle3(self, name: str) -> Eagle3Model:
+        """A network over the target's trunk; levels that name the same one share it."""
+        if name not in self.eagles:
+            trunk, network = self._trunk(self.target), self._network(name)
+            layers = check_fits(name, network.config, self.target.model, trunk.backend)
+            self.eagles[name] = Eagle3Model(trunk, network, layers, name)
+        return self.eagles[name]
+
+    def _network(self, name: str) -> Eagle3Network:
+        if name not in self.networks:
+            self.networks[name] = eagle3.read(registry.eagle3_path(name))
+        return self.networks[name]
+
     def _target_vocabulary(self) -> tuple[str, Any, int]:
         """The target's name, tokenizer and number of scored ids."""
         target = self.target
@@ -134,14 +157,17 @@ class LevelModels:
     def _trunk(self, model: TargetConfig) -> Trunk:
         key = key_of(model)
         if key not in self.trunks:
-            exits = self._exits() if key == key_of(self.target) else ()
             backend = self.loaded.backend(model)
+            exits = self._exits(backend) if key == key_of(self.target) else ()
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]
 
-    def _exits(self) -> list[int]:
-        """Every layer count of the target after which some level ends."""
+    def _exits(self, backend: Backend) -> list[int]:
+        """Every layer count of the target after which some level ends, or reads its states."""
         exits = {level.exit_layer for level in flat(self.levels, EarlyExitConfig)}
         for level in flat(self.levels, AdaptiveExitConfig):
             exits.update(level.exit_layers)
+        for level in flat(self.levels, Eagle3LevelConfig):
+            config = self._network(level.model).config
+            exits.update(check_fits(level.model, config, self.target.model, backend))
         return sorted(exits)

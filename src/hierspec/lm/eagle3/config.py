@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
 from hierspec.utils.files import read_text
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
@@ -120,6 +121,33 @@ def default_layers(num_layers: int) -> tuple[int, ...]:
             f"{num_layers} layers has no three such: name three layers (--feature-layers)"
         )
     return found
+
+
+def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -> tuple[int, ...]:
+    """The layers that a network reads of a target, if it can be that target's.
+
+    Raises:
+        HierspecError: sizes differ, or the target has no such layers; names both.
+    """
+    fix = f"it was trained for another model than {target}"
+    size, width = backend.hidden_size, config.hidden_size
+    if not config.target_hidden_size == width == size:
+        wrong = width if width != size else config.target_hidden_size
+        raise HierspecError(
+            f"{name} reads hidden states of {wrong} numbers and {target} has {size}: {fix}"
+        )
+    if config.vocab_size != backend.vocab_size:
+        raise HierspecError(
+            f"{name} drafts for a vocabulary of {config.vocab_size} and {target} has "
+            f"{backend.vocab_size}: {fix}"
+        )
+    layers = config.layers_of(backend.num_layers)
+    if len(layers) != 3 or layers[0] < 1 or layers[-1] > backend.num_layers:
+        raise HierspecError(
+            f"{name} reads layers {', '.join(map(str, layers))} and {target} has "
+            f"{backend.num_layers}: {fix}"
+        )
+    return layers
 
 
 def read_config(path: Path) -> Eagle3Config:

@@ -7,6 +7,7 @@ is alike: a network from nothing needs many more texts to come as far.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 
 from .settings import Eagle3Settings
 from .store import Store
+from .texts import Text
 
 _NOISE = 0.02  # of what the target has no counterpart for
 _SAMPLE = 8192  # tokens whose features decide the scale
@@ -50,14 +52,13 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
     )
 
 
-def frequent(store: Store, count: int, vocab_size: int) -> torch.Tensor:
+def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
     """The ids met most often, [count] ascending; among equals, and unmet ones, the lowest first.
 
     What is to be predicted counts double: it is what the network is for.
     """
     met: Counter[int] = Counter()
-    for number in store.numbers():
-        text = store.texts[number]
+    for text in texts:
         met.update(text.ids)
         for low, high in text.counts:
             met.update(text.ids[low:high])

@@ -143,4 +143,3 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
         batch.append(text)
     if batch:
         yield batch
-

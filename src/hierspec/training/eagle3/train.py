@@ -8,6 +8,7 @@ the target wrote the text.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,15 @@ from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource, from_directory
 from hierspec.training import restart
-from hierspec.training.fit import Losses, Objective, Phase, Schedule, TimedSchedule, TrainingStep, fit
+from hierspec.training.fit import (
+    Losses,
+    Objective,
+    Phase,
+    Schedule,
+    TimedSchedule,
+    TrainingStep,
+    fit,
+)
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
 from hierspec.zoo import fingerprint, registry
@@ -40,7 +49,7 @@ from .store import Store
 from .unroll import unroll
 
 Report = Callable[[str, float], None]
-_WATCHED = 32_768  # tokens of new texts taken at once
+_WATCHED = 16_384  # tokens of new texts taken at once
 _NOTE = 25  # steps between two lines of a log
 _READ = 0.2  # of a progress bar
 
@@ -108,19 +117,23 @@ def train(
     store = Store(kept, backend, layers, settings.store_gib * 2**30)
     restart.keep(kept, {"features": key})
 
-    def read(goes_on: Callable[[int], bool] = lambda tokens: True) -> int:
-        added = store.extend(texts.read(given, tokenizer, store.seen, settings.longest), goes_on)
-        return added
+    def read(goes_on: Callable[[int], bool]) -> None:
+        store.extend(texts.read(given, tokenizer, store.seen, settings.longest), goes_on)
 
     for path in held_out:
         found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
         store.extend(found, _told(report, f"features of {path.name}"))
-    read(_told(report, "features of the texts"))
+    # Where new texts are looked for anyway, training begins with a part of what there is.
+    if not (settings.watch and store.numbers()):
+        most = _WATCHED if settings.watch else math.inf
+        read(_told(report, "features of the texts", most))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = _scale(folder, store)
     if old is None:
-        known = start.frequent(store, config.draft_vocab_size, config.vocab_size)
+        every = texts.read(given, tokenizer, (), settings.longest)
+        learnt = (text for text in every if not text.group)
+        known = start.frequent(learnt, config.draft_vocab_size, config.vocab_size)
         network = start.begun(config, source, known, scale, settings.seed)
     else:
         network = old
@@ -187,10 +200,10 @@ def _source(target: str) -> WeightSource:
     return from_directory(path)
 
 
-def _told(report: Report, what: str) -> Callable[[int], bool]:
+def _told(report: Report, what: str, most: float = math.inf) -> Callable[[int], bool]:
     def goes_on(tokens: int) -> bool:
         report(f"{what}: {tokens // 10_000 * 10} k tokens", 0.0)
-        return True
+        return tokens < most
 
     return goes_on
 
@@ -238,7 +251,7 @@ def _objective(
     batches: Batches,
     settings: Eagle3Settings,
     report: Report,
-    read: Callable[[Callable[[int], bool]], int],
+    read: Callable[[Callable[[int], bool]], None],
     keep: Callable[[int], None],
 ) -> Objective:
     measured = time.monotonic()
