@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 LAYERS = (1, 2, 3)
 
 
-def save_drafter(folder: Path, target: Any, *, seed: int = 0, known: int = 9, **changes: Any) -> Path:
+def save_drafter(
+    folder: Path, target: Any, *, seed: int = 0, known: int = 9, **changes: Any
+) -> Path:
     """A random drafter for a transformers config, written tensor by tensor."""
     g = torch.Generator().manual_seed(seed)
     d, heads, kv, size, wide = target.hidden_size, 4, 2, 8, 24
@@ -80,7 +82,10 @@ def reference(
     model: Any, folder: Path, committed: list[int], pending: list[int] | tuple[int, ...]
 ) -> torch.Tensor:
     """Scores [V] after committed + pending, all computed anew with a transformers model."""
-    w = {name: t.to(model.dtype) if t.is_floating_point() else t for name, t in load_file(folder / "model.safetensors").items()}
+    w = {
+        name: t.to(model.dtype) if t.is_floating_point() else t
+        for name, t in load_file(folder / "model.safetensors").items()
+    }
     with torch.no_grad():
         states = model(torch.tensor([committed]), output_hidden_states=True).hidden_states
         rows = len(committed) - 1
@@ -112,7 +117,10 @@ def reference(
             attended = torch.einsum("hn,nhs->hs", weights, v).flatten()
             y = h[-1] + attended @ w[layer + "self_attn.o_proj.weight"].T
             z = _rms(y, w[layer + "post_attention_layernorm.weight"])
-            gate, up = z @ w[layer + "mlp.gate_proj.weight"].T, z @ w[layer + "mlp.up_proj.weight"].T
+            gate, up = (
+                z @ w[layer + "mlp.gate_proj.weight"].T,
+                z @ w[layer + "mlp.up_proj.weight"].T,
+            )
             out.append(y + (F.silu(gate) * up) @ w[layer + "mlp.down_proj.weight"].T)
         last = out[-1] if out else torch.zeros(model.config.hidden_size, dtype=model.dtype)
         scores = _rms(last, w["norm.weight"]) @ w["lm_head.weight"].T

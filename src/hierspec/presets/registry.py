@@ -12,7 +12,6 @@ from hierspec.config import arguments
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 
 from .systems import PRESETS, PresetModels
 
@@ -32,6 +31,8 @@ PAPERS = {
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
     "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
+    "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
+    "training-time test (Li et al., 2025, arXiv 2503.01840)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",
 }
@@ -61,10 +62,11 @@ def preset(
         raise HierspecError(
             f"preset {name!r} needs a draft model of the target's family: add --draft"
         )
-    chosen = target or TargetConfig(model=DEFAULT_TARGET)
+    one = PRESETS[name]
+    chosen = target or TargetConfig(model=one.target)
 
     def num_layers() -> int:
         return target_config(chosen.model).num_hidden_layers
 
-    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers)
-    return PRESETS[name].make(models)
+    models = PresetModels(chosen, tuple(drafts) or one.drafts, num_layers)
+    return one.make(models)

@@ -16,6 +16,7 @@ from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.errors import HierspecError
+from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.utils.checks import is_number
 from hierspec.zoo import registry
 
@@ -54,7 +55,7 @@ class Candidate:
 def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
-    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
+    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER``, ``ngram`` or ``ngram:TABLE``,
     ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
     ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
 
@@ -90,11 +91,13 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "early_exit", "exit_layer": int(detail)}
     if kind in ("ngram", "ngram_table"):
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
+    if kind == "eagle3":
+        return {"method": "eagle3", "model": detail or registry.EAGLE3}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
     if not head:
         raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, ngram or prompt-lookup"
+            "a candidate is empty: name a model, exit:LAYER, eagle3:FOLDER, ngram or prompt-lookup"
         )
     return {"method": "draft_model", "model": head}
 
@@ -247,6 +250,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
             out[entrant.owner] = 0
         elif entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
             out[entrant.owner] = registry.ngram_path(entrant.files).stat().st_size
+        elif isinstance(entrant.model, Eagle3Model):
+            out[entrant.owner] = entrant.model.layer.num_bytes
         else:
             backend = entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)

@@ -20,6 +20,7 @@ PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
+SMOLLM2_NAME = PREFIX + SMOLLM2
 EAGLE3 = "zoo:smollm2-eagle3"
 
 

@@ -80,6 +80,11 @@ class Eagle3Layer:
         self.num_weights = sum(one.num_weights for one in matrices)
         self._rotations = torch.empty(0)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its matrices."""
+        return (self.num_weights + self.fc.num_weights) * self.weight_dtype.itemsize
+
     def new_cache(self, capacity: int) -> torch.Tensor:
         """Room for the keys and values of so many rows."""
         shape = (1, 2 * self.config.num_kv_heads, capacity, self.config.head_dim)
