@@ -94,7 +94,7 @@ def test_it_cannot_verify(folder):
 
 def test_another_target_is_refused_in_one_line(folder, tmp_path):
     save_tiny("llama", tmp_path / "target", layers=4, hidden_size=48)
-    with pytest.raises(HierspecError, match="32 numbers and .* has 48") as error:
+    with pytest.raises(HierspecError, match=r"32 numbers and .* has 48") as error:
         hierarchy(tmp_path, [eagle3(folder)])
     assert "\n" not in str(error.value)
 

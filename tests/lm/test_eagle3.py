@@ -1,7 +1,8 @@
-"""The EAGLE-3 level's model: the published layout, the scores of a plain implementation, no waste."""
+"""EAGLE-3: the published layout, the scores of a plain implementation, nothing done twice."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,6 @@ def test_another_target_gets_one_line(target, plain, drafter):
     backend = load(target)
     fine = checkpoint.read(drafter).config
     assert check_fits("d", fine, "t", backend) == LAYERS
-    import dataclasses
-
     for changes in ({"hidden_size": 8}, {"vocab_size": 7}, {"feature_layers": (1, 2, 99)}):
         with pytest.raises(HierspecError, match="trained for another model than t") as error:
             check_fits("d", dataclasses.replace(fine, **changes), "t", backend)

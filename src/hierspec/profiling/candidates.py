@@ -55,8 +55,8 @@ class Candidate:
 def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
-    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER``, ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
+    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER``, ``ngram`` or
+    ``ngram:TABLE``, ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
     ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
 
     Raises:

@@ -107,6 +107,11 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
     return path
 
 
+def has_eagle3(data: Path | None = None) -> bool:
+    """Whether the drafter of ``zoo:smollm2`` ships."""
+    return ((data or DATA) / EAGLE3.removeprefix(PREFIX) / "config.json").is_file()
+
+
 def eagle3_path(name: str, data: Path | None = None) -> Path:
     """The folder of an EAGLE-3 drafter: one that ships, ``zoo:NAME``, or a path.
 
@@ -116,7 +121,7 @@ def eagle3_path(name: str, data: Path | None = None) -> Path:
     if not name.startswith(PREFIX):
         return Path(name).expanduser()
     folder = (data or DATA) / name.removeprefix(PREFIX)
-    if name != EAGLE3 or not (folder / "config.json").is_file():
+    if name != EAGLE3 or not has_eagle3(data):
         raise HierspecError(
             f"no EAGLE-3 drafter {name!r}; there are: {EAGLE3}, for {PREFIX}{SMOLLM2}, or the "
             "folder of one"

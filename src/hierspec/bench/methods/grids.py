@@ -16,6 +16,8 @@ from hierspec.bench.methods.base import Method, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
 from hierspec.presets.systems import Preset, PresetModels
+from hierspec.profiling.candidates import parse
+from hierspec.zoo.registry import SMOLLM2_NAME, has_eagle3
 
 TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
@@ -39,6 +41,24 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
     drafts = _drafts(models)[-TRIALS:]
     return [
         HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
+        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        for budget in spread(BUDGETS, share)
+    ]
+
+
+def eagle3(name: str, models: BenchModels) -> list[Method]:
+    """EAGLE-3 drafters alone, budgets spread over each; block verification.
+
+    Raises:
+        Unavailable: there is none, and none ships for this target.
+    """
+    drafts = [draft for draft in models.drafts if parse(draft).level.method == "eagle3"]
+    if not drafts and models.target.model == SMOLLM2_NAME and has_eagle3():
+        drafts = ["eagle3"]
+    if not drafts:
+        raise Unavailable("needs an EAGLE-3 drafter of the target: add --draft eagle3:FOLDER")
+    return [
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
         for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
         for budget in spread(BUDGETS, share)
     ]
