@@ -56,8 +56,8 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER``, ``ngram`` or
-    ``ngram:TABLE``, ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after commas,
-    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
+    ``ngram:TABLE``, ``prompt-lookup``, or a level of the hierarchy file as JSON; then, after
+    commas, ``temperature=0.8``, ``window=entropy``, ``dtype=float32``.
 
     Raises:
         ValueError: with what is wrong and how it is written.
