@@ -37,7 +37,7 @@ def plain():
     return prompts, outputs
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [n for n in PRESETS if n != "eagle3"])  # none for this target
 def test_greedy_equals_transformers_generate(plain, name):
     prompts, expected = plain
     target = TargetConfig(model=TARGET, dtype="float32")

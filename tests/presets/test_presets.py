@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from eagle3_cases import save_drafter
+from transformers import AutoConfig
 
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.config.schema import ConcatenateConfig, LevelConfig
@@ -44,9 +46,12 @@ def flat(levels):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_samples_from_tiny_models_the_same_in_any_company(tiny_family, name):
+def test_samples_from_tiny_models_the_same_in_any_company(tiny_family, name, tmp_path):
     target = TargetConfig(model=tiny_family["target"], dtype="float64")
-    config = preset(name, target, [tiny_family["small"], tiny_family["draft"]])
+    drafts = [tiny_family["small"], tiny_family["draft"]]
+    if name == "eagle3":
+        drafts = [save_drafter(tmp_path, AutoConfig.from_pretrained(tiny_family["target"]))]
+    config = preset(name, target, drafts)
     hierarchy = Hierarchy.from_config(config)
     options = {"max_new_tokens": 10, "temperature": 0.8, "seed": 3, "ignore_eos": True}
     together = hierarchy.generate_batch(PROMPTS, **options)
@@ -84,6 +89,8 @@ def test_is_exact_and_names_its_source(name):
         ("adadecode", [("adaptive_exit", 4, None)], "tokenwise"),
         ("lookahead", [("ngram_pool", 4, None)], "tokenwise"),
         ("suffix", [("suffix", 16, None)], "tokenwise"),
+        ("quantized", [("quantized", 10, None)], "tokenwise"),
+        ("eagle3", [("mid", 4, None)], "block"),
     ],
 )
 def test_builds(name, levels, verify):

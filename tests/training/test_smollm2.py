@@ -24,7 +24,7 @@ from hierspec.training.smollm2.passages import Function, Passages
 from hierspec.training.smollm2.templates import MAKERS, prompt
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.testing import save_tiny
-from hierspec.zoo import registry
+from hierspec.zoo import registry, trained
 
 PASSAGES = Passages(("Q " * 150, "Z " * 150), (Function("shift", "a, b", "Move it."),))
 TEMPLATE = (
@@ -225,12 +225,12 @@ def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> Non
 
 def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
     with pytest.raises(ValueError, match="train it with `hierspec zoo train smollm2`") as caught:
-        registry.heads_path("zoo:smollm2-heads", tmp_path)
+        trained.located("zoo:smollm2-heads", tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="there are: zoo:smollm2-heads"):
-        registry.heads_path("zoo:heads")
+    with pytest.raises(ValueError, match="there are: zoo:smollm2-eagle3, zoo:smollm2-heads"):
+        trained.located("zoo:heads")
     (tmp_path / "smollm2-heads").mkdir()
-    assert registry.heads_path("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    assert trained.located("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
 
 
 def test_a_text_and_conversations_may_come_together(tmp_path) -> None:

@@ -1,10 +1,10 @@
-"""``hierspec heads``: train heads for early exits, and say what a file of them holds."""
+"""``hierspec heads``: train what drafts on a frozen model's states, and say what a file holds."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hierspec.config.exit_heads import HeadsFile
 
 app = typer.Typer(
-    help="Heads that make a model's early exits draft better, trained on its frozen layers.",
+    help="Drafters on a model's frozen layers: heads for its early exits, EAGLE-3 networks.",
     no_args_is_help=True,
 )
 
@@ -28,22 +28,26 @@ def train(
         typer.Argument(help="Further texts, as after --texts.", metavar="TEXTS"),
     ] = None,
     *,
-    model: Annotated[str, typer.Option(help=f"The model, which stays as it is: {MODEL}.")],
-    exits: Annotated[str, typer.Option(help="After which layers, as in 2,4,8.")],
+    model: Annotated[
+        str, typer.Option("--model", "--target", help=f"The model, which stays as it is: {MODEL}.")
+    ],
+    exits: Annotated[
+        str | None, typer.Option(help="Heads for exits after which layers, as in 2,4,8.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
             help="File to write; default: exit_heads.safetensors in the model's directory. "
-            "An interrupted training goes on.",
+            "For eagle3 a folder. An interrupted training goes on.",
         ),
     ] = None,
     texts: Annotated[
         list[Path] | None,
         typer.Option(
             help="Texts to learn from, one or several: text files, .jsonl files of texts or "
-            "conversations, folders. "
+            'conversations, {"messages": [{"role": …, "content": …}]} a line, folders. '
             "Default: what the shipped family learnt from; for other models, what they write.",
         ),
     ] = None,
@@ -51,7 +55,8 @@ def train(
         str,
         typer.Option(
             help="transform: a d x d matrix before the model's own head; mlp: that and two "
-            "matrices around a bend; full: a V x d head.",
+            "matrices around a bend; full: a V x d head; eagle3: a network that drafts from the "
+            "model's hidden states.",
         ),
     ] = "transform",
     vocabulary: Annotated[
@@ -78,14 +83,18 @@ def train(
         ),
     ] = None,
     start_from: Annotated[
-        Path | None, typer.Option("--from", help="Heads to begin with, of the same kind and exits.")
+        Path | None,
+        typer.Option("--from", help="Heads, or a drafter, of the same kind to go on with."),
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps, instead of --epochs.")
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Most tokens of text to use.")] = 131_072,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate after the warm-up.")] = 2e-4,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", help="Learning rate after the warm-up; default: 2e-4, eagle3 1e-3."),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
     width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random.")] = 0,
@@ -97,17 +106,76 @@ def train(
             "settings.",
         ),
     ] = False,
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="eagle3: texts of other origins, measured on and never learnt from."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="eagle3: time to train, instead of --epochs.")
+    ] = None,
+    draft_vocab: Annotated[
+        int, typer.Option(min=1, help="eagle3: how many tokens it knows, the most frequent ones.")
+    ] = 8192,
+    feature_layers: Annotated[
+        str | None,
+        typer.Option(help="eagle3: three layers it reads, as in 2,15,27; default: 2, n/2, n - 3."),
+    ] = None,
+    depth: Annotated[int, typer.Option(min=1, help="eagle3: most steps unrolled.")] = 5,
+    store_gib: Annotated[float, typer.Option(help="eagle3: most space for them on disk.")] = 8,
+    watch: Annotated[
+        int,
+        typer.Option(min=0, help="eagle3: take in texts that are new, every so many steps."),
+    ] = 0,
+    measure: Annotated[
+        float,
+        typer.Option(help="eagle3: minutes between measuring and writing what there is."),
+    ] = 15,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train heads for early exits to match the last layer's law, the model left as it is.
+    """Train drafters to match the model's own law, the model left as it is.
 
-    Example:
+    Examples:
 
       hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
+
+      hierspec heads train --kind eagle3 --target zoo:smollm2 --texts chats.jsonl -o eagle3
     """
+    everything = [*(texts or ()), *(more or ())]
+    if kind == "eagle3":
+        if exits is not None:
+            raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
+        if output is None:
+            raise HierspecError("say into which folder the drafter goes: -o FOLDER")
+        given = {
+            "draft_vocab": draft_vocab,
+            "feature_layers": None if feature_layers is None else _layers(feature_layers),
+            "depth": depth,
+            "minutes": minutes,
+            "epochs": epochs,
+            "steps": steps,
+            "store_gib": store_gib,
+            "watch": watch,
+            "measure": measure,
+            "seed": seed,
+            **({} if lr is None else {"learning_rate": lr}),
+        }
+        return _train_eagle3(
+            model,
+            given,
+            output,
+            everything,
+            held_out=held_out or [],
+            start_from=start_from,
+            features=features,
+            overwrite=overwrite,
+            threads=threads,
+            as_json=as_json,
+        )
+    if exits is None:
+        raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
     from hierspec.training.heads import train as training
     from hierspec.training.heads.settings import HeadsSettings
     from hierspec.utils.threads import use as use_threads
@@ -121,7 +189,7 @@ def train(
         inner=inner,
         loss=loss,
         held_out=windows,
-        learning_rate=lr,
+        learning_rate=2e-4 if lr is None else lr,
         epochs=epochs,
         steps=steps,
         tokens=tokens,
@@ -136,7 +204,7 @@ def train(
             model,
             settings,
             output,
-            [*(texts or ()), *(more or ())],
+            everything,
             dtype=dtype or "auto",
             device=device or "auto",
             overwrite=overwrite,
@@ -155,6 +223,49 @@ def train(
     if not as_json:
         example = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
         say(console, f"written to {file.path}; as a level: {json.dumps(example)}")
+    return 0
+
+
+def _train_eagle3(
+    model: str,
+    given: dict[str, Any],
+    output: Path,
+    texts: list[Path],
+    *,
+    held_out: list[Path],
+    start_from: Path | None,
+    features: Path | None,
+    overwrite: bool,
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    from hierspec.training.eagle3 import train as training
+    from hierspec.training.eagle3.settings import Eagle3Settings
+    from hierspec.utils.threads import use as use_threads
+
+    from .rendering import interruptible, notes, progress, say
+
+    settings = Eagle3Settings(**given)
+    use_threads(threads)
+    console = notes()
+    with interruptible(console), progress(console, f"eagle3 for {model}") as report:
+        info = training.train(
+            model,
+            settings,
+            output,
+            texts,
+            held_out,
+            start_from=start_from,
+            features=features,
+            overwrite=overwrite,
+            report=report,
+            tell=lambda line: say(console, line),
+        )
+    if as_json:
+        print(json.dumps({"folder": str(output), **info}))
+    else:
+        level = {"method": "eagle3", "model": str(output), "num_speculative_tokens": 4}
+        say(console, f"written to {output}; as a level: {json.dumps(level)}")
     return 0
 
 

@@ -28,7 +28,7 @@ from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import expanded, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import fingerprint, trained
 
 FILE = "exit_heads.safetensors"
 SCHEMA = 1
@@ -198,7 +198,7 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 def locate(ref: str | Path) -> Path:
     """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
-    path = expanded(registry.heads_path(str(ref)))
+    path = expanded(trained.located(str(ref)))
     return path / FILE if path.is_dir() else path
 
 

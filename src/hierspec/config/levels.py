@@ -177,6 +177,18 @@ class EarlyExitConfig(LevelConfig):
 
 
 @declared
+class Eagle3LevelConfig(LevelConfig):
+    """An EAGLE-3 network that reads the target's hidden states [Li et al. 2025]; it only drafts.
+
+    Attributes:
+        model: the folder of its checkpoint, or ``zoo:NAME``.
+    """
+
+    method: Literal["eagle3"] = "eagle3"
+    model: ModelName
+
+
+@declared
 class NgramTableConfig(LevelConfig):
     """Counts from a corpus with back-off."""
 
@@ -350,6 +362,12 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
             )
         elif i > 0 and isinstance(level, LookUpConfig):
             raise misplaced([i], f"{level.method} has no distribution to verify with; put it first")
+        elif i > 0 and isinstance(level, Eagle3LevelConfig):
+            raise misplaced(
+                [i],
+                "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "
+                "be checked at once; put it first (an early exit or a draft model may verify it)",
+            )
     return levels
 
 
@@ -363,6 +381,7 @@ def _chains(parts: Any) -> Any:
 _Level = (
     DraftModelConfig
     | EarlyExitConfig
+    | Eagle3LevelConfig
     | NgramTableConfig
     | PromptLookupConfig
     | LayerSkipConfig

@@ -15,11 +15,16 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.drafters.suffix import Suffix
 from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.lm.backend import Backend
+from hierspec.lm.eagle3 import checkpoint as eagle3
+from hierspec.lm.eagle3.config import check_fits
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.layer_skip import SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.quantized import QuantizedModel
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.zoo import registry
+from hierspec.zoo import registry, trained
 
 from .checkpoints import Key, Loaded, key_of, load_tokenizer
 from .levels import (
@@ -27,6 +32,7 @@ from .levels import (
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
+    Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     NgramPoolConfig,
@@ -56,6 +62,8 @@ class LevelModels:
     skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
     quantized: dict[int, QuantizedModel] = field(default_factory=dict)
     parts: dict[Any, Any] = field(default_factory=dict)  # of vocabularies, by file of heads
+    networks: dict[str, Eagle3Network] = field(default_factory=dict)
+    eagles: dict[str, Eagle3Model] = field(default_factory=dict)
 
     def top(self) -> Any:
         """The target's model.
@@ -109,6 +117,8 @@ class LevelModels:
 
                 self.quantized[level.bits] = QuantizedModel(trunk, quantized(trunk.backend))
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
+        if isinstance(level, Eagle3LevelConfig):
+            return self._eagle3(level.model), level.model
         assert isinstance(level, DraftModelConfig)
         same = TargetConfig(
             model=level.model,
@@ -143,6 +153,19 @@ class LevelModels:
         shipped = registry.is_ngram(table) and not registry.is_shipped(self.target.model)
         return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if shipped else ""
 
+    def _eagle3(self, name: str) -> Eagle3Model:
+        """A network over the target's trunk; levels that name the same one share it."""
+        if name not in self.eagles:
+            trunk, network = self._trunk(self.target), self._network(name)
+            layers = check_fits(name, network.config, self.target.model, trunk.backend)
+            self.eagles[name] = Eagle3Model(trunk, network, layers, name)
+        return self.eagles[name]
+
+    def _network(self, name: str) -> Eagle3Network:
+        if name not in self.networks:
+            self.networks[name] = eagle3.read(trained.located(name))
+        return self.networks[name]
+
     def _target_vocabulary(self) -> tuple[str, Any, int]:
         """The target's name, tokenizer and number of scored ids."""
         target = self.target
@@ -155,14 +178,17 @@ class LevelModels:
     def _trunk(self, model: TargetConfig) -> Trunk:
         key = key_of(model)
         if key not in self.trunks:
-            exits = self._exits() if key == key_of(self.target) else ()
             backend = self.loaded.backend(model)
+            exits = self._exits(backend) if key == key_of(self.target) else ()
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]
 
-    def _exits(self) -> list[int]:
-        """Every layer count of the target after which some level ends."""
+    def _exits(self, backend: Backend) -> list[int]:
+        """Every layer count of the target after which some level ends, or reads its states."""
         exits = {level.exit_layer for level in flat(self.levels, EarlyExitConfig)}
         for level in flat(self.levels, AdaptiveExitConfig):
             exits.update(level.exit_layers)
+        for level in flat(self.levels, Eagle3LevelConfig):
+            config = self._network(level.model).config
+            exits.update(check_fits(level.model, config, self.target.model, backend))
         return sorted(exits)

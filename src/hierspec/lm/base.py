@@ -21,18 +21,28 @@ from hierspec.sampling.scores import ScoreRows
 from hierspec.utils.graphs import Graphs
 
 
+class Guest(Protocol):
+    """What a model that reads another one's states keeps for a sequence, in that one's slot."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all tokens past the first ``length``, and that any of those were committed."""
+        ...
+
+
 @dataclass(slots=True)
 class Slot:
     """One sequence's place in one model's cache: the tokens held, and the model's own state.
 
     ``held`` are the tokens whose keys and values (or other state) are cached, in order. The first
     ``agreed`` of them are known to equal the sequence's committed tokens, which never change, so
-    that :meth:`overlap` compares only the few that follow.
+    that :meth:`overlap` compares only the few that follow. ``guests`` are what other models keep
+    that live on this one's states, by their id.
     """
 
     held: list[int] = field(default_factory=list[int])
     agreed: int = 0
     state: Any = None
+    guests: dict[int, Guest] = field(default_factory=dict[int, "Guest"])
 
     def overlap(self, context: Context, at_most: int) -> int:
         """How many leading tokens of ``context`` are held already, capped at ``at_most``."""

@@ -15,7 +15,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.load import check_reference
 from hierspec.utils.files import expanded
 from hierspec.zoo import trained
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, is_shipped, resolves
+from hierspec.zoo.registry import is_shipped, resolves
 
 from .systems import PRESETS, PresetModels
 
@@ -39,6 +39,8 @@ PAPERS = {
     "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
     "(Tiwari et al., 2025, arXiv 2502.10424)",
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
+    "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
+    "training-time test (Li et al., 2025, arXiv 2503.01840)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",
 }
@@ -72,14 +74,15 @@ def preset(
             f"preset {name!r} needs a draft model of the target's family: add --draft MODEL "
             "(in Python: drafts=[model])"
         )
-    chosen = target or TargetConfig(model=DEFAULT_TARGET)
+    one = PRESETS[name]
+    chosen = target or TargetConfig(model=one.target)
 
     def num_layers() -> int:
         return target_config(chosen.model).num_hidden_layers
 
     exits = trained_exits(chosen.model)
-    models = PresetModels(chosen, tuple(drafts) or DEFAULT_DRAFTS, num_layers, *exits)
-    return PRESETS[name].make(models)
+    models = PresetModels(chosen, tuple(drafts) or one.drafts, num_layers, *exits)
+    return one.make(models)
 
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:

@@ -17,6 +17,7 @@ from hierspec.config.levels import (
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
+    Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     NgramPoolConfig,
@@ -27,6 +28,7 @@ from hierspec.config.levels import (
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, EAGLE3, SMOLLM2_NAME
 
 TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
 SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
@@ -99,6 +101,7 @@ class Preset:
     Attributes:
         source: key of :data:`hierspec.presets.registry.PAPERS`; empty where there is no paper.
         max_drafts: how many draft models it uses; ``None``: all there are.
+        target, drafts: where none are named.
     """
 
     name: str
@@ -106,18 +109,20 @@ class Preset:
     source: str
     make: Callable[[PresetModels], HierarchyConfig]
     max_drafts: int | None
+    target: str = DEFAULT_TARGET
+    drafts: tuple[str, ...] = DEFAULT_DRAFTS
 
 
 PRESETS: dict[str, Preset] = {}
 
 
 def preset(
-    name: str, summary: str, source: str = "", max_drafts: int | None = None
+    name: str, summary: str, source: str = "", max_drafts: int | None = None, **models: Any
 ) -> Callable[[Callable[[PresetModels], HierarchyConfig]], Any]:
     """Make a function a preset of that name."""
 
     def added(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
-        PRESETS[name] = Preset(name, summary, source, make, max_drafts)
+        PRESETS[name] = Preset(name, summary, source, make, max_drafts, **models)
         return make
 
     return added
@@ -434,3 +439,20 @@ def lookahead(models: PresetModels) -> HierarchyConfig:
     :mod:`hierspec.drafters.ngram_pool` says what that leaves.
     """
     return models.under(NgramPoolConfig(num_speculative_tokens=4))
+
+
+@preset(
+    "eagle3",
+    "a network that reads the target's hidden states",
+    "EAGLE-3",
+    max_drafts=1,
+    target=SMOLLM2_NAME,
+    drafts=(EAGLE3,),
+)
+def eagle3(models: PresetModels) -> HierarchyConfig:
+    """A chain drafted by an EAGLE-3 network (Li et al., 2025), which draws a tree; block.
+
+    The draft given is the folder of one; there is one for SmolLM2.
+    """
+    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
+    return models.under(drafter, verify="block")

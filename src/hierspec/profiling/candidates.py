@@ -17,6 +17,7 @@ from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
+from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.quantized import quantizable
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
@@ -59,9 +60,9 @@ class Candidate:
 def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
-    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, ``suffix``, ``quantized``, ``eagle3:FOLDER`` (a shipped one by its name
-    alone), or a level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
+    ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER`` (a shipped one by
+    its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized``, or a
+    level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
     ``window=entropy``, ``dtype=float32``, ``head=PATH``.
 
     Raises:
@@ -122,11 +123,14 @@ def _method(head: str) -> dict[str, Any]:
     if head in ("suffix", "quantized"):
         return {"method": head}
     if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
-        return {"method": "eagle3", "model": detail if kind == "eagle3" else head}
+        return {
+            "method": "eagle3",
+            "model": detail or registry.EAGLE3 if kind == "eagle3" else head,
+        }
     if not head:
         raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, ngram, prompt-lookup, suffix or "
-            "quantized"
+            "a candidate is empty: name a model, exit:LAYER, eagle3:FOLDER, ngram, prompt-lookup, "
+            "suffix or quantized"
         )
     return {"method": "draft_model", "model": head}
 
@@ -282,6 +286,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
         level = entrant.candidate and entrant.candidate.level
         if isinstance(entrant.model, LookUp):
             out[entrant.owner] = 0
+        elif isinstance(entrant.model, Eagle3Model):
+            out[entrant.owner] = entrant.model.layer.num_bytes
         elif level is None or level.method in _MODELS:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)

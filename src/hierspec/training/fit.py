@@ -63,6 +63,14 @@ class Schedule:
         falling = (self.steps - step) / max(1.0, self.decay_share * self.steps)
         return min(1.0, rising, falling)
 
+    def done(self, step: int, seconds: float) -> float:
+        """The share of the training that is behind; it ends at 1."""
+        return step / self.steps
+
+    def factor_at(self, step: int, seconds: float) -> float:
+        """:meth:`factor`, where the time that training has taken may matter."""
+        return self.factor(step)
+
     @property
     def tokens(self) -> int:
         return sum(p.rows * p.width for p in map(self.phase, range(self.steps)))
@@ -77,6 +85,24 @@ class CosineSchedule(Schedule):
         if step < warm:
             return (step + 1) / warm
         return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSchedule(Schedule):
+    """Ends after so many seconds of training, whatever the number of steps; ``steps`` is unused.
+
+    A run that is interrupted goes on with the time it had left.
+    """
+
+    seconds: float = 3600.0
+
+    def done(self, step: int, seconds: float) -> float:
+        return seconds / self.seconds
+
+    def factor_at(self, step: int, seconds: float) -> float:
+        rising = (step + 1) / self.warmup_steps
+        falling = (1 - self.done(step, seconds)) / self.decay_share
+        return max(0.0, min(1.0, rising, falling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +188,16 @@ def fit(
 
     folder.mkdir(parents=True, exist_ok=True)
     last_save = clock = time.monotonic()
-    last = schedule.steps if stop_after is None else min(schedule.steps, stop_after)
+    last = math.inf if stop_after is None else stop_after
     with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
-        task = bar.add_task(label, total=schedule.steps, completed=step, note="")
-        while step < last:
+        task = bar.add_task(label, total=1.0, note="")
+        while (done := schedule.done(step, seconds)) < 1 and step < last:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
             phase = schedule.phase(step)
             for group, rate in groups:
-                group["lr"] = rate * schedule.factor(step)
+                group["lr"] = rate * schedule.factor_at(step, seconds)
             try:
-                loss, parts = objective(TrainingStep(step, step / schedule.steps, phase, generator))
+                loss, parts = objective(TrainingStep(step, done, phase, generator))
                 loss.backward()
             except KeyboardInterrupt:
                 save()  # nothing has changed since the last step
@@ -183,13 +209,14 @@ def fit(
             now = time.monotonic()
             speed = phase.rows * phase.width / (now - clock)
             seconds, clock = seconds + now - clock, now
-            if step % LOG_EVERY == 0 or step == schedule.steps:
+            done = schedule.done(step, seconds)
+            if step % LOG_EVERY == 0 or done >= 1:
                 numbers = {name: round(float(value), 4) for name, value in parts.items()}
                 line = {"step": step, "seconds": round(seconds, 1), "tokens_per_s": round(speed)}
                 log.write(json.dumps(line | numbers) + "\n")
                 log.flush()
                 note = " ".join(f"{name} {value:.3f}" for name, value in numbers.items())
-                bar.update(task, completed=step, note=f"{speed:.0f} tok/s  {note}")
+                bar.update(task, completed=done, note=f"{speed:.0f} tok/s  {note}")
             if now - last_save > SAVE_SECONDS:
                 save()
                 last_save = now
@@ -201,7 +228,7 @@ def _progress(label: str, console: Console | None) -> Progress:
     return Progress(
         TextColumn(f"[bold]{label:<8}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}  {task.fields[note]}"),
+        TextColumn("{task.percentage:3.0f} %  {task.fields[note]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         refresh_per_second=1,

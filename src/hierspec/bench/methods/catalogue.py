@@ -99,6 +99,8 @@ def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
                 return grids.single(name, models, "block")
             case "speculative":
                 return grids.single(name, models, "tokenwise")
+            case "eagle3":
+                return grids.eagle3(name, models)
         return grids.of_preset(PRESETS[name], models)
 
     return candidates

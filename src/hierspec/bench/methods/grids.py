@@ -17,6 +17,8 @@ from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import ConcatenateConfig, HierarchyConfig
 from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import Preset, PresetModels
+from hierspec.profiling.candidates import parse
+from hierspec.zoo import trained
 
 TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
@@ -50,6 +52,29 @@ def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
     return [
         HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
         for budget in BUDGETS
+    ]
+
+
+def _shipped_eagle3(target: str) -> str:
+    found = trained.drafters_for(target)
+    return next((one for one in found if trained.kind(one) == trained.EAGLE3), "")
+
+
+def eagle3(name: str, models: BenchModels) -> list[Method]:
+    """EAGLE-3 drafters alone, budgets spread over each; block verification.
+
+    Raises:
+        Unavailable: there is none, and none ships for this target.
+    """
+    drafts = [draft for draft in models.drafts if parse(draft).level.method == "eagle3"]
+    if not drafts and (shipped := _shipped_eagle3(models.target.model)):
+        drafts = [shipped]
+    if not drafts:
+        raise Unavailable("needs an EAGLE-3 drafter of the target: add --draft eagle3:FOLDER")
+    return [
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
+        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        for budget in spread(BUDGETS, share)
     ]
 
 

@@ -37,7 +37,7 @@ from hierspec.utils.threads import OneThread, is_small
 
 from .layers import Layer, Matrix, Norm, Stack, compiled
 from .linear import give_back_memory, prepacking_works, rows_for
-from .shape import Shape, rotations
+from .shape import Shape, paired, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
@@ -287,6 +287,4 @@ class _Loader:
         return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
 
     def pair(self, rows: torch.Tensor) -> torch.Tensor:
-        """[H · D, …] with rows j and j + D / 2 of every head, which rotate together, adjacent."""
-        shape, half = rows.shape, self.shape.head_dim // 2
-        return rows.view(-1, 2, half, *shape[1:]).transpose(1, 2).reshape(shape)
+        return paired(rows, self.shape.head_dim)

@@ -99,3 +99,9 @@ def rotations(config: Any, length: int) -> torch.Tensor:
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.arange(length).float()[:, None] * frequencies.float()
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
+
+
+def paired(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """[H · D, …] with rows j and j + D / 2 of every head, which rotate together, adjacent."""
+    shape = rows.shape
+    return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)

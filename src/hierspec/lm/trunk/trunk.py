@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Following, Query, Slot
@@ -120,6 +121,7 @@ class Trunk:
         """Free a slot's cache; the slot may be used again, as an empty one."""
         slot.state = None
         slot.held, slot.agreed = [], 0
+        slot.guests.clear()
 
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
@@ -128,6 +130,8 @@ class Trunk:
             slot.state.drafted = min(slot.state.drafted, length)
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
+        for guest in slot.guests.values():
+            guest.rewind(length)
 
     def score(
         self, queries: Sequence[Query], index: int, head: ScoreHead | None = None
@@ -135,15 +139,30 @@ class Trunk:
         """Scores at exit ``self.exits[index]`` for all rows asked: [Σ num_rows, V]."""
         with torch.inference_mode():
             work = [self.prepare(query) for query in queries]
-            while goals := self._goals(work, index):
-                for segment in range(index + 1):
-                    self._advance(work, goals, segment)
+            self._complete(work, index)
             rows = [w.state.edges[index][w.first : w.end] for w in work]
             h = rows[0] if len(rows) == 1 else torch.cat(rows)
             self.counters.head_rows += len(h)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
             return (head or self.backend.head)(h)
+
+    @torch.inference_mode()
+    def states(
+        self, wanted: Sequence[tuple[Slot, Context, int, int]], layers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Hidden states after ``layers``, of tokens [first, end) of (slot, context, first, end).
+
+        A check that has been leaves them behind; what none has seen yet is computed here, once for
+        all that come later. Returns [end - first, len(layers) · d] for each.
+        """
+        indices = [self.exits.index(layer) for layer in layers]
+        work = [
+            Work(self._room(slot, context, end), slot.held, first, end)
+            for slot, context, first, end in wanted
+        ]
+        self._complete(work, max(indices))
+        return [torch.cat([w.state.edges[i][w.first : w.end] for i in indices], 1) for w in work]
 
     @torch.inference_mode()
     def follow(
@@ -180,10 +199,15 @@ class Trunk:
         return scores, after
 
     def prepare(self, query: Query) -> Work:
-        """Forget what the context contradicts, note the tokens to come, make room for them."""
-        slot, context = query.slot, query.context
-        end = len(context)
+        """Check a query and make its slot ready for it: forget what its context contradicts, note
+        the tokens to come, make room for them."""
+        end = len(query.context)
         self._check(query, end)
+        state = self._room(query.slot, query.context, end)
+        return Work(state, query.slot.held, query.start - 1, end)
+
+    def _room(self, slot: Slot, context: Context, end: int) -> SlotState:
+        """Forget what the context's first ``end`` tokens contradict, note them, make room."""
         state = self.make_room(slot, end)
         agreed = slot.overlap(context, end)
         if agreed < end:
@@ -194,7 +218,13 @@ class Trunk:
                     lengths[segment] = agreed
             state.drafted = min(state.drafted, agreed)
             slot.held[agreed:] = context.tokens(agreed)
-        return Work(state, slot.held, query.start - 1, end)
+        return state
+
+    def _complete(self, work: list[Work], index: int) -> None:
+        """Take every query's tokens through the segments up to ``index``."""
+        while goals := self._goals(work, index):
+            for segment in range(index + 1):
+                self._advance(work, goals, segment)
 
     def _check(self, query: Query, end: int) -> None:
         if end > self.backend.max_length:

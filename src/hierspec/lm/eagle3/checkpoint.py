@@ -1,0 +1,106 @@
+"""EAGLE-3 checkpoints in the published layout: ``config.json`` beside ``model.safetensors``.
+
+Tensors: ``fc``, ``midlayer.*``, ``norm``, ``lm_head``, ``d2t``, ``t2d``; sometimes
+``embed_tokens``, the target's own embedding once more, which is left alone. Some files call the
+layer ``layers.0``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from hierspec.errors import HierspecError
+from hierspec.lm.weights import SINGLE_FILE
+from hierspec.utils.files import write_whole
+
+from .config import read_config
+from .network import Eagle3Network
+
+_IGNORED = ("embed_tokens.weight",)
+
+
+def read(folder: str | Path) -> Eagle3Network:
+    """A network, its parameters in float32.
+
+    Raises:
+        HierspecError: no such folder, or what lies there is no EAGLE-3 drafter; one line.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
+    network = Eagle3Network(read_config(folder / "config.json"))
+    path = folder / SINGLE_FILE
+    if not path.is_file():
+        raise HierspecError(
+            f"{path} is missing: only safetensors are read; convert other formats with "
+            "safetensors.torch.save_file"
+        )
+    try:
+        tensors = {_name(name): tensor for name, tensor in load_file(path).items()}
+    except (SafetensorError, OSError) as error:
+        raise HierspecError(f"{path} is damaged ({error}): fetch or write it again") from None
+    _fill(network, tensors, path)
+    return network.eval()
+
+
+def write(
+    folder: Path,
+    network: Eagle3Network,
+    dtype: torch.dtype,
+    info: Mapping[str, Any] | None = None,
+    scale: torch.Tensor | None = None,
+) -> None:
+    """Write a network as a folder that other engines load, too.
+
+    Args:
+        info: what is known of it, as ``hierspec.json`` beside it.
+        scale: what the columns of ``fc`` are multiplied with (the scale of its inputs).
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in network.state_dict().items():
+        if name == "fc.weight" and scale is not None:
+            tensor = tensor * scale
+        kept = tensor.dtype in (torch.int64, torch.bool)
+        tensors[name] = (tensor if kept else tensor.to(dtype)).contiguous().clone()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(
+        folder / SINGLE_FILE, lambda path: save_file(tensors, path, {"format": "pt"}), "the drafter"
+    )
+    described = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    write_whole(folder / "config.json", json.dumps(described, indent=1) + "\n", "its description")
+    if info is not None:
+        write_whole(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
+
+
+def _name(name: str) -> str:
+    return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
+
+
+def _fill(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    config, own = network.config, network.state_dict()
+    if "d2t" not in tensors and config.draft_vocab_size == config.vocab_size:
+        tensors |= {"d2t": own["d2t"], "t2d": torch.ones_like(own["t2d"])}
+    if "t2d" not in tensors and "d2t" in tensors:
+        network.set_vocabulary(tensors["d2t"] + torch.arange(len(tensors["d2t"])))
+        tensors["t2d"] = network.t2d.clone()
+    for name, tensor in own.items():
+        if name not in tensors:
+            raise HierspecError(f"{path} lacks {name!r}: it is no EAGLE-3 drafter of one layer")
+        if tensors[name].shape != tensor.shape:
+            raise HierspecError(
+                f"{path}: {name} has shape {tuple(tensors[name].shape)}, where its config.json "
+                f"asks for {tuple(tensor.shape)}"
+            )
+    if unknown := sorted(set(tensors) - set(own) - set(_IGNORED)):
+        raise HierspecError(f"{path} holds {unknown[0]!r}, which no EAGLE-3 drafter has")
+    network.load_state_dict({name: tensors[name] for name in own})
+    known = network.known
+    if int(known.min()) < 0 or int(known.max()) >= config.vocab_size:
+        raise HierspecError(f"{path}: d2t leads out of the target's vocabulary")

@@ -1,0 +1,205 @@
+"""What an EAGLE-3 network is: its sizes, and the target's layers that it reads.
+
+``config.json`` of a published checkpoint is a Llama's of one layer, with ``draft_vocab_size`` and,
+in later ones, the layers read: ``eagle_aux_hidden_state_layer_ids`` counts the layers that a hidden
+state has been through (vLLM); inside ``eagle_config`` it names the last of them (SGLang), one less.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
+from hierspec.utils.files import read_text
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+_LAYERS = "eagle_aux_hidden_state_layer_ids"
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """The numbers of a network.
+
+    Attributes:
+        hidden_size: d, the network's own width and that of the target's embedding.
+        target_hidden_size: of one feature; ``fc`` takes three of them.
+        vocab_size: V, of the target.
+        draft_vocab_size: D, of the network's own head.
+        feature_layers: after how many layers of the target its hidden states are read, lowest
+            first; ``None``: as published networks do (:func:`default_layers`).
+        norm_before_residual: the residual stream starts from the normalised features.
+        rope: ``rope_parameters`` as transformers names them.
+    """
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    max_length: int
+    eps: float
+    rope: Mapping[str, Any]
+    feature_layers: tuple[int, ...] | None = None
+    norm_before_residual: bool = False
+    attention_bias: bool = False
+
+    @cached_property
+    def llama(self) -> Any:
+        """The same as a transformers ``LlamaConfig`` of one layer."""
+        from transformers import LlamaConfig
+
+        return LlamaConfig(
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=1,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            vocab_size=self.vocab_size,
+            max_position_embeddings=self.max_length,
+            rms_norm_eps=self.eps,
+            rope_parameters=dict(self.rope),
+            attention_bias=self.attention_bias,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+
+    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+        """The layers read of a target with so many layers."""
+        return self.feature_layers or default_layers(num_layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``config.json`` holds."""
+        out: dict[str, Any] = {
+            "architectures": [ARCHITECTURE],
+            "model_type": "llama",
+            "hidden_size": self.hidden_size,
+            "target_hidden_size": self.target_hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": 1,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "max_position_embeddings": self.max_length,
+            "rms_norm_eps": self.eps,
+            "rope_parameters": dict(self.rope),
+            "attention_bias": self.attention_bias,
+            "mlp_bias": False,
+            "norm_before_residual": self.norm_before_residual,
+            "tie_word_embeddings": False,
+        }
+        if "rope_theta" in self.rope:  # where readers of older configs look for it
+            out["rope_theta"] = self.rope["rope_theta"]
+        if self.feature_layers is not None:
+            out[_LAYERS] = list(self.feature_layers)
+        return out
+
+
+def default_layers(num_layers: int) -> tuple[int, ...]:
+    """Hidden states after 2, n/2 and n − 3 layers, as published networks read them.
+
+    Raises:
+        HierspecError: too few layers for three different ones.
+    """
+    found = (2, num_layers // 2, num_layers - 3)
+    if found != tuple(sorted({*found})) or found[0] < 1:
+        raise HierspecError(
+            f"EAGLE-3 reads hidden states after 2, n/2 and n - 3 layers, and a target of "
+            f"{num_layers} layers has no three such: name three layers (--feature-layers)"
+        )
+    return found
+
+
+def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -> tuple[int, ...]:
+    """The layers that a network reads of a target, if it can be that target's.
+
+    Raises:
+        HierspecError: sizes differ, or the target has no such layers; names both.
+    """
+    fix = f"it was trained for another model than {target}"
+    size, width = backend.hidden_size, config.hidden_size
+    if not config.target_hidden_size == width == size:
+        wrong = width if width != size else config.target_hidden_size
+        raise HierspecError(
+            f"{name} reads hidden states of {wrong} numbers and {target} has {size}: {fix}"
+        )
+    if config.vocab_size != backend.vocab_size:
+        raise HierspecError(
+            f"{name} drafts for a vocabulary of {config.vocab_size} and {target} has "
+            f"{backend.vocab_size}: {fix}"
+        )
+    layers = config.layers_of(backend.num_layers)
+    if len(layers) != 3 or layers[0] < 1 or layers[-1] > backend.num_layers:
+        raise HierspecError(
+            f"{name} reads layers {', '.join(map(str, layers))} and {target} has "
+            f"{backend.num_layers}: {fix}"
+        )
+    return layers
+
+
+def read_config(path: Path) -> Eagle3Config:
+    """A checkpoint's ``config.json``.
+
+    Raises:
+        HierspecError: it cannot be read, or is not of an EAGLE-3 network; one line.
+    """
+    text = read_text(path, "the drafter's configuration", ": give the folder of an EAGLE-3 drafter")
+    try:
+        raw = json.loads(text)
+        size, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+        if "draft_vocab_size" not in raw:
+            raise HierspecError(
+                f"{path} has no draft_vocab_size: this is not an EAGLE-3 drafter (heads of EAGLE "
+                "1 and 2 are not supported)"
+            )
+        if raw.get("num_hidden_layers", 1) != 1:
+            raise HierspecError(f"{path}: EAGLE-3 drafters of one layer are supported, no others")
+        return Eagle3Config(
+            hidden_size=size,
+            target_hidden_size=int(raw.get("target_hidden_size") or size),
+            intermediate_size=int(raw["intermediate_size"]),
+            num_heads=heads,
+            num_kv_heads=int(raw.get("num_key_value_heads") or heads),
+            head_dim=int(raw.get("head_dim") or size // heads),
+            vocab_size=int(raw["vocab_size"]),
+            draft_vocab_size=int(raw["draft_vocab_size"] or raw["vocab_size"]),
+            max_length=int(raw.get("max_position_embeddings", 2048)),
+            eps=float(raw.get("rms_norm_eps", 1e-6)),
+            rope=_rope(raw),
+            feature_layers=_layers(raw),
+            norm_before_residual=bool(raw.get("norm_before_residual", False)),
+            attention_bias=bool(raw.get("attention_bias", False)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, HierspecError):
+            raise
+        raise HierspecError(f"{path} does not describe an EAGLE-3 drafter ({error!r})") from None
+
+
+def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``rope_parameters``, or the older ``rope_scaling`` and ``rope_theta``."""
+    if raw.get("rope_parameters"):
+        return dict(raw["rope_parameters"])
+    scaling = dict(raw.get("rope_scaling") or {})
+    kind = scaling.pop("type", None) or scaling.pop("rope_type", "default")
+    return {"rope_type": kind, "rope_theta": raw.get("rope_theta", 10000.0), **scaling}
+
+
+def _layers(raw: Mapping[str, Any]) -> tuple[int, ...] | None:
+    if raw.get(_LAYERS):
+        return tuple(int(i) for i in raw[_LAYERS])
+    nested = (raw.get("eagle_config") or {}).get(_LAYERS)
+    return tuple(int(i) + 1 for i in nested) if nested else None

@@ -1,0 +1,153 @@
+"""The network's one layer as it runs: fused matrices, prepacked where the machine can.
+
+It is the lean forward's layer (:mod:`hierspec.lm.lean.layers`) with an input twice as wide: the
+embedding of a token, and the hidden state of the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from hierspec.lm.backend import Backend, Span
+from hierspec.lm.lean.layers import Layer, Matrix, Norm
+from hierspec.lm.lean.linear import rows_for
+from hierspec.lm.lean.shape import paired, rotations
+from hierspec.utils.threads import OneThread, is_small
+
+from .network import Eagle3Network
+
+_FIRST_ROTATIONS = 2048
+
+
+class Eagle3Layer:
+    """``fc``, the layer and the head over packed rows; a cache is a tensor [1, 2 K, C, S].
+
+    Args:
+        backend: of the target: device and dtypes are its own.
+    """
+
+    def __init__(self, network: Eagle3Network, backend: Backend) -> None:
+        self.config = config = network.config
+        self.device = backend.device
+        self.dtype = torch.float64 if backend.dtype == torch.float64 else torch.float32
+        self.weight_dtype = backend.weight_dtype
+        on_cpu = self.device.type == "cpu"
+        self.attention_dtype = self.dtype if on_cpu else self.weight_dtype
+        layer, attention = network.midlayer, network.midlayer.self_attn
+        size = config.head_dim
+
+        def matrix(*parts: torch.nn.Linear, pairs: int = 0) -> Matrix:
+            weights, biases = [], []
+            for j, part in enumerate(parts):
+                weight, bias = part.weight.detach(), part.bias
+                bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
+                weights.append(paired(weight, size) if j < pairs else weight)
+                biases.append(paired(bias, size) if j < pairs else bias)
+            biased = any(part.bias is not None for part in parts)
+            return Matrix(
+                torch.cat(weights).to(self.device, self.weight_dtype),
+                torch.cat(biases).to(self.device, self.weight_dtype) if biased else None,
+            )
+
+        def norm(part: torch.nn.RMSNorm, dtype: torch.dtype) -> Norm:
+            weight = part.weight.detach().to(self.device, self.dtype)
+            return Norm(weight, len(weight), config.eps, dtype)
+
+        self.fc, self.head = matrix(network.fc), matrix(network.lm_head)
+        self.embedding_norm = norm(layer.input_layernorm, self.weight_dtype)
+        self.hidden_norm = norm(layer.hidden_norm, self.dtype)
+        self.final_norm = norm(network.norm, self.weight_dtype)
+        self.layer = Layer(
+            norm=self.hidden_norm,
+            qkv=matrix(attention.q_proj, attention.k_proj, attention.v_proj, pairs=2),
+            head_norm=None,
+            out=matrix(attention.o_proj),
+            mlp_norm=norm(layer.post_attention_layernorm, self.weight_dtype),
+            gate_up=matrix(layer.mlp.gate_proj, layer.mlp.up_proj),
+            down=matrix(layer.mlp.down_proj),
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            attention_dtype=self.attention_dtype,
+            kind=0,
+        )
+        # Its own norm is applied before the embedding joins, so nothing casts after it.
+        self.layer.dtype = self.weight_dtype
+        matrices = (self.layer.qkv, self.layer.out, self.layer.gate_up, self.layer.down, self.head)
+        self.num_weights = sum(one.num_weights for one in matrices)
+        self._rotations = torch.empty(0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its matrices."""
+        return (self.num_weights + self.fc.num_weights) * self.weight_dtype.itemsize
+
+    def new_cache(self, capacity: int) -> torch.Tensor:
+        """Room for the keys and values of so many rows."""
+        shape = (1, 2 * self.config.num_kv_heads, capacity, self.config.head_dim)
+        return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
+
+    def fused(self, features: torch.Tensor) -> torch.Tensor:
+        """The target's hidden states [N, 3 d] → [N, d]."""
+        with self._threads(len(features)):
+            return self.fc(features.to(self.weight_dtype)).to(self.dtype)
+
+    def __call__(
+        self, hidden: torch.Tensor, embedded: torch.Tensor, spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """Hidden states and embeddings [N, d] of the rows of ``spans`` → outputs [N, d]."""
+        num = len(hidden)
+        rows = rows_for(num) if self.head.is_packed else num
+        padding = (0, 0, 0, rows - num)
+        hidden = F.pad(hidden.to(self.dtype), padding)  # a copy, which the layer changes
+        embedded = F.pad(embedded.to(self.dtype), padding)
+        with self._threads(rows):
+            normed = self.hidden_norm(hidden)
+            if self.config.norm_before_residual:
+                hidden = normed.clone()
+            both = torch.cat((self.embedding_norm(embedded), normed.to(self.weight_dtype)), 1)
+            x = self.layer.rotated(self.layer.qkv(both), self._rotation(spans))
+            heads, row = self.config.num_heads, 0
+            parts: list[torch.Tensor] = []
+            for cache, start, n in spans:
+                own = x.narrow(2, row, n)
+                q, kv = own.narrow(1, 0, heads), own.narrow(1, heads, x.size(1) - heads)
+                parts.append(self.layer.attend(q, kv, cache, start, 0, self._mask(start, n)))
+                row += n
+            attended = torch.cat(parts, 1).reshape(num, -1).to(self.weight_dtype)
+            return self.layer.mixed(hidden, F.pad(attended, padding))[:num]
+
+    def scores(self, output: torch.Tensor) -> torch.Tensor:
+        """Outputs [N, d] → scores over the draft vocabulary [N, D]."""
+        num = len(output)
+        rows = rows_for(num) if self.head.is_packed else num
+        with self._threads(rows):
+            padded = F.pad(output, (0, 0, 0, rows - num))
+            return self.head(self.final_norm(padded))[:num].to(self.dtype)
+
+    def _threads(self, rows: int) -> OneThread:
+        size = self.num_weights * self.weight_dtype.itemsize
+        return OneThread(self.device.type == "cpu" and is_small(self.num_weights, size, rows))
+
+    def _mask(self, start: int, n: int) -> torch.Tensor | None:
+        """Causal, for n rows after ``start`` others; none where the layer needs none."""
+        if n == 1 or start == 0:
+            return None
+        shape, dtype = (n, start + n), self.attention_dtype
+        mask = torch.full(shape, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
+        groups = self.config.num_heads // self.config.num_kv_heads
+        return mask.repeat(groups, 1) if groups > 1 else mask
+
+    def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
+        """[N, 1, S / 2] complex, for the rows of ``spans``."""
+        end = max(start + n for _, start, n in spans)
+        if end > len(self._rotations):
+            length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
+            kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
+            table = rotations(self.config.llama, length)
+            self._rotations = table.to(self.device, kind)[:, None]
+        parts = [self._rotations.narrow(0, start, n) for _, start, n in spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,289 @@
+"""EAGLE-3 as a language model that drafts: the network on the states a target's checks leave.
+
+Row t of the network reads the target's features of token t and the embedding of token t + 1. Of
+the committed text it reads the target's features, at every place but the last, which no check has
+seen for certain; from there on its own outputs. So its distribution is a function of the committed
+text and what is pending after it, whatever has been computed before and whoever shares the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.utils.graphs import Graphs
+
+from .layer import Eagle3Layer
+from .network import Eagle3Network
+
+_FIRST_CAPACITY = 256
+
+
+class Counters:
+    """Rows of the network computed since it was made, by what they read, and its passes."""
+
+    def __init__(self) -> None:
+        self.calls, self.target_rows, self.own_rows = 0, 0, 0
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """What the network has cached of a sequence: a guest of its slot in the target's trunk.
+
+    Attributes:
+        seen: rows that read the target's features, of the committed text ``text`` holds.
+        output: of the row before the first pending token, [d]; ``None`` until it is computed.
+        tokens: pending tokens whose rows are cached after these; each has its output.
+    """
+
+    cache: torch.Tensor
+    text: Slot = field(default_factory=Slot)
+    seen: int = 0
+    output: torch.Tensor | None = None
+    tokens: list[int] = field(default_factory=list[int])
+    outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+    def rewind(self, length: int) -> None:
+        """See :class:`hierspec.lm.base.Guest`."""
+        if len(self.text.held) > length:
+            self.settle(max(length - 1, 0))
+        del self.text.held[length:]
+        self.text.agreed = min(self.text.agreed, length)
+
+    def settle(self, seen: int) -> None:
+        """Go on from ``seen`` rows of the target's; what was drafted is void."""
+        self.tokens.clear()
+        self.outputs.clear()
+        self.output, self.seen = None, min(self.seen, seen)
+
+    def cut(self, count: int) -> None:
+        """Keep the first ``count`` pending tokens."""
+        del self.tokens[count:], self.outputs[count:]
+
+    @property
+    def last(self) -> torch.Tensor:
+        """The output after all that is held."""
+        assert self.output is not None
+        return self.outputs[-1] if self.outputs else self.output
+
+
+class Eagle3Model:
+    """An EAGLE-3 network over a target's trunk: a language model whose slots are the trunk's.
+
+    Scores are over the target's vocabulary, −∞ for tokens that the network does not know. A
+    context of one token has no features: its scores are all the same.
+
+    Args:
+        trunk: with exits at the layers the network reads.
+        network: fits the target (:func:`check_fits`).
+        layers: after which layers of the target its features are read, lowest first.
+
+    Attributes:
+        leaf: it only drafts: its rows depend on one another, so it cannot check a draft at once.
+    """
+
+    leaf = True
+
+    def __init__(
+        self, trunk: Trunk, network: Eagle3Network, layers: Sequence[int], name: str
+    ) -> None:
+        backend = trunk.backend
+        self.trunk, self.layers, self.name = trunk, tuple(layers), name
+        self.layer = Eagle3Layer(network, backend)
+        self.known = network.known.to(backend.device)
+        self.vocab_size = backend.vocab_size
+        self.max_length = backend.max_length
+        self.device = backend.device
+        self.counters = Counters()
+
+    @property
+    def cache_owner(self) -> Trunk:
+        return self.trunk
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """It records nothing, on any device."""
+        return None
+
+    def open(self) -> Slot:
+        """A fresh slot; the target may use it."""
+        return self.trunk.open()
+
+    def close(self, slot: Slot) -> None:
+        self.trunk.close(slot)
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`.
+
+        Rows inside the committed text are those that would follow had the text ended there.
+        """
+        with torch.inference_mode():
+            output = self._outputs(queries)
+        with torch.no_grad():
+            return self._scores(output)
+
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+        scores = self.score(queries)
+        states = [self._state(query.slot) for query in queries]
+
+        @torch.inference_mode()
+        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            now = [states[i] for i in going]
+            self._step(now, last)
+            return self._scores(torch.stack([state.last for state in now]))
+
+        return scores, after
+
+    def _scores(self, output: torch.Tensor) -> torch.Tensor:
+        """Outputs [N, d] → scores [N, V]."""
+        own = self.layer.scores(output)
+        out = own.new_full((len(own), self.vocab_size), -torch.inf)
+        return out.index_copy_(1, self.known, own)
+
+    def _outputs(self, queries: Sequence[Query]) -> torch.Tensor:
+        """The network's outputs at all rows asked, [Σ num_rows, d]."""
+        states = [self._state(query.slot) for query in queries]
+        for query in queries:
+            self._check(query)
+        early = self._catch_up(queries, states)
+        left: list[list[int]] = []
+        for query, state in zip(queries, states, strict=True):
+            pending = query.context.pending
+            same = 0
+            while same < min(len(pending), len(state.tokens)):
+                if state.tokens[same] != pending[same]:
+                    break
+                same += 1
+            state.cut(same)
+            left.append(list(pending[same:]))
+        while going := [i for i, tokens in enumerate(left) if tokens]:
+            self._step([states[i] for i in going], [left[i].pop(0) for i in going])
+        parts: list[torch.Tensor] = []
+        for query, state, before in zip(queries, states, early, strict=True):
+            parts += before
+            assert state.output is not None
+            every = [state.output, *state.outputs]
+            parts += every[max(0, query.start - len(query.context.committed)) :]
+        return torch.stack(parts)
+
+    def _catch_up(
+        self, queries: Sequence[Query], states: Sequence[_State]
+    ) -> list[list[torch.Tensor]]:
+        """Take the rows of the committed text through the network, those asked for once more.
+
+        Returns, for each query, outputs of the rows it asks for before the text's last.
+        """
+        early: list[list[torch.Tensor]] = [[] for _ in queries]
+        todo: list[tuple[int, Span]] = []
+        for i, (query, state) in enumerate(zip(queries, states, strict=True)):
+            committed = query.context.committed
+            text, rows = Context(committed), len(committed) - 1
+            agreed = state.text.overlap(text, len(committed))
+            if agreed < len(state.text.held):
+                state.settle(max(agreed - 1, 0))
+                del state.text.held[agreed:]
+            state.text.held += text.tokens(agreed)
+            if state.seen != rows:
+                state.settle(rows)
+            # The output before row 0 is none of the network's: there is nothing to read yet.
+            first = min(state.seen, max(query.start - 2, 0) if query.start <= rows else rows)
+            if first == state.seen == rows and state.output is None:
+                first = max(rows - 1, 0)
+            if query.start == 1 and rows > 0:
+                early[i].append(self._nothing())
+            if rows == 0:
+                state.output = self._nothing()
+            elif first < rows:
+                self._make_room(state, rows)
+                todo.append((i, Span(state.cache, first, rows - first)))
+        if not todo:
+            return early
+        wanted = [
+            (
+                queries[i].slot,
+                Context(queries[i].context.committed),
+                span.start,
+                span.start + span.n,
+            )
+            for i, span in todo
+        ]
+        hidden = self.layer.fused(torch.cat(self.trunk.states(wanted, self.layers)))
+        ids = [t for i, s in todo for t in states[i].text.held[s.start + 1 : s.start + 1 + s.n]]
+        spans = [span for _, span in todo]
+        output = self.layer(hidden, self._embedded(ids, spans), spans)
+        self.counters.calls += 1
+        self.counters.target_rows += len(ids)
+        for (i, span), own in zip(todo, output.split([s.n for s in spans]), strict=True):
+            state, query = states[i], queries[i]
+            state.settle(span.start)
+            state.seen, state.output = span.start + span.n, own[-1]
+            early[i] += list(
+                own[max(0, query.start - 2 - span.start) : -1] if query.start <= state.seen else ()
+            )
+        return early
+
+    def _step(self, states: Sequence[_State], tokens: Sequence[int]) -> None:
+        """One pending token more for each: its row reads the output before it."""
+        spans: list[Span] = []
+        for state in states:
+            row = state.seen + len(state.tokens)
+            self._make_room(state, row + 1)
+            spans.append(Span(state.cache, row, 1))
+        hidden = torch.stack([state.last for state in states])
+        output = self.layer(hidden, self._embedded(tokens, spans), spans)
+        self.counters.calls += 1
+        self.counters.own_rows += len(tokens)
+        for state, token, own in zip(states, tokens, output, strict=True):
+            state.tokens.append(token)
+            state.outputs.append(own)
+
+    def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+        """The target's embedding of tokens, which stand one place after their rows."""
+        places = [Span(None, start + 1, n) for _, start, n in spans]
+        known = torch.tensor(self.trunk.known(ids), device=self.device)
+        return self.trunk.backend.embed(known, places)
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.zeros(
+            self.layer.config.hidden_size, dtype=self.layer.dtype, device=self.device
+        )
+
+    def _state(self, slot: Slot) -> _State:
+        state = slot.guests.get(id(self))
+        if state is None:
+            slot.guests[id(self)] = state = _State(self.layer.new_cache(_FIRST_CAPACITY))
+        assert isinstance(state, _State)
+        return state
+
+    def _make_room(self, state: _State, end: int) -> None:
+        held = state.cache.shape[2]
+        if end > held:
+            cache = self.layer.new_cache(max(2 * held, end))
+            cache[:, :, :held] = state.cache
+            state.cache = cache
+
+    def _check(self, query: Query) -> None:
+        end = len(query.context)
+        if end > self.max_length:
+            raise HierspecError(
+                f"{end} tokens exceed the longest context of {self.name}, {self.max_length}: "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        if not 1 <= query.start <= end:
+            raise HierspecError(
+                f"{self.name} needs at least one token to condition on: start must lie between 1 "
+                f"and {end}, got {query.start}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Eagle3Model({self.name!r}, layers={self.layers}, V={self.vocab_size})"

@@ -1,0 +1,107 @@
+"""The EAGLE-3 draft network [Li et al. 2025, §3.1], its parameters named as they are published.
+
+At position t it reads the target's features of token x_t (three hidden states, fused by ``fc``) and
+the embedding of x_{t+1}, and scores x_{t+2} over a vocabulary of its own. Where the target's
+features are not there yet, its own output at the position before stands in for the fused ones.
+
+Shapes: N rows, d hidden, D draft vocabulary, V target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import Eagle3Config
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        d, size, bias = 2 * config.hidden_size, config.head_dim, config.attention_bias
+        self.q_proj = nn.Linear(d, config.num_heads * size, bias=bias)
+        self.k_proj = nn.Linear(d, config.num_kv_heads * size, bias=bias)
+        self.v_proj = nn.Linear(d, config.num_kv_heads * size, bias=bias)
+        self.o_proj = nn.Linear(config.num_heads * size, config.hidden_size, bias=bias)
+
+
+class _MLP(nn.Module):
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class _Midlayer(nn.Module):
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        d, eps = config.hidden_size, config.eps
+        self.input_layernorm = nn.RMSNorm(d, eps)
+        self.hidden_norm = nn.RMSNorm(d, eps)
+        self.self_attn = _Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(d, eps)
+        self.mlp = _MLP(config)
+
+
+class Eagle3Network(nn.Module):
+    """The network as it is trained; attention is its caller's affair.
+
+    ``d2t[i]`` is what is added to draft id i to make it the target's id; ``t2d`` says of every id
+    of the target whether the network knows it.
+    """
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        self.config = config
+        d, size = config.hidden_size, config.draft_vocab_size
+        self.fc = nn.Linear(3 * config.target_hidden_size, d, bias=False)
+        self.midlayer = _Midlayer(config)
+        self.norm = nn.RMSNorm(d, config.eps)
+        self.lm_head = nn.Linear(d, size, bias=False)
+        self.d2t: Tensor
+        self.t2d: Tensor
+        self.register_buffer("d2t", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+
+    def set_vocabulary(self, ids: Tensor) -> None:
+        """Know these ids of the target [D], ascending."""
+        self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
+        self.t2d.zero_()
+        self.t2d[ids] = True
+
+    @property
+    def known(self) -> Tensor:
+        """The target's ids that the network knows, int64 [D]."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def qkv(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings and hidden states [N, d] → queries [N, H, D_h], keys and values [N, K, D_h].
+
+        Nothing is rotated yet.
+        """
+        layer, attention = self.midlayer, self.midlayer.self_attn
+        x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
+        size = self.config.head_dim
+        q, k, v = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+        return (
+            q.unflatten(-1, (-1, size)),
+            k.unflatten(-1, (-1, size)),
+            v.unflatten(-1, (-1, size)),
+        )
+
+    def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """Hidden states [N, d] and what they attended to [N, H · D_h] → the layer's output."""
+        layer = self.midlayer
+        if self.config.norm_before_residual:
+            hidden = layer.hidden_norm(hidden)
+        hidden = hidden + layer.self_attn.o_proj(attended)
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    def scores(self, output: Tensor) -> Tensor:
+        """The layer's output [N, d] → scores over the draft vocabulary [N, D]."""
+        return self.lm_head(self.norm(output))

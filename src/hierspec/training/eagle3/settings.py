@@ -1,0 +1,60 @@
+"""What decides an EAGLE-3 network, besides the target and the texts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hierspec.errors import HierspecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Settings:
+    """What decides the network, besides the target and the texts.
+
+    Attributes:
+        draft_vocab: D, how many of the target's tokens it knows: the most frequent in the texts.
+        feature_layers: after which layers of the target; default: 2, n/2 and n − 3.
+        intermediate: width of its MLP; default: the target's.
+        depth: most steps unrolled; every batch draws its own number from 1 to this.
+        decay: the weight of a step's loss, relative to the step before.
+        minutes: of training; ``steps`` and ``epochs`` otherwise, the former first.
+        batch: places for tokens in a batch, those that only fill it up included.
+        longest: tokens of a text, whose rest is left out.
+        store_gib: most space for the target's features on disk.
+        watch: look for new texts this often, in steps; 0: never.
+        measure: measure, and write the network as it is, this often, in minutes.
+    """
+
+    draft_vocab: int = 8192
+    feature_layers: tuple[int, ...] | None = None
+    intermediate: int | None = None
+    depth: int = 5
+    decay: float = 0.9
+    learning_rate: float = 1e-3
+    minutes: float | None = None
+    epochs: float = 2
+    steps: int | None = None
+    batch: int = 768
+    longest: int = 768
+    store_gib: float = 8
+    watch: int = 0
+    measure: float = 15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        above = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
+        for name in (*above, "measure", "minutes", "steps", "intermediate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise HierspecError(f"{name} must be above 0, not {value}")
+        if self.longest < 3:
+            raise HierspecError(f"longest must be at least 3 tokens, not {self.longest}")
+        if self.watch < 0:
+            raise HierspecError(f"watch must not be negative, not {self.watch}")
+        layers = self.feature_layers
+        if layers is not None and (len(layers) != 3 or layers != tuple(sorted({*layers}))):
+            raise HierspecError(
+                f"EAGLE-3 reads three different layers, lowest first, as in 2,15,27; got "
+                f"{','.join(map(str, layers))}"
+            )

@@ -1,0 +1,115 @@
+"""A network to begin with: what it can take from the target, and the vocabulary its texts ask for.
+
+The head begins as the target's own rows and the layer as the target's last one, since what both do
+is alike: a network from nothing needs many more texts to come as far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.eagle3.config import Eagle3Config, default_layers
+from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+
+from .settings import Eagle3Settings
+from .store import Store
+from .texts import Text
+
+_NOISE = 0.02  # of what the target has no counterpart for
+_SAMPLE = 8192  # tokens whose features decide the scale
+
+
+def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
+    """Sizes for a target with this transformers config.
+
+    Raises:
+        HierspecError: the target is not Llama-shaped, or has too few layers.
+    """
+    depth = target.num_hidden_layers
+    layers = settings.feature_layers or default_layers(depth)
+    if layers[0] < 1 or layers[-1] > depth:
+        raise HierspecError(f"feature layers must lie between 1 and {depth}, got {layers}")
+    heads = target.num_attention_heads
+    return Eagle3Config(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=settings.intermediate or target.intermediate_size,
+        num_heads=heads,
+        num_kv_heads=getattr(target, "num_key_value_heads", None) or heads,
+        head_dim=getattr(target, "head_dim", None) or target.hidden_size // heads,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=min(settings.draft_vocab, target.vocab_size),
+        max_length=target.max_position_embeddings,
+        eps=target.rms_norm_eps,
+        rope=dict(target.rope_parameters),
+        feature_layers=tuple(layers),
+    )
+
+
+def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
+    """The ids met most often, [count] ascending; among equals, and unmet ones, the lowest first.
+
+    What is to be predicted counts double: it is what the network is for.
+    """
+    met: Counter[int] = Counter()
+    for text in texts:
+        met.update(text.ids)
+        for low, high in text.counts:
+            met.update(text.ids[low:high])
+    order = sorted(range(vocab_size), key=lambda token: (-met[token], token))
+    return torch.tensor(sorted(order[:count]), dtype=torch.int64)
+
+
+def scale_of(store: Store) -> torch.Tensor:
+    """1 / root mean square of every feature [3 d], over some texts: few dimensions are very large.
+
+    It is part of ``fc`` where a network is written.
+    """
+    total, rows = torch.zeros(()), 0
+    for number in store.numbers():
+        found = store.features(number, 0, len(store.texts[number].ids))[:, :-1].flatten(1)
+        total, rows = total + found.square().sum(0), rows + len(found)
+        if rows >= _SAMPLE:
+            break
+    return (total / max(rows, 1)).clamp(min=1e-12).rsqrt()
+
+
+def begun(
+    config: Eagle3Config, source: WeightSource, known: torch.Tensor, scale: torch.Tensor, seed: int
+) -> Eagle3Network:
+    """A network that has learnt nothing yet, for features that are multiplied with ``scale``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = Eagle3Network(config)
+        for parameter in network.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=_NOISE)
+    network.set_vocabulary(known)
+    d = config.hidden_size
+    last = f"model.layers.{source.config.num_hidden_layers - 1}."
+    tied = HEAD not in source.names()
+    layer, mlp = network.midlayer, network.midlayer.mlp
+
+    def get(name: str) -> torch.Tensor:
+        return source.tensor(name).float()
+
+    with torch.no_grad():
+        network.lm_head.weight.copy_(get(EMBEDDING if tied else HEAD)[known])
+        network.norm.weight.copy_(get("model.norm.weight"))
+        network.fc.weight[:, -d:] += torch.diag(1 / scale[-d:])
+        for part in "qkv":
+            own = getattr(layer.self_attn, f"{part}_proj").weight
+            own[:, d:] = get(f"{last}self_attn.{part}_proj.weight")
+        layer.self_attn.o_proj.weight.copy_(get(last + "self_attn.o_proj.weight"))
+        layer.hidden_norm.weight.copy_(get(last + "input_layernorm.weight"))
+        layer.post_attention_layernorm.weight.copy_(get(last + "post_attention_layernorm.weight"))
+        if mlp.up_proj.weight.shape == (source.config.intermediate_size, d):
+            for part in ("gate_proj", "up_proj", "down_proj"):
+                getattr(mlp, part).weight.copy_(get(f"{last}mlp.{part}.weight"))
+    return network

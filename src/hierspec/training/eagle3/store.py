@@ -1,0 +1,145 @@
+"""Hidden states of a frozen target over texts, computed once and kept on disk.
+
+``features.bin`` holds, per token, the hidden states after the layers that the network reads and
+after the last one, bfloat16, so that a pass over the texts costs the network alone and the target's
+distribution is one matrix product away. ``texts.jsonl`` says what lies where, and is written after
+the numbers it speaks of; more texts are added at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hierspec.lm.backend import Span
+
+from .texts import Text
+
+_BATCH = 2048  # tokens that go through the target at once
+_BYTES = 2  # of a bfloat16
+
+
+class Store:
+    """Texts and their features.
+
+    Args:
+        folder: made where it is missing.
+        backend: the frozen target.
+        layers: after which its hidden states are kept, besides the last.
+        most_bytes: ``features.bin`` does not grow beyond.
+    """
+
+    def __init__(
+        self, folder: Path, backend: Any, layers: Sequence[int], most_bytes: float
+    ) -> None:
+        self.folder, self.backend, self.layers = folder, backend, tuple(layers)
+        self.parts = len(self.layers) + 1
+        self.width = self.parts * backend.hidden_size
+        self.most = int(most_bytes // (self.width * _BYTES))
+        self.texts: list[Text] = []
+        self.starts: list[int] = []
+        self.seen: set[str] = set()
+        self.tokens = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self._read()
+        self._map = np.empty(0)
+
+    @property
+    def full(self) -> bool:
+        return self.tokens >= self.most
+
+    def _read(self) -> None:
+        index, data = self.folder / "texts.jsonl", self.folder / "features.bin"
+        if not index.is_file():
+            return
+        held = data.stat().st_size // (self.width * _BYTES) if data.is_file() else 0
+        for line in index.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break  # cut short while it was written
+            ids = tuple(row["ids"])
+            if self.tokens + len(ids) > held:
+                break
+            counts = tuple((low, high) for low, high in row["counts"])
+            self._note(Text(row["key"], ids, counts, row["group"]))
+
+    def _note(self, text: Text) -> None:
+        self.texts.append(text)
+        self.starts.append(self.tokens)
+        self.seen.add(text.key)
+        self.tokens += len(text.ids)
+
+    def extend(
+        self, texts: Iterable[Text], goes_on: Callable[[int], bool] = lambda tokens: True
+    ) -> int:
+        """Add texts while there is room and ``goes_on`` (told the tokens added) says so.
+
+        Returns how many tokens were added. Texts of fewer than three tokens teach nothing.
+        """
+        added, data = 0, self.folder / "features.bin"
+        size = self.tokens * self.width * _BYTES
+        with data.open("r+b" if data.is_file() else "w+b") as file:
+            file.truncate(size)  # what an interrupted call left behind
+            file.seek(size)
+            for batch in _batches(texts):
+                if self.tokens + sum(len(text.ids) for text in batch) > self.most:
+                    break
+                file.write(self._features([text.ids for text in batch]).tobytes())
+                file.flush()
+                with (self.folder / "texts.jsonl").open("a", encoding="utf-8") as index:
+                    index.writelines(json.dumps(asdict(text)) + "\n" for text in batch)
+                for text in batch:
+                    self._note(text)
+                    added += len(text.ids)
+                if not goes_on(added):
+                    break
+        return added
+
+    @torch.inference_mode()
+    def _features(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """[tokens, width] bfloat16, as 16-bit integers."""
+        backend = self.backend
+        spans = [Span(backend.new_cache(len(ids)), 0, len(ids)) for ids in rows]
+        ids = torch.tensor([token for row in rows for token in row], device=backend.device)
+        h, low, found = backend.embed(ids, spans), 0, []
+        for layer in (*self.layers, backend.num_layers):
+            h, low = backend.layers(h, low, layer, spans), layer
+            found.append(h.to(torch.bfloat16))
+        return torch.cat(found, 1).cpu().view(torch.int16).numpy()
+
+    def features(self, number: int, first: int, end: int) -> torch.Tensor:
+        """Rows [first, end) of a text's features [n, parts, d], float32."""
+        if len(self._map) < self.tokens:
+            path, shape = self.folder / "features.bin", (self.tokens, self.width)
+            self._map = np.memmap(path, np.int16, "r", shape=shape)
+        start = self.starts[number]
+        rows = torch.from_numpy(np.array(self._map[start + first : start + end]))
+        return rows.view(torch.bfloat16).float().unflatten(1, (self.parts, -1))
+
+    def numbers(self, group: str = "") -> list[int]:
+        """Which texts are learnt from, or measured on as a group."""
+        return [i for i, text in enumerate(self.texts) if text.group == group]
+
+    def groups(self) -> list[str]:
+        """The names of what is measured on."""
+        return sorted({text.group for text in self.texts if text.group})
+
+
+def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    batch: list[Text] = []
+    for text in texts:
+        if len(text.ids) < 3 or not text.counts:
+            continue
+        if batch and sum(len(one.ids) for one in batch) + len(text.ids) > _BATCH:
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch

@@ -1,0 +1,177 @@
+"""What an EAGLE-3 network learns from: conversations and plain texts, as token ids.
+
+A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
+goes through the model's chat template, and what the assistant says counts. Every other text counts
+as a whole. What is in a text's way to the held-out part is its beginning alone, so that several
+answers to one prompt stay together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import read_text
+from hierspec.utils.prompts import read_prompt_file
+
+HELD_OUT = "held out"
+_LINES = (".jsonl", ".ndjson")
+_HELD_OUT = 20  # one text in so many is measured on
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Token ids of one text.
+
+    Attributes:
+        key: tells it from all others.
+        counts: [start, end) of the tokens to be predicted.
+        group: measured on, under this name; empty where it is learnt from.
+    """
+
+    key: str
+    ids: tuple[int, ...]
+    counts: tuple[tuple[int, int], ...]
+    group: str
+
+
+def read(
+    paths: Sequence[Path],
+    tokenizer: Any,
+    seen: Collection[str],
+    longest: int,
+    group: str | None = None,
+) -> Iterator[Text]:
+    """The texts of files and folders that are not ``seen`` yet.
+
+    A last line that is still being written is left for the next time. Texts are cut after
+    ``longest`` tokens.
+
+    Args:
+        group: of all texts; default: one in twenty is held out, the rest is learnt from.
+
+    Raises:
+        HierspecError: a file that cannot be read, or a line that is no text.
+    """
+    found: set[str] = set()
+    for path in paths:
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        for file in inside if path.is_dir() else [path]:
+            for raw in _rows(file):
+                key = _digest(json.dumps(raw, sort_keys=True))
+                if key not in seen and key not in found:
+                    found.add(key)
+                    yield _text(key, raw, tokenizer, longest, group)
+
+
+def _rows(file: Path) -> Iterator[str | list[Mapping[str, str]]]:
+    """Texts, and conversations as lists of messages."""
+    if file.suffix.lower() not in _LINES:
+        yield from read_prompt_file(file, "text").prompts
+        return
+    lines = read_text(file, "texts").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                return  # it has no end yet: somebody is writing it
+            raise HierspecError(f"{file}, line {number}: not JSON ({error})") from None
+        found = _row(row)
+        if found is None:
+            raise HierspecError(
+                f"{file}, line {number}: neither messages with role and content, nor a text"
+            )
+        yield found
+
+
+def _row(row: Any) -> str | list[Mapping[str, str]] | None:
+    if isinstance(row, str):
+        return row
+    if not isinstance(row, Mapping):
+        return None
+    messages = row.get("messages")
+    if isinstance(messages, list):
+        fine = all(
+            isinstance(m, Mapping) and isinstance(m.get("role"), str) and "content" in m
+            for m in messages
+        )
+        return messages if fine and messages else None
+    text = row.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _text(
+    key: str,
+    raw: str | list[Mapping[str, str]],
+    tokenizer: Any,
+    longest: int,
+    group: str | None,
+) -> Text:
+    if isinstance(raw, str):
+        ids = tokenizer(raw, verbose=False)["input_ids"][:longest]
+        beginning, counts = raw[:200], ((0, len(ids)),)
+    else:
+        ids, counts = _conversation(raw, tokenizer, longest)
+        beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
+    if group is None:
+        group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT == 0 else ""
+    return Text(key, tuple(ids), counts, group)
+
+
+def _conversation(
+    messages: Sequence[Mapping[str, str]], tokenizer: Any, longest: int
+) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """Ids of a conversation, and which of them the assistant says, its end of turn included."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise HierspecError(
+            "conversations need a model with a chat template; this one's tokenizer has none: give "
+            "texts instead"
+        )
+
+    def written(count: int, asks: bool) -> str:
+        try:
+            return tokenizer.apply_chat_template(
+                list(messages[:count]), tokenize=False, add_generation_prompt=asks
+            )
+        except Exception as error:  # templates are programs; they raise what they like
+            raise HierspecError(f"the chat template refuses a conversation: {error}") from error
+
+    ids: list[int] = []
+    counts: list[tuple[int, int]] = []
+    done = ""
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before, after = written(i, True), written(i + 1, False)
+        if not (before.startswith(done) and after.startswith(before)):
+            raise HierspecError("the chat template rewrites earlier messages: give texts instead")
+        # A prompt and its answer are tokenized apart, as they are when the answer is generated.
+        ids += _ids(tokenizer, before[len(done) :])
+        answer = _ids(tokenizer, after[len(before) :])
+        counts.append((len(ids), len(ids) + _ended(answer, tokenizer)))
+        ids += answer
+        done = after
+    kept = [(low, min(high, longest)) for low, high in counts if low < longest]
+    return ids[:longest], tuple(kept)
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _ended(answer: list[int], tokenizer: Any) -> int:
+    """How many ids of a turn there are up to the end of text; what follows is the template's."""
+    end = tokenizer.eos_token_id
+    return answer.index(end) + 1 if end in answer else len(answer)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

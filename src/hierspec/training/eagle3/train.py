@@ -1,0 +1,300 @@
+"""Training an EAGLE-3 network on a frozen target [Li et al. 2025, §3.2].
+
+The loss of a step is the cross entropy with the target's distribution over the draft vocabulary, at
+places whose next token lies in it: an unbiased form of the whole distribution's cross entropy where
+the target wrote the text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import nn
+
+from hierspec.config.checkpoints import load_tokenizer
+from hierspec.errors import HierspecError
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.load import load
+from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource, from_directory
+from hierspec.training import restart
+from hierspec.training.fit import (
+    Losses,
+    Objective,
+    Phase,
+    Schedule,
+    TimedSchedule,
+    TrainingStep,
+    fit,
+)
+from hierspec.utils import machine
+from hierspec.utils.files import probe_folder
+from hierspec.zoo import fingerprint, registry
+
+from . import start, texts
+from .batches import Batch, Batches
+from .measure import measure
+from .settings import Eagle3Settings
+from .store import Store
+from .unroll import unroll
+
+Report = Callable[[str, float], None]
+_WATCHED = 16_384  # tokens of new texts taken at once
+_NOTE = 25  # steps between two lines of a log
+_READ = 0.2  # of a progress bar
+
+
+def train(
+    target: str,
+    settings: Eagle3Settings,
+    output: Path,
+    given: Sequence[Path],
+    held_out: Sequence[Path] = (),
+    *,
+    start_from: Path | None = None,
+    features: Path | None = None,
+    overwrite: bool = False,
+    report: Report = lambda stage, share: None,
+    tell: Callable[[str], None] = lambda line: None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    """Train a network and write it into the folder ``output``, its report with it.
+
+    It is written as it is every few minutes, too. An interrupted training leaves a folder
+    ``OUTPUT.training``; the same call goes on from there.
+
+    Args:
+        target: directory, hub id or ``zoo:NAME``; Llama-shaped.
+        given: files and folders of conversations and texts.
+        held_out: more of them, of other origins: each file is measured on by itself.
+        start_from: a network's folder, to go on with its weights and vocabulary.
+        features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
+            and thrown away with it.
+        report: told what is being done, and the share of it that is done.
+        tell: told results in the course of training, a line each.
+        stop_after: stop after so many steps, as if interrupted.
+
+    Returns what is known of the network: settings, figures on held-out texts before and after.
+
+    Raises:
+        HierspecError: no text to learn from, a folder in the way, an interrupted training of other
+            settings, a target of another shape.
+        KeyboardInterrupt: stopped; at most a minute of work is lost.
+    """
+    if (output / "config.json").exists() and not overwrite and start_from != output:
+        raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
+    if not given:
+        raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
+    probe_folder(output.resolve().parent, output, "the drafter", "give another -o")
+    folder = output.with_name(f"{output.name}.training")
+    fixed = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
+    if not overwrite:
+        restart.check(folder, fixed, "--overwrite")
+    elif folder.exists():
+        shutil.rmtree(folder)
+    report("loading the model", 0.0)
+    source = _source(target)
+    tokenizer = load_tokenizer(source)
+    if tokenizer is None:
+        raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
+    backend: Any = load(source, torch.float32, backend="lean")
+    old = None if start_from is None else checkpoint.read(start_from)
+    config = start.config_for(source.config, settings) if old is None else old.config
+    layers = config.layers_of(backend.num_layers)
+    key = [fingerprint.weights(target) if fingerprint.found(target) else target, list(layers)]
+    kept = features or folder / "features"
+    restart.check(kept, {"features": key}, "another --features")
+    store = Store(kept, backend, layers, settings.store_gib * 2**30)
+    restart.keep(kept, {"features": key})
+
+    def read(goes_on: Callable[[int], bool]) -> None:
+        store.extend(texts.read(given, tokenizer, store.seen, settings.longest), goes_on)
+
+    for path in held_out:
+        found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
+        store.extend(found, _told(report, f"features of {path.name}"))
+    # Where new texts are looked for anyway, training begins with a part of what there is.
+    if not (settings.watch and store.numbers()):
+        most = _WATCHED if settings.watch else math.inf
+        read(_told(report, "features of the texts", most))
+    if not store.numbers():
+        raise HierspecError("too little text to learn from: give more --texts")
+    scale = _scale(folder, store)
+    if old is None:
+        every = texts.read(given, tokenizer, (), settings.longest)
+        learnt = (text for text in every if not text.group)
+        known = start.frequent(learnt, config.draft_vocab_size, config.vocab_size)
+        network = start.begun(config, source, known, scale, settings.seed)
+    else:
+        network = old
+        with torch.no_grad():
+            network.fc.weight /= scale
+    network.train()
+    embedding = source.tensor(EMBEDDING).float()
+    unembed = embedding if HEAD not in source.names() else source.tensor(HEAD).float()
+    taught = teacher(backend, network, unembed)
+    batches = Batches(store, embedding, scale, settings.batch, settings.seed)
+    info: dict[str, Any] = {
+        "schema_version": 1,
+        "target": target,
+        "fingerprint": key[0],
+        "settings": asdict(settings),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "texts": [path.name for path in given],
+    }
+
+    def measured() -> dict[str, Any]:
+        network.eval()
+        found = {g: measure(network, batches, backend, g, settings.depth) for g in store.groups()}
+        network.train()
+        for group, figures in found.items():
+            tell(f"{group}: {json.dumps(figures)}")
+        return found
+
+    def keep(step: int) -> None:
+        learnt = store.numbers()
+        info["tokens"] = sum(len(store.texts[i].ids) for i in learnt)
+        info["steps"], info["figures"] = step, measured()
+        checkpoint.write(output, network, torch.bfloat16, info, scale)
+
+    restart.keep(folder, fixed)
+    schedule = _schedule(settings, batches)
+    info["before"] = restart.once(folder / "before.json", measured)
+    found = fit(
+        network,
+        _objective(network, taught, batches, settings, report, read, keep),
+        schedule,
+        folder,
+        settings.seed,
+        "eagle3",
+        stop_after=stop_after,
+        optimisers=_adamw,
+        console=Console(quiet=True),
+    )
+    info["seconds"] = found["seconds"]
+    if found["steps"] == stop_after:
+        raise KeyboardInterrupt
+    info["environment"] = machine.hardware(backend.device)
+    info["curve"] = _curve(folder / "eagle3.jsonl")
+    keep(found["steps"])
+    shutil.rmtree(folder)
+    return info
+
+
+def _source(target: str) -> WeightSource:
+    if registry.resolves(target):
+        return registry.resolve(target)
+    path = Path(target).expanduser()
+    if not path.is_dir():
+        raise HierspecError(f"no directory {target!r}: give the folder of a saved model")
+    return from_directory(path)
+
+
+def _told(report: Report, what: str, most: float = math.inf) -> Callable[[int], bool]:
+    def goes_on(tokens: int) -> bool:
+        report(f"{what}: {tokens // 10_000 * 10} k tokens", 0.0)
+        return tokens < most
+
+    return goes_on
+
+
+def _scale(folder: Path, store: Store) -> torch.Tensor:
+    """Of the features, decided once a training."""
+    made = restart.once(folder / "scale.json", lambda: start.scale_of(store).tolist())
+    return torch.tensor(made)
+
+
+def _schedule(settings: Eagle3Settings, batches: Batches) -> Schedule:
+    phases = (Phase(1.0, 1, settings.batch),)
+    rate = settings.learning_rate
+    if settings.minutes is not None:
+        return TimedSchedule(1, phases, other_rate=rate, seconds=60 * settings.minutes)
+    steps = settings.steps or max(1, round(settings.epochs * batches.per_pass))
+    return Schedule(steps, phases, other_rate=rate)
+
+
+class _Clipped(torch.optim.AdamW):
+    """AdamW on gradients of at most norm 1: few texts make few of them too large."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        return super().step(closure)
+
+
+def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
+    rate = schedule.other_rate
+    return [_Clipped(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
+
+
+Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] → scores [n, D]
+
+
+def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
+    """The target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
+    rows = unembed[network.known]
+    return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
+
+
+def _objective(
+    network: Eagle3Network,
+    target: Teacher,
+    batches: Batches,
+    settings: Eagle3Settings,
+    report: Report,
+    read: Callable[[Callable[[int], bool]], None],
+    keep: Callable[[int], None],
+) -> Objective:
+    measured = time.monotonic()
+
+    def objective(now: TrainingStep) -> Losses:
+        nonlocal measured
+        if settings.watch and now.number % settings.watch == 0:
+            read(lambda tokens: tokens < _WATCHED)
+        if time.monotonic() - measured > 60 * settings.measure:
+            keep(now.number)
+            measured = time.monotonic()
+        batch = batches.batch(now.number)
+        depth = 1 + int(torch.randint(settings.depth, (), generator=now.generator))
+        losses = step_losses(network, target, batch, depth)
+        loss = torch.stack([settings.decay**j * one for j, one in enumerate(losses)]).sum()
+        parts = {f"loss@{j}": one.detach() for j, one in enumerate(losses)}
+        if now.number % _NOTE == 0:
+            numbers = " ".join(f"{float(one):.3f}" for one in parts.values())
+            stage = f"step {now.number}, {len(batches.store.texts)} texts, losses {numbers}"
+            report(stage, _READ + (1 - _READ) * now.done)
+        return loss, parts
+
+    return objective
+
+
+def step_losses(
+    network: Eagle3Network, target: Teacher, batch: Batch, depth: int
+) -> list[torch.Tensor]:
+    """The loss of each step, a mean over its places."""
+    with torch.no_grad():
+        wanted = batch.counts.flatten() & network.t2d[batch.following.flatten()]
+        probs = target(batch.last.flatten(0, 1)[wanted]).softmax(-1)
+        where = torch.zeros(len(wanted), dtype=torch.int64)
+        where[wanted] = torch.arange(len(probs))
+    losses = []
+    for rows, scores in unroll(network, batch.features, batch.embedded, batch.counts, depth):
+        kept = wanted[rows]
+        logs = F.log_softmax(scores[kept], -1)
+        losses.append(-(probs[where[rows[kept]]] * logs).sum() / kept.sum().clamp(min=1))
+    return losses
+
+
+def _curve(path: Path) -> list[dict[str, Any]]:
+    """Losses by step; a resumed run repeats some."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({line["step"]: line for line in lines}.values())

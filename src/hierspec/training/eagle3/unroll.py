@@ -1,0 +1,118 @@
+"""Training-time test: the network unrolled over its own outputs [Li et al. 2025, §3.2].
+
+In step 0 every row reads the target's features. In step j a row reads the output of step j − 1 at
+the row before, as it will in the j-th step of a draft, and attends to what it would find in its
+cache then: step-0 keys up to j rows back, then one key of each later step. All rows are unrolled
+side by side, teacher-forced by the text.
+
+Shapes: B texts of T rows (padded), d hidden, H query and K key/value heads of S dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.lean.shape import rotations
+
+
+class Step(NamedTuple):
+    """One step of all rows that take part in it.
+
+    Attributes:
+        rows: their places among the B · T rows, ascending.
+        scores: over the draft vocabulary, [rows, D].
+    """
+
+    rows: Tensor
+    scores: Tensor
+
+
+def unroll(
+    network: Eagle3Network, features: Tensor, embedded: Tensor, counts: Tensor, depth: int
+) -> Iterator[Step]:
+    """Steps 0 … depth − 1.
+
+    Args:
+        features: of the target at tokens x_0 … x_{T-1}, [B, T, 3 d].
+        embedded: embeddings of x_1 … x_T, [B, T, d].
+        counts: rows whose next token but one is to be predicted, bool [B, T].
+    """
+    batch, length, _ = embedded.shape
+    cos, sin = _angles(network, length)
+    hidden = network.fc(features)  # [B, T, d]
+    q, k, v = network.qkv(embedded, hidden)
+    first = (_rotated(k, cos, sin), v)
+    later: list[tuple[Tensor, Tensor]] = []
+    rows = counts.flatten().nonzero().squeeze(1)
+    place = torch.arange(length).repeat(batch)  # of a row in its text
+    attended = _attend(_rotated(q, cos, sin), first, later)
+    hidden = hidden.flatten(0, 1)[rows]
+    for step in range(depth):
+        output = network.output(hidden, attended.flatten(0, 1)[rows])
+        yield Step(rows, network.scores(output))
+        if step + 1 == depth:
+            return
+        # Who goes on: rows whose next row counts as well, in the same text.
+        going = (place[rows] + 1 < length) & counts.flatten()[(rows + 1).clamp(max=len(place) - 1)]
+        rows, hidden = rows[going] + 1, output[going]
+        q, k, v = network.qkv(embedded.flatten(0, 1)[rows], hidden)
+        q, k, v = (_spread(x, rows, batch, length) for x in (q, k, v))
+        # What earlier steps have left lies a row further back now.
+        later = [(_back(one), _back(other)) for one, other in later]
+        later.append((_rotated(k, cos, sin), v))
+        attended = _attend(_rotated(q, cos, sin), first, later)
+
+
+def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """q [B, T, H, S]; keys and values [B, T, K, S] → [B, T, H · S].
+
+    A row attends to the rows of ``first`` up to ``len(later)`` rows before itself, and to its own
+    row of each of ``later``.
+    """
+    groups = q.shape[2] // first[0].shape[2]
+    keys, values = (x.transpose(1, 2).repeat_interleave(groups, 1) for x in first)
+    queries = q.transpose(1, 2) * q.shape[-1] ** -0.5  # [B, H, T, S]
+    length = q.shape[1]
+    scores = queries @ keys.transpose(2, 3) + _mask(length, len(later))
+    more = [x.transpose(1, 2).repeat_interleave(groups, 1) for x, _ in later]
+    own = [(queries * x).sum(-1, keepdim=True) for x in more]
+    weights = torch.cat([scores, *own], -1).softmax(-1)
+    out = weights[..., :length] @ values
+    for i, (_, v) in enumerate(later):
+        out = out + weights[..., length + i, None] * v.transpose(1, 2).repeat_interleave(groups, 1)
+    return out.transpose(1, 2).flatten(2)
+
+
+@lru_cache(maxsize=64)
+def _mask(length: int, behind: int) -> Tensor:
+    return torch.full((length, length), float("-inf")).triu(1 - behind)
+
+
+def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
+    """[rows, …] → [B, T, …], zeros where no row takes part."""
+    out = x.new_zeros(batch * length, *x.shape[1:])
+    return out.index_copy(0, rows, x).unflatten(0, (batch, length))
+
+
+def _back(x: Tensor) -> Tensor:
+    """[B, T, …] with every row where its next one was."""
+    return F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))
+
+
+def _angles(network: Eagle3Network, length: int) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, 1, S / 2] of every place."""
+    table = rotations(network.config.llama, length)
+    return table.real[:, None], table.imag[:, None]
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate [B, T, heads, S]; dimension j turns together with j + S / 2."""
+    low, high = x.chunk(2, -1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)

@@ -1,0 +1,166 @@
+"""EAGLE-3 as a leaf: the engine's output law is the target's, whatever verifies its drafts."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from eagle3_cases import LAYERS, save_drafter
+from engine_roads import distance
+
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
+from hierspec.exact.engine_law import Neighbour, engine_law
+from hierspec.lm import Context, Query, Trunk, load
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.testing import save_tiny
+from hierspec.verifiers import get
+
+TIGHT = 1e-9
+V = 3
+PROMPT = [1, 0]
+RULES = ("tokenwise", "block", "naive")
+WINDOWS = {
+    "fixed": FixedWindow(),
+    "entropy": EntropyWindow(threshold=0.6),
+    "running entropy": EntropyWindow(),
+    "confidence": ConfidenceWindow(floor=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A target of three tokens, float64, an exit of it, and a drafter that knows two of them."""
+    folder = tmp_path_factory.mktemp("models")
+    small = {"vocab_size": V, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    path = save_tiny("llama", folder / "target", layers=4, **small)
+    backend = load(path)
+    trunk = Trunk(backend, LAYERS)
+    drafter = save_drafter(folder / "eagle3", backend.config, known=2)
+    network = checkpoint.read(drafter)
+    return trunk.view(), trunk.view(2), Eagle3Model(trunk, network, LAYERS, "eagle3")
+
+
+class Laws:
+    """A model's distributions after texts, one by one."""
+
+    def __init__(self, model):
+        self.model = model
+        self.vocab_size = model.vocab_size
+
+    def law(self, text):
+        slot = self.model.open()
+        scores = self.model.score([Query(slot, Context(list(text)), len(text))])[0]
+        self.model.close(slot)
+        return scores.softmax(-1)
+
+
+class Stub:
+    """The interface of the model with a table in place of the network.
+
+    Its row is a function of how much is committed and of what is pending, so that a token's
+    distribution changes when it is committed. A third of the vocabulary is unknown to it.
+    """
+
+    leaf, graphs, max_length, name = True, None, 64, "stub"
+
+    def __init__(self, target):
+        self.vocab_size, self.device = target.vocab_size, target.device
+        self.cache_owner = target.cache_owner
+        self.rows: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def open(self):
+        return self.cache_owner.open()
+
+    def close(self, slot):
+        self.cache_owner.close(slot)
+
+    def score(self, queries):
+        return torch.stack([self._row(query) for query in queries])
+
+    def _row(self, query):
+        assert query.num_rows == 1
+        context: Context = query.context
+        key = (len(context.committed), *context.pending)
+        if key not in self.rows:
+            g = torch.Generator().manual_seed(1 + hash(key) % 1000)
+            row = torch.randn(V, generator=g, dtype=torch.float64)
+            row[2] = -torch.inf
+            self.rows[key] = row
+        return self.rows[key]
+
+
+def tv(root, target, horizon=3, params=None, **more):
+    params = params or SamplingParams(temperature=1.0)
+    found = engine_law(root, PROMPT, horizon, params, **more)
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+    return distance(found, Laws(target), PROMPT, horizon, params)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("stub", [False, True])
+def test_every_rule_keeps_the_law(models, rule, stub):
+    target, _, eagle = models
+    leaf = Stub(target) if stub else eagle
+    below = Draft(0, "eagle3", leaf, 2)
+    root = Verify(1, "target", target, 1, get(rule), below)
+    assert tv(root, target) < TIGHT
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+def test_every_window_keeps_the_law(models, window, rule):
+    target, _, eagle = models
+    below = Draft(0, "eagle3", eagle, 3, window=WINDOWS[window], temperature=0.7)
+    root = Verify(1, "target", target, 1, get(rule), below)
+    assert tv(root, target) < TIGHT
+
+
+@pytest.mark.parametrize(("low", "high"), [*product(("tokenwise", "block"), repeat=2)])
+@pytest.mark.parametrize("stub", [False, True])
+def test_a_level_above_it_keeps_the_law(models, low, high, stub):
+    target, exit_, eagle = models
+    leaf = Stub(target) if stub else eagle
+    below = Draft(0, "eagle3", leaf, 1)
+    middle = Verify(1, "exit", exit_, 2, get(low), below)
+    root = Verify(2, "target", target, 1, get(high), middle)
+    assert tv(root, target) < TIGHT
+
+
+def test_sampling_parameters_and_neighbours_change_nothing(models):
+    target, _, eagle = models
+    below = Draft(0, "eagle3", eagle, 2)
+    root = Verify(1, "target", target, 1, get("block"), below)
+    others = (
+        Neighbour((0, 2, 1, 1), SamplingParams(temperature=0.6), wanted=2),
+        Neighbour((2,), SamplingParams(temperature=0.0)),
+    )
+    for params in (
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=0.8, top_k=2),
+        SamplingParams(temperature=1.2, top_p=0.8, frequency_penalty=0.3),
+    ):
+        assert tv(root, target, params=params, neighbours=others) < TIGHT
+
+
+def test_several_drafts_keep_the_law(models):
+    target, _, eagle = models
+    below = Draft(0, "eagle3", eagle, 1, num_drafts=2)
+    root = Verify(1, "target", target, 1, get("rrs"), below)
+    assert tv(root, target, horizon=2) < TIGHT
+
+
+def test_the_drafter_is_what_is_drafted_from(models):
+    """The certificate would not notice a drafter that is never asked."""
+    target, _, eagle = models
+    before = eagle.counters.own_rows
+    below = Draft(0, "eagle3", eagle, 2)
+    engine_law(Verify(1, "target", target, 1, get("block"), below), PROMPT, 3)
+    assert eagle.counters.own_rows > before
+    slot = target.open()
+    row = eagle.score([Query(slot, Context(PROMPT), len(PROMPT))])[0]
+    assert int(torch.isinf(row).sum()) == 1
+    target.cache_owner.close(slot)
