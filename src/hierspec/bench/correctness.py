@@ -110,10 +110,10 @@ def tolerance(
     in logits."""
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
     own = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
-    dtype = dtype or own
+    chosen: torch.dtype = dtype or own
     found = scores(model, prompt[:-1] or prompt, prompt[-1:])
     size = float(found.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
-    return _STEPS.get(dtype, _FINE_STEPS) * torch.finfo(dtype).eps * max(1.0, size)
+    return _STEPS.get(chosen, _FINE_STEPS) * torch.finfo(chosen).eps * max(1.0, size)
 
 
 def law_test(

@@ -426,7 +426,7 @@ def _measure(
             _begin(files, data)
             files.next_step = files.to_go_on
             effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
-            texts = tuning if settings.chat else prompts.tuning
+            texts: Sequence[Any] = tuning if settings.chat else prompts.tuning
             models.planning = planned.Planning(models, texts, effort, path=files.profile)
             Bench(
                 models=models,

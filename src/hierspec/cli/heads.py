@@ -84,7 +84,7 @@ def train(
     ] = None,
     start_from: Annotated[
         Path | None,
-        typer.Option("--from", help="Heads, or a drafter, of the same kind to go on with."),
+        typer.Option("--from", help="Heads or a drafter to go on with, of the same kind."),
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
     steps: Annotated[

@@ -236,7 +236,8 @@ def _check_complete(name: str, info: Mapping[str, Any]) -> None:
     Raises:
         HierspecError: a parameter is missing, or of another shape than the configuration asks for.
     """
-    for key, found, asked in sorted(info.get("mismatched_keys") or ()):
+    mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
+    for key, found, asked in mismatched:
         check_shape(name, key, found, asked)
     if missing := sorted(info.get("missing_keys") or ()):
         raise HierspecError(f"{name} lacks a weight its config.json calls for: {missing[0]}")

@@ -61,8 +61,8 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER`` (a shipped one by
-    its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized``, or a
-    level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
+    its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized``, or
+    a level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
     ``window=entropy``, ``dtype=float32``, ``head=PATH``.
 
     Raises:

@@ -120,7 +120,7 @@ def tiny_model(
 
     config = tiny_config(family, layers, **changes)
     if config.is_encoder_decoder:
-        model: Any = T5ForConditionalGeneration(config).to(dtype)
+        model: Any = T5ForConditionalGeneration(config).to(dtype)  # pyright: ignore
     else:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)

@@ -16,7 +16,6 @@ The integer product is not torch's public interface: it is tried once, and its a
 import copy
 import threading
 import warnings
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -118,7 +117,7 @@ def quantized(backend: Any) -> LeanBackend:
             "AVX2): use early_exit or layer_skip instead"
         )
     copied = copy.copy(backend)
-    layers: Iterable[Any] = backend.stack.layers
+    layers: list[Any] = list(backend.stack.layers)
     copied.stack = Stack([_quantized_layer(layer) for layer in layers])
     copied._run = compiled(copied.stack) or copied.stack
     copied._norm, copied._lm_head = _float32(backend._norm), _matrix(backend._lm_head)
