@@ -209,7 +209,7 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     """
     num, width = probs.shape
     places = np.stack([noise(position + i, width) for i in range(num)])
-    best, ids = (probs.double() / torch.from_numpy(places).to(probs.device)).max(-1)
+    best, ids = (probs.double() / torch.as_tensor(places, device=probs.device)).max(-1)
     found: list[list[float]] = torch.stack((ids.double(), best)).tolist()  # pyright: ignore
     return [checked(token, value) for token, value in zip(*found, strict=True)]
 
