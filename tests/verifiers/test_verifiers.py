@@ -44,6 +44,7 @@ from hierspec.verifiers.formulas import capped, log_products, prefix_weights
 from hierspec.verifiers.leading import leaders
 
 RULES = sorted({get(name).name for name in names()})
+RATIOS = [rule for rule in RULES if rule not in ("leading", "match")]  # they weigh p against q
 
 
 class Fixed:
@@ -354,7 +355,7 @@ def test_long_drafts_underflow_nothing(rule, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rule", [r for r in RULES if r != "leading"])
+@pytest.mark.parametrize("rule", RATIOS)
 @pytest.mark.parametrize("u", [0.0, 0.5, 1.0 - 2**-53])
 def test_equal_laws_keep_everything(rule, dtype, u):
     draft, _ = random_case(3, 6, 7, dtype)
@@ -380,7 +381,7 @@ def test_an_impossible_token_is_never_emitted(rule):
             assert all(p.prob(i, t) > 0 for i, t in enumerate(verdict.emitted.tokens))
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES if r != "leading"])
+@pytest.mark.parametrize("rule", RATIOS)
 def test_a_token_its_drafter_calls_impossible(rule):
     """q(x) = 0 can only come of rounding; the ratio is 'large', not a NaN."""
     q = DenseDistributions(torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=torch.float64))
