@@ -129,7 +129,7 @@ def _answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
             "conversations": found.total(),
             "domains": dict(sorted(found.items())),
             "seconds": round(time.monotonic() - began),
-            "plan": asdict(plan.answers),
+            "plan": {**asdict(plan.answers), "temperatures": list(plan.answers.temperatures)},
         }
 
     wanted = plan.answers.conversations
