@@ -77,7 +77,7 @@ def test_no_target_layer_runs_twice_for_a_token(folder):
     built = hierarchy(folder, [eagle3(folder)])
     result = built.generate([7, 3, 9, 1, 4], max_new_tokens=30, ignore_eos=True)
     counters = built.root.model.trunk.counters
-    (level, _) = result.levels
+    (level,) = result.levels
     # The prompt without its last token; in each check the latest token and the drafts. A draft
     # token that was rejected is none of the text's, so it is counted there.
     assert counters.tokens == [4 + result.target_calls + level.num_draft_tokens] * 4

@@ -37,7 +37,7 @@ def generate(
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "swift, adadecode, lookahead, auto (measures once, then plans).",
+            "swift, adadecode, lookahead, eagle3, auto (measures once, then plans).",
         ),
     ] = "hierarchy",
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
