@@ -80,7 +80,7 @@ def test_no_target_layer_runs_twice_for_a_token(folder):
     (level,) = result.levels
     # The prompt without its last token; in each check the latest token and the drafts. A draft
     # token that was rejected is none of the text's, so it is counted there.
-    assert counters.tokens == [4 + result.target_calls + level.num_draft_tokens] * 4
+    assert counters.tokens == [4 + result.target_calls + level["num_draft_tokens"]] * 4
 
 
 def test_it_cannot_verify(folder):
