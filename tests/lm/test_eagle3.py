@@ -150,6 +150,23 @@ def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
     assert read_config(tmp_path / "again" / "config.json") == network.config
 
 
+def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
+    network = checkpoint.read(drafter)
+    checkpoint.write(tmp_path, network, torch.float32)
+    monkeypatch.setattr(checkpoint, "_MOST_BYTES", 100)
+    checkpoint.write(tmp_path, network, torch.float32)
+    assert sorted(file.name for file in tmp_path.glob("*.safetensors")) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    again = checkpoint.read(tmp_path)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    monkeypatch.undo()
+    checkpoint.write(tmp_path, network, torch.float32)
+    assert [file.name for file in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
 def test_other_spellings_of_a_checkpoint_are_read(target, plain, drafter, tmp_path):
     folder = save_drafter(tmp_path / "other", plain.config)
     tensors = load_file(folder / "model.safetensors")

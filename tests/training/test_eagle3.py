@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Training EAGLE-3 networks: unrolled steps are the drafter's own, and training lowers a loss."""
+=======
+"""Training EAGLE-3: unrolled steps are those of drafts, and what is learnt is kept."""
+>>>>>>> eagle3
 
 from __future__ import annotations
 
@@ -139,7 +143,7 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(str(target), settings, out, [chats], stop_after=20)
     assert not out.exists()
-    info = train(str(target), settings, out, [chats], [chats.with_name("chats.jsonl")])
+    info = train(str(target), settings, out, [chats])
     before, after = (info[when]["held out"] for when in ("before", "figures"))
     assert after["acceptance"][0] > before["acceptance"][0]
     assert len(after["agreement"]) == 3

@@ -17,12 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.weights import SINGLE_FILE
+from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
 from hierspec.utils.files import write_whole
 
 from .config import read_config
 from .network import Eagle3Network
 
+_MOST_BYTES = 15 << 20  # of a file
+_SHARDS = "model-*-of-*.safetensors"
 _IGNORED = ("embed_tokens.weight",)
 
 
@@ -37,13 +39,14 @@ def read(folder: str | Path) -> Eagle3Network:
         raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
     network = Eagle3Network(read_config(folder / "config.json"))
     path = folder / SINGLE_FILE
-    if not path.is_file():
+    files = [path] if path.is_file() else sorted(folder.glob(_SHARDS))
+    if not files:
         raise HierspecError(
             f"{path} is missing: only safetensors are read; convert other formats with "
             "safetensors.torch.save_file"
         )
     try:
-        tensors = {_name(name): tensor for name, tensor in load_file(path).items()}
+        tensors = {_name(n): t for path in files for n, t in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise HierspecError(f"{path} is damaged ({error}): fetch or write it again") from None
     _fill(network, tensors, path)
@@ -70,13 +73,36 @@ def write(
         kept = tensor.dtype in (torch.int64, torch.bool)
         tensors[name] = (tensor if kept else tensor.to(dtype)).contiguous().clone()
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        folder / SINGLE_FILE, lambda path: save_file(tensors, path, {"format": "pt"}), "the drafter"
-    )
+    _save(folder, tensors)
     described = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
     write_whole(folder / "config.json", json.dumps(described, indent=1) + "\n", "its description")
     if info is not None:
         write_whole(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
+
+
+def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """One file, or the head in one of its own where both together were too large."""
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
+    parts = [tensors]
+    if sum(sizes.values()) > _MOST_BYTES:
+        head = {"lm_head.weight": tensors["lm_head.weight"]}
+        parts = [{n: t for n, t in tensors.items() if n not in head}, head]
+    names = [SINGLE_FILE]
+    if len(parts) > 1:
+        names = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
+    for name, part in zip(names, parts, strict=True):
+        write_whole(
+            folder / name,
+            lambda path, part=part: save_file(part, path, {"format": "pt"}),
+            "the drafter",
+        )
+    if len(parts) > 1:
+        where = {n: name for name, part in zip(names, parts, strict=True) for n in part}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        write_whole(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
+    others = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(_SHARDS))} - {*names}
+    for name in others - ({INDEX_FILE} if len(parts) > 1 else set()):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _name(name: str) -> str:
