@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Training EAGLE-3 networks: unrolled steps are the drafter's own, and training lowers a loss."""
-=======
 """Training EAGLE-3: unrolled steps are those of drafts, and what is learnt is kept."""
->>>>>>> eagle3
 
 from __future__ import annotations
 
