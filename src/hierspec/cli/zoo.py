@@ -76,6 +76,9 @@ def _train_smollm2(
         plan,
         answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **few),
         heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
+        eagle3=dataclasses.replace(
+            plan.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None
+        ),
     )
     console = notes()
     with interruptible(console), progress(console, "drafters for zoo:smollm2") as report:

@@ -16,6 +16,8 @@ from typing import Any
 from hierspec.api import Hierarchy
 from hierspec.config.exit_heads import FILE
 from hierspec.training import restart
+from hierspec.training.eagle3 import train as eagle3_training
+from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.utils.files import write_whole
@@ -54,6 +56,7 @@ class DraftersPlan:
             held_out=120,
         )
     )
+    eagle3: Eagle3Settings = field(default_factory=lambda: Eagle3Settings(epochs=8))
 
 
 # (plan, folder of all that is trained, report) → the stage's own report
@@ -75,9 +78,20 @@ def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]
     return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
+def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+    """An EAGLE-3 network, into ``smollm2-eagle3``."""
+    folder = out / "smollm2-eagle3"
+    told = folder / "hierspec.json"
+    # Written in the course of training, too; only the last one knows how long it took.
+    if not told.exists() or "seconds" not in json.loads(told.read_text(encoding="utf-8")):
+        eagle3_training.train(plan.model, plan.eagle3, folder, [out / ANSWERS], report=report)
+    return json.loads(told.read_text(encoding="utf-8"))
+
+
 # In their order, by the name of their part of the report; a further drafter is a line here.
 STAGES: dict[str, Stage] = {
     "heads": train_heads,
+    "eagle3": train_eagle3,
 }
 
 
