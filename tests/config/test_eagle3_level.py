@@ -78,9 +78,9 @@ def test_no_target_layer_runs_twice_for_a_token(folder):
     result = built.generate([7, 3, 9, 1, 4], max_new_tokens=30, ignore_eos=True)
     counters = built.root.model.trunk.counters
     (level,) = result.levels
-    # The prompt without its last token; in each check the latest token and the drafts. A draft
-    # token that was rejected is none of the text's, so it is counted there.
-    assert counters.tokens == [4 + result.target_calls + level["num_draft_tokens"]] * 4
+    # The prompt's five tokens, the last of them in the first check, which is no counted call; in
+    # each other check the latest token; and every draft token, in the one check it was in.
+    assert counters.tokens == [5 + result.target_calls + level["num_draft_tokens"]] * 4
 
 
 def test_it_cannot_verify(folder):
