@@ -16,6 +16,7 @@ from .generate import generate
 from .plan import plan
 from .profile import profile
 from .reproduce import reproduce
+from .serve import serve
 from .timeline import timeline
 
 app = typer.Typer(
@@ -47,7 +48,7 @@ def _top(
     pass
 
 
-for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
+for command in (generate, certify, doctor, timeline, bench, profile, plan, serve, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
 app.add_typer(zoo.app, name="zoo")
