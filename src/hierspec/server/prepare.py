@@ -85,6 +85,8 @@ def engine_requests(
                     deadline=None if timeout is None else time.monotonic() + timeout,
                     tenant=tenant,
                     speculative=body.speculative is not False,
+                    fixed_plan=body.seed is not None and not params.greedy,
+                    prediction=prediction,
                 )
             )
     return out

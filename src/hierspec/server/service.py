@@ -61,6 +61,7 @@ class Service:
                 max_queue=settings.max_queue,
                 prefill_chunk=settings.prefill_chunk,
                 prefix_caching=settings.prefix_caching,
+                adapt_to_load=settings.adapt_to_load,
                 threads=settings.threads,
             ),
         )
