@@ -271,9 +271,7 @@ def test_a_failing_forward_fails_only_its_own(models, loop, monkeypatch):
         return score(self, queries, *rest)
 
     monkeypatch.setattr(Trunk, "score", failing)
-    healthy = [
-        request([5 + i, 6, 7, 8], 12, seed=i, params=PARAMS[i % 4]) for i in range(6)
-    ]
+    healthy = [request([5 + i, 6, 7, 8], 12, seed=i, params=PARAMS[i % 4]) for i in range(6)]
     broken = [request([poison, 4, 5], 12), request([4, poison, 5], 12)]
     readers, _ = submit(loop(), *healthy[:3], *broken, *healthy[3:])
     found = [reader.wait() for reader in readers]

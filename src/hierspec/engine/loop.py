@@ -504,7 +504,8 @@ class EngineLoop:
                 continue
             drafts = counts.round_of(output.sequence)
             if output.finish_reason is None:
-                self._tell(ticket, Progress(events, drafts))
+                scores = tuple(ticket.scores) if fresh and len(output.emitted) == 1 else ()
+                self._tell(ticket, Progress(events, drafts, prompt_logprobs=scores))
             else:
                 self._end(ticket, None, events, drafts)
 
@@ -563,7 +564,8 @@ class EngineLoop:
             prompt_logprobs=tuple(ticket.scores),
             rest=rest,
         )
-        self._tell(ticket, Progress(list(events), drafts, ended))
+        scores = tuple(ticket.scores) if output is not None and len(output.emitted) == 1 else ()
+        self._tell(ticket, Progress(list(events), drafts, ended, scores))
 
     def _tell(self, ticket: Ticket, progress: Progress) -> None:
         try:
