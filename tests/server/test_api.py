@@ -138,9 +138,8 @@ def test_a_chat_streams_what_it_answers_whole(ask):
     events = chunks(streamed.text)
     assert events.pop() == "[DONE]"
     assert streamed.headers["content-type"].startswith("text/event-stream")
-    assert (
-        "".join(e["choices"][0]["delta"].get("content", "") for e in events) == message["content"]
-    )
+    deltas = [e["choices"][0]["delta"] for e in events]
+    assert "".join(delta.get("content", "") for delta in deltas) == message["content"]
     assert not any("usage" in event for event in events)
     assert [e["choices"][0]["finish_reason"] for e in events][-1] == "length"
     parts = [part for e in events for part in e["choices"][0]["logprobs"]["content"]]

@@ -48,9 +48,7 @@ class Stored:
         """
         found = self._kept.get((tenant, name))
         if found is None:
-            why = (
-                "responses are not stored here" if not self.most else "it is not stored (any more)"
-            )
+            why = "it is not stored (any more)" if self.most else "responses are not stored here"
             raise ApiError(
                 f"previous_response_id {name!r}: {why}; send the whole conversation as input",
                 param="previous_response_id",
