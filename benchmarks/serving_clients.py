@@ -8,8 +8,8 @@ They are run as commands, so that nothing of theirs is a dependency:
     python benchmarks/serving_clients.py schemathesis --command SCHEMA/bin/schemathesis
 
 ``lm-eval`` scores multiple-choice questions (JSON lines with ``question``, ``choices`` and
-``answer``, the place of the right one) through ``local-completions``, and the log-likelihoods it got
-are compared with those computed in this process.
+``answer``, the place of the right one) through ``local-completions``, and the log-likelihoods it
+got are compared with those computed in this process.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 import common
 
 PORT = 8123
+_WORDS = ("the", "of", "in", "and", "is", "was", "for", "with", "it", "that", "as", "by", "from")
 URL = f"http://127.0.0.1:{PORT}"
 
 
@@ -83,29 +84,7 @@ def words(seed: int, count: int) -> str:
     import random
 
     source = random.Random(seed)
-    known = [
-        "the",
-        "a",
-        "of",
-        "in",
-        "on",
-        "and",
-        "to",
-        "is",
-        "was",
-        "for",
-        "with",
-        "it",
-        "that",
-        "as",
-        "by",
-        "from",
-        "at",
-        "this",
-        "have",
-        "be",
-    ]
-    return " ".join(source.choice(known) for _ in range(count))
+    return " ".join(source.choice(_WORDS) for _ in range(count))
 
 
 def completion(seed: int, tokens: int, **more: Any) -> dict[str, Any]:

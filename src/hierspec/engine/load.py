@@ -15,6 +15,7 @@ configured, so that its text is the same under any load.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
@@ -38,17 +39,19 @@ class Plans:
         arms: the hierarchy as configured, with smaller budgets, and without drafts.
         prediction: the target over a predicted output.
         look_up: that drafts from it.
-        controlled: a controller chooses plans, so the nodes keep their indices.
+        controlled: a controller chooses plans, so the nodes keep their indices and names.
     """
 
-    def __init__(self, root: Verify, controlled: bool = False) -> None:
+    def __init__(
+        self, root: Verify, controlled: bool = False, shown: Callable[[str], str] = str
+    ) -> None:
         self.controlled = controlled
         self.look_up = Prediction()
         self.prediction: Verify | None = None
         self.root = full = root
         if not controlled:
             # What is predicted is drafted first of all, so that target calls meet.
-            full = _shifted(root)
+            full = _shifted(root, shown)
             draft = Draft(0, self.look_up.name, self.look_up, _PREDICTED_TOKENS).under(root.rule)
             parts = (draft,) if full.below is None else (draft, full.below)
             every = Concatenate(root.index + 1, "levels", parts)
@@ -190,17 +193,18 @@ def _budgets(plan: Verify) -> tuple[int, ...]:
     return tuple(node.budget for node in walk(plan.below) if not isinstance(node, Concatenate))
 
 
-def _shifted(node: Verify) -> Verify:
-    """The same with every index one higher."""
+def _shifted(root: Verify, shown: Callable[[str], str]) -> Verify:
+    """The same with every index one higher, and names as they are shown."""
 
     def shifted(node: Node) -> Node:
+        index, name = node.index + 1, shown(node.name)
         if isinstance(node, Concatenate):
             parts = tuple(shifted(part) for part in node.parts)
-            return dataclasses.replace(node, index=node.index + 1, parts=parts)
+            return dataclasses.replace(node, index=index, name=name, parts=parts)
         if isinstance(node, Draft) or node.below is None:
-            return dataclasses.replace(node, index=node.index + 1)
-        return dataclasses.replace(node, index=node.index + 1, below=shifted(node.below))
+            return dataclasses.replace(node, index=index, name=name)
+        return dataclasses.replace(node, index=index, name=name, below=shifted(node.below))
 
-    found = shifted(node)
+    found = shifted(root)
     assert isinstance(found, Verify)
     return found

@@ -82,12 +82,14 @@ class Lane:
 
     Attributes:
         lock: held while its models run, for whoever else uses them.
+        shown: a level's name → what callers and metrics are told.
     """
 
     root: Verify
     tokenizer: Any
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
+    shown: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +247,8 @@ class EngineLoop:
         self.loads: dict[str, LoadControl] = {}
         for name, lane in self.lanes.items():
             controller = lane.controller
-            plans = Plans(lane.root if controller is None else controller.root, bool(controller))
+            root = lane.root if controller is None else controller.root
+            plans = Plans(root, controlled=controller is not None, shown=lane.shown)
             self.plans[name] = plans
             self.loads[name] = LoadControl(len(plans.arms), self.settings.adapt_to_load)
             self.runtimes[name] = Runtime(plans.root, lane.root.model.vocab_size)

@@ -40,6 +40,9 @@ class Output:
     until: Callable[[int, Sequence[int]], bool] | None = None
     emitted: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(
+        default_factory=list[tuple[tuple[int, float], ...]]
+    )
     finish_reason: str | None = None
     steered: bool = False
     first_at: float = 0.0
@@ -86,6 +89,9 @@ class Output:
             logprob = verdict.logprobs[i] if verdict.logprobs else None
             if logprob is not None:
                 self.logprobs.append(logprob)
+            best = verdict.top_logprobs[i] if verdict.top_logprobs else ()
+            if best:
+                self.top_logprobs.append(best)
             self.finish_reason = reason
             yield TokenEvent(
                 token_id=token,
@@ -95,7 +101,7 @@ class Output:
                 logprob=logprob,
                 sequence=self.sequence.id,
                 finish_reason=reason,
-                top_logprobs=verdict.top_logprobs[i] if verdict.top_logprobs else (),
+                top_logprobs=best,
             )
             if reason is not None:
                 return

@@ -50,6 +50,7 @@ def server_of(
         app,
         host=settings.host,
         port=settings.port,
+        http="h11",  # bounds the size of headers
         log_config=None,
         access_log=False,
         backlog=_BACKLOG,

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hierspec.api import Hierarchy
@@ -47,12 +48,12 @@ class Service:
         self.default = next(iter(self.hierarchies))
         first = self.hierarchies[self.default]
         self.tokenizer = first.tokenizer
-        self.model = settings.served_model_name or first.config.target.model
+        self.model = settings.served_model_name or _shown(first.config.target.model)
         self.max_length: int = first.root.model.max_length
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
         lanes = {
-            name: Lane(each.root, each.tokenizer, each.controller, each.lock)
+            name: Lane(each.root, each.tokenizer, each.controller, each.lock, _shown)
             for name, each in self.hierarchies.items()
         }
         self.engine = EngineLoop(
@@ -190,3 +191,9 @@ class Streams:
                 if progress.ended.error is not None:
                     raise progress.ended.error
         return found
+
+
+def _shown(name: str) -> str:
+    """A model's name without the folders it lies in, which are nobody's business."""
+    whole, exit_, layer = name.partition("@")
+    return f"{Path(whole).name}{exit_}{layer}" if Path(whole).exists() else name
