@@ -144,7 +144,7 @@ def main() -> None:
         built = build(HierarchyConfig.from_dict(config), loaded)
         if not online:
             return Hierarchy(built)
-        return Hierarchy(built, OnlineController(built.root, estimates, chain))
+        return Hierarchy(built, controller=OnlineController(built.root, estimates, chain))
 
     plain = made(Chain((estimates.target,)), False)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
-import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hierspec.config import arguments
+from hierspec.config import arguments, options
+from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.drafts import levels as draft_levels
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.config.template import Template
+from hierspec.core.nodes import stack
+from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.results import GenerationResult, TokenEvent
@@ -19,11 +28,11 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.prompts import apply_chat
 from hierspec.utils.schema import closed
 from hierspec.verifiers.soundness import check as check_soundness
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+MAX_NEW_TOKENS = 128
 
 
 class Hierarchy:
@@ -41,16 +50,43 @@ class Hierarchy:
     32
     """
 
-    def __init__(self, built: Built, controller: Controller | None = None) -> None:
-        self.config = built.config
-        self.tokenizer = built.tokenizer
-        self.root = built.root
+    def __init__(
+        self,
+        target: Any,
+        tokenizer: Any = None,
+        *,
+        drafts: Any = ("ngram",),
+        controller: Controller | None = None,
+    ) -> None:
+        """
+        Args:
+            target: the model whose text is wanted, loaded by transformers (or peft), or its name.
+                Also what :meth:`from_config` takes, or a hierarchy that is built already; these
+                have drafts of their own.
+            tokenizer: for texts; default: the one saved beside the model.
+            drafts: what drafts for it, smallest first (:func:`hierspec.config.drafts.levels`):
+                loaded models or names, ``"ngram"``, ``"exit:4"``, levels; none: plain decoding.
+
+        Raises:
+            ValueError: a model that cannot be driven, or of another vocabulary.
+        """
+        if not isinstance(target, Built):
+            target = _built(_config_of(target, drafts), tokenizer)
+        elif tokenizer is not None:
+            raise HierspecError("a built hierarchy has its tokenizer: leave tokenizer out")
+        self.config = target.config
+        self.tokenizer = target.tokenizer
+        self.root = target.root
         self.controller = controller
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
 
     @classmethod
-    def from_config(cls, config: HierarchyConfig | Mapping[str, Any] | str | Path) -> Hierarchy:
+    def from_config(
+        cls, config: HierarchyConfig | Mapping[str, Any] | str | Path, *, tokenizer: Any = None
+    ) -> Hierarchy:
         """Load a hierarchy file (path, inline JSON or mapping), or a preset by its name.
+
+        In a mapping, loaded models may stand wherever a file has the name of one.
 
         Raises:
             ValueError: with what is wrong and how to mend it.
@@ -58,23 +94,28 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, PRESETS
 
         if isinstance(config, str) and config in (*PRESETS, AUTO):
-            return cls.from_preset(config)
+            return cls.from_preset(
+                config, **({} if tokenizer is None else {"tokenizer": tokenizer})
+            )
         if not isinstance(config, HierarchyConfig):
             config = HierarchyConfig.load(config)
-        return cls(build(config))
+        return cls(_built(config, tokenizer))
 
     @classmethod
-    def from_preset(cls, name: str, **models: Any) -> Hierarchy:
+    def from_preset(cls, name: str, *, tokenizer: Any = None, **models: Any) -> Hierarchy:
         """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo.
 
-        ``auto`` takes the options of :meth:`auto`.
+        Both take loaded models and names. ``auto`` takes the options of :meth:`auto`.
         """
         from hierspec.presets.registry import AUTO, preset
 
         if name == AUTO:
             known = ["target", "drafts", "temperature", "online", "report"]
+            if tokenizer is not None:
+                raise HierspecError("auto reads the tokenizer beside the model: leave it out")
             return cls.auto(**closed(models, known, "options"))
-        return cls.from_config(preset(name, **closed(models, ["target", "drafts"], "options")))
+        config = preset(name, **closed(models, ["target", "drafts"], "options"))
+        return cls.from_config(config, tokenizer=tokenizer)
 
     @classmethod
     def auto(
@@ -103,9 +144,15 @@ class Hierarchy:
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose
 
+        top, names = arguments.target(target), arguments.model_names(drafts, "drafts")
+        if any(isinstance(one, ModelInMemory) for one in (*names, top and top.model)):
+            raise HierspecError(
+                "auto measures models by their files: give the paths, or choose a hierarchy for "
+                "loaded models (Hierarchy(model, drafts=[...]), or a preset)"
+            )
         found = choose(
-            arguments.target(target),
-            arguments.model_names(drafts, "drafts"),
+            top,
+            names,
             temperature=temperature,
             report=report,
         )
@@ -113,11 +160,22 @@ class Hierarchy:
         if not online or chain.plain:
             return cls(built)
         estimates = found.plan.estimates
-        return cls(built, OnlineController(built.root, estimates, chain))
+        return cls(built, controller=OnlineController(built.root, estimates, chain))
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while a round of some call runs; whoever else runs the models takes turns."""
+        return self._lock
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""
-        return self.generate_batch([prompt], **options)[0]
+        results = self.generate_batch([prompt], **options)
+        if len(results) > 1:
+            raise HierspecError(
+                f"generate returns one result, and {len(results)} were asked: use "
+                "generate_batch([prompt], num_return_sequences=...)"
+            )
+        return results[0]
 
     def generate_batch(self, prompts: Iterable[Prompt], **options: Any) -> list[GenerationResult]:
         """Continue several prompts together; each has its own randomness (seed, place).
@@ -137,71 +195,142 @@ class Hierarchy:
         """Continue one prompt, an event a token. Abandoning the iterator frees everything."""
         return iter(self.start([prompt], **options))
 
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:
+        """The same for asyncio: rounds run in a thread, and the event loop goes on meanwhile.
+
+        Leaving the loop early, or cancelling the task, ends the generation when its round has
+        ended, and frees everything.
+        """
+        # One thread, so that closing waits for the round that is running.
+        with _draining(ThreadPoolExecutor(1, "hierspec")) as thread:
+            loop = asyncio.get_running_loop()
+            events: Any = await loop.run_in_executor(thread, lambda: self.stream(prompt, **options))
+            try:
+                while (event := await loop.run_in_executor(thread, next, events, None)) is not None:
+                    yield event
+            finally:
+                thread.submit(events.close)
+
+    def session(self) -> Session:
+        """A text that grows call by call, such as a conversation: its caches are kept between."""
+        return Session(self)
+
     def start(
         self,
         prompts: Iterable[Prompt],
         *,
-        max_new_tokens: int = 128,
-        seed: int | None = None,
-        stop: str | Iterable[str] | None = None,
+        max_new_tokens: int | Sequence[int] | None = MAX_NEW_TOKENS,
+        seed: int | Sequence[int] | None = None,
+        num_return_sequences: int = 1,
+        stop: Any = None,
         eos_token_id: int | Sequence[int] | None = None,
         ignore_eos: bool = False,
         include_stop_str: bool = False,
         chat: bool = False,
-        logprobs: bool = False,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        logprobs: bool | int = False,
         until: Callable[[int, Sequence[int]], bool] | None = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        cache: KeptCache | Sequence[KeptCache | None] | None = None,
         tracer: Any = None,
-        sampling: SamplingParams | Sequence[SamplingParams] | Mapping[str, Any] | None = None,
+        sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Generation:
         """A batch ready to run: iterate it for events, then ask ``results()``.
 
+        ``max_new_tokens``, ``stop``, ``seed``, ``sampling`` and the numbers that may stand in its
+        place are one for all prompts, or a list with one for each.
+
         Args:
-            prompts: texts, or token ids: lists, or one-dimensional tensors.
-            max_new_tokens: per sequence; the context length may end it sooner.
-            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``.
-            stop: texts that end the output where they appear; they are left out of ``text``.
+            prompts: texts, token ids (lists, or one-dimensional tensors), or conversations: lists
+                of messages with ``role`` and ``content``, put through the chat template.
+            max_new_tokens: per sequence; the context length may end it sooner, and alone does where
+                it is ``None``.
+            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``. One
+                for all gives each sequence its own randomness by its place; a list gives each
+                prompt what it would have alone.
+            num_return_sequences: samples of each prompt; results and ``sequence`` of events count
+                them prompt by prompt.
+            stop: texts that end the output where they appear; they are left out of ``text``. A list
+                of lists has those of each prompt.
             eos_token_id: ends the output; default: the tokenizer's and the model's.
-            chat: apply the tokenizer's chat template to each prompt.
-            logprobs: report the raw target's log-probability of every emitted token.
+            chat: apply the tokenizer's chat template to prompts that are texts, too.
+            tools: functions, or their JSON schemas, for the chat template.
+            chat_template_kwargs: further variables of it.
+            logprobs: report the raw target's log-probability of every emitted token; a number k
+                asks also for the k likeliest tokens in its place.
             until: called ``until(sequence, tokens so far)`` after every token; true ends it.
+            stopping_criteria: of transformers; asked about each sequence apart, without scores.
+            generation_config: of transformers: sampling, length and ends as ``generate`` reads them
+                (:mod:`hierspec.config.generation_config`).
+            cache: kept from one generation to the next (:meth:`session`): one for a single
+                sequence, or a list with one for each.
             tracer: gets an event for every request and verdict.
-            sampling: for all, or one for each prompt; or its fields one by one: ``temperature``
-                (0: greedy), ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
-                ``frequency_penalty``, ``presence_penalty``, ``logit_bias``,
-                ``logits_processors``.
+            sampling: :class:`SamplingParams` or a mapping; or its fields one by one:
+                ``temperature`` (0: greedy), ``top_k``, ``top_p``, ``min_p``,
+                ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
+                ``logit_bias``, ``logits_processors``.
 
         Raises:
             ValueError: an empty prompt, one longer than the context, a rule that would change the
-                output law, a parameter out of range.
+                output law, a parameter out of range, or one that says what another says too.
         """
-        prompts = arguments.prompt_list(prompts)
-        each = _for_each(arguments.sampling_params(sampling, params, _OPTIONS), len(prompts))
+        options.known(params, _OPTIONS)
+        template = Template(self.tokenizer, chat, tools, chat_template_kwargs)
+        ids = [self._ids(prompt, template) for prompt in arguments.prompt_list(prompts)]
+        vocab, count = self.root.model.vocab_size, len(ids)
+        asked = None
+        if generation_config is not None:
+            said = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
+            asked = generation_configs.read(generation_config, ids, vocab, self.eos_token_ids())
+            options.not_twice(said, "generation_config")
+            if asked.max_new_tokens is not None:
+                if max_new_tokens != MAX_NEW_TOKENS:
+                    options.not_twice({"max_new_tokens": max_new_tokens}, "generation_config")
+                max_new_tokens = asked.max_new_tokens
+            stop, eos_token_id, each = asked.stop, asked.eos_token_ids, asked.sampling
+            if num_return_sequences == 1:
+                num_return_sequences = asked.num_return_sequences
+        else:
+            each = options.sampling_params(sampling, params, count)
+        for one in each:
+            options.inside(one, vocab)
+        copies = options.copies(num_return_sequences, each)
+        stops = [
+            StopConditions(
+                eos_token_ids=self.eos_token_ids(eos_token_id),
+                ignore_eos=ignore_eos,
+                stop=texts,
+                max_new_tokens=length,
+                max_length=self.root.model.max_length,
+                include_stop_str=include_stop_str,
+            )
+            for texts, length in zip(
+                options.stops(stop, count),
+                options.lengths(max_new_tokens, count),
+                strict=True,
+            )
+        ]
+        chosen, seeds = options.seeds(seed, count, copies)
+        wanted, alternatives = options.logprobs(logprobs)
         greedy = all(one.greedy for one in each)
-        plans = [self.root] if self.controller is None else self.controller.plans
-        for plan in plans:
+        for plan in [self.root] if self.controller is None else self.controller.plans:
             check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
-        if max_new_tokens is not None:
-            max_new_tokens = arguments.whole(max_new_tokens, "max_new_tokens")
-        conditions = StopConditions(
-            eos_token_ids=self.eos_token_ids(eos_token_id),
-            ignore_eos=ignore_eos,
-            stop=arguments.stop_strings(stop),
-            max_new_tokens=max_new_tokens,
-            max_length=self.root.model.max_length,
-            include_stop_str=include_stop_str,
-        )
-        chosen = arguments.seed(seed)
         return Generation(
             self.root,
-            [self._ids(prompt, chat) for prompt in prompts],
+            _repeated(ids, copies),
             tokenizer=self.tokenizer,
-            params=each,
-            stop=conditions,
-            seed=secrets.randbits(32) if chosen is None else chosen,
-            want_logprobs=logprobs,
-            lock=self.lock,
-            until=until,
+            params=_repeated(each, copies),
+            stop=_repeated(stops, copies),
+            seed=chosen,
+            seeds=seeds,
+            want_logprobs=wanted,
+            num_top_logprobs=alternatives,
+            lock=self._lock,
+            until=options.until(until, stopping_criteria, asked and asked.max_time),
+            caches=options.caches(cache, count * copies),
             tracer=tracer,
             controller=self.controller,
         )
@@ -222,15 +351,8 @@ class Hierarchy:
                 ids.update(value)
         return frozenset(ids)
 
-    def _ids(self, prompt: Prompt, chat: bool) -> list[int]:
-        if not isinstance(prompt, str):
-            ids = arguments.token_ids(prompt)
-        elif self.tokenizer is None:
-            raise HierspecError("the target has no tokenizer beside it: give token ids, not text")
-        elif chat:
-            ids = apply_chat(self.tokenizer, prompt)
-        else:
-            ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked here
+    def _ids(self, prompt: Prompt, template: Template) -> list[int]:
+        ids = template.ids(prompt)
         vocab, longest = self.root.model.vocab_size, self.root.model.max_length
         if not ids:
             raise HierspecError("the prompt is empty: give at least one token to continue")
@@ -243,14 +365,96 @@ class Hierarchy:
             )
         return ids
 
+    def __repr__(self) -> str:
+        """The stack, the target on top, one line a level."""
+        return f"Hierarchy(\n{stack(self.root)}\n)"
 
-def _for_each(sampling: Any, num_prompts: int) -> list[SamplingParams]:
-    """One set of parameters for every prompt."""
-    if isinstance(sampling, SamplingParams):
-        return [sampling] * num_prompts
-    if len(sampling) != num_prompts:
-        raise HierspecError(f"sampling has {len(sampling)} entries for {num_prompts} prompts")
-    return list(sampling)
+
+class Session:
+    """A text that grows call by call: what a call shares with the one before is not read again.
+
+    Give the whole text each time (a conversation with all its messages); the models' caches are
+    rewound to where it differs. The output is that of a cold call, up to the rounding of sums
+    (:class:`~hierspec.engine.caches.KeptCache`). One call at a time; leaving a ``with`` block, or
+    :meth:`close`, frees the caches.
+
+    >>> import hierspec
+    >>> with hierspec.Hierarchy.from_preset("hierarchy").session() as session:
+    ...     first = session.generate("def add(a, b):", max_new_tokens=8)
+    ...     second = session.generate("def add(a, b):" + first.text + "\\n", max_new_tokens=8)
+    >>> second.num_tokens
+    8
+    """
+
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        self.hierarchy = hierarchy
+        self.cache = KeptCache()
+
+    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
+        """As :meth:`Hierarchy.generate`."""
+        return self.hierarchy.generate(prompt, cache=self.cache, **options)
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:
+        """As :meth:`Hierarchy.stream`."""
+        return self.hierarchy.stream(prompt, cache=self.cache, **options)
+
+    def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:
+        """As :meth:`Hierarchy.astream`."""
+        return self.hierarchy.astream(prompt, cache=self.cache, **options)
+
+    def start(self, prompt: Prompt, **options: Any) -> Generation:
+        """As :meth:`Hierarchy.start`, for one prompt."""
+        return self.hierarchy.start([prompt], cache=self.cache, **options)
+
+    def close(self) -> None:
+        """Free the caches. The session may go on, and reads everything anew."""
+        self.cache.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _config_of(target: Any, drafts: Any) -> HierarchyConfig:
+    """The configuration that the first argument of :class:`Hierarchy` means."""
+    from hierspec.presets.registry import AUTO, PRESETS, preset
+
+    if isinstance(target, HierarchyConfig):
+        return target
+    text = str(target) if isinstance(target, str | Path) else ""
+    if text in (*PRESETS, AUTO):
+        return preset(text)
+    if isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES):
+        return HierarchyConfig.load(target)
+    if isinstance(target, TargetConfig):
+        return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
+    model = arguments.model_name(target, "the target")
+    return HierarchyConfig.from_dict({"target": {"model": model}, "levels": draft_levels(drafts)})
+
+
+FILES = (".json", ".toml")
+
+
+def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
+    loaded = Loaded()
+    if tokenizer is not None:
+        loaded.tokenizers[config.target.model] = tokenizer
+    return build(config, loaded)
+
+
+def _repeated(values: Sequence[Any], copies: int) -> list[Any]:
+    return [value for value in values for _ in range(copies)]
+
+
+@contextlib.contextmanager
+def _draining(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """Let a thread finish what was submitted, and nobody wait for it."""
+    try:
+        yield thread
+    finally:
+        thread.shutdown(wait=False)
 
 
 _OPTIONS = tuple(

@@ -387,7 +387,7 @@ def controllers(root):
 @pytest.mark.parametrize("which", [0, 1])
 def test_greedy_output_is_that_of_the_static_hierarchy(made, which):
     static = Hierarchy(made)
-    steered = Hierarchy(made, list(controllers(made.root))[which])
+    steered = Hierarchy(made, controller=list(controllers(made.root))[which])
     options = {"max_new_tokens": 24, "temperature": 0, "seed": 1}
     expected = static.generate_batch(PROMPTS, **options)
     found = steered.generate_batch(PROMPTS, **options)
@@ -403,7 +403,7 @@ def test_greedy_output_is_that_of_the_static_hierarchy(made, which):
 
 
 def test_sampling_is_reproducible_under_control(made):
-    steered = Hierarchy(made, list(controllers(made.root))[1])
+    steered = Hierarchy(made, controller=list(controllers(made.root))[1])
     sampling = SamplingParams(temperature=0.8)
     runs = [steered.generate(PROMPTS[1], sampling=sampling, seed=5) for _ in range(2)]
     assert runs[0].token_ids == runs[1].token_ids
@@ -411,7 +411,7 @@ def test_sampling_is_reproducible_under_control(made):
 
 
 def test_a_controller_of_another_hierarchy_is_refused(made):
-    other = Hierarchy(made, Jumping(numbered([1]), [[1]]))
+    other = Hierarchy(made, controller=Jumping(numbered([1]), [[1]]))
     with pytest.raises(ValueError, match="another hierarchy"):
         other.generate([5], max_new_tokens=2)
 

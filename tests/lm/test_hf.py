@@ -216,12 +216,10 @@ def test_padded_vocabularies_score_their_padding():
             "T5.*encoder-decoder",
         ),
         (
-            lambda: tf.FalconForCausalLM(
-                tf.FalconConfig(
-                    vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
-                )
+            lambda: tf.MptForCausalLM(
+                tf.MptConfig(vocab_size=V, d_model=32, n_layers=2, n_heads=4)
             ),
-            "falcon.*not supported yet",
+            "mpt.*not supported yet",
         ),
         (lambda: tf.LlamaModel(config("llama")), "LlamaModel.*AutoModelForCausalLM"),
     ],

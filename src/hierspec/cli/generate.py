@@ -178,13 +178,13 @@ def generate(
     return 0
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+def _prompts(prompt: str | None, file: Path | None) -> list[Any]:
     from hierspec.utils.prompts import read_prompts, read_stdin
 
     if file is not None:
         if prompt is not None:
             raise HierspecError("give a PROMPT or --prompts FILE, not both")
-        return read_prompts(file)
+        return read_prompts(file, conversations=True)
     if prompt is None:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
@@ -276,7 +276,7 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
 
 
-def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
+def _run(generation: Generation, batch: Sequence[Any], stream: bool) -> bool:
     """Run a batch, printing a single prompt as it is continued; return whether it was cut short."""
     painter = None
     if stream:
@@ -287,7 +287,7 @@ def _run(generation: Generation, batch: Sequence[str], stream: bool) -> bool:
         names = [generation.names[i] for i in sorted(generation.names)]
         painter = Painter(Console(highlight=False), names)
         painter.legend()
-        painter.prompt(batch[0])
+        painter.prompt(batch[0] if isinstance(batch[0], str) else "")
     events = iter(generation)
     try:
         for event in events:

@@ -11,6 +11,7 @@ from hierspec import __version__
 from . import heads, zoo
 from .bench import bench
 from .certify import certify
+from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .plan import plan
@@ -48,7 +49,7 @@ def _top(
     pass
 
 
-for command in (generate, certify, doctor, timeline, bench, profile, plan, serve, reproduce):
+for command in (generate, chat, serve, certify, doctor, timeline, bench, profile, plan, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
 app.add_typer(zoo.app, name="zoo")

@@ -7,24 +7,21 @@ belongs, or a number where a text belongs, is a mistake worth a line.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import closed
+from hierspec.utils.schema import shown
 
+from .in_memory import ModelInMemory, named
 from .schema import TargetConfig
-
-SAMPLING = tuple(field.name for field in fields(SamplingParams))
 
 
 def prompt_list(value: Any) -> list[Any]:
     """Several prompts: any iterable of them, but not a text, which is one prompt."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise HierspecError(
-            f"prompts must be a list of prompts, not {_shown(value)}: write [prompt]"
+            f"prompts must be a list of prompts, not {shortened(value)}: write [prompt]"
         )
     return list(value)
 
@@ -38,8 +35,13 @@ def token_ids(value: Any, what: str = "a prompt") -> list[int]:
                 f"{tuple(value.shape)}: give value[0], or each row to generate_batch"
             )
         value = value.tolist()
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise HierspecError(f"{what} must be a text or a list of token ids, not {_shown(value)}")
+    if isinstance(value, Mapping):
+        raise HierspecError(
+            f"{what} must be a text, a list of token ids, or a list of messages, and this is a "
+            "mapping: a conversation of one message is [message]"
+        )
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise HierspecError(f"{what} must be a text or a list of token ids, not {shortened(value)}")
     return [_id(token, what) for token in value]
 
 
@@ -60,7 +62,7 @@ def stop_strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        raise HierspecError(f"stop must be a text or a list of texts, not {_shown(value)}")
+        raise HierspecError(f"stop must be a text or a list of texts, not {shortened(value)}")
     return tuple(value)
 
 
@@ -78,46 +80,29 @@ def eos_ids(value: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def sampling_params(value: Any, options: Mapping[str, Any], others: Sequence[str]) -> Any:
-    """Parameters from ``sampling=`` (one, a mapping, or one for each prompt) or single options.
-
-    Args:
-        options: given one by one.
-        others: names of the call's other options, for the hint at a misspelt one.
-    """
-    if unknown := [name for name in options if name not in SAMPLING]:
-        closed({unknown[0]: None}, [*SAMPLING, *others], "options")
-    if value is None:
-        return SamplingParams.make(**options)
-    if options:
-        raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
-    if isinstance(value, Mapping):
-        return SamplingParams.make(**closed(value, list(SAMPLING), "sampling"))
-    several = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(one, SamplingParams) for one in several):
-        raise HierspecError(f"sampling must be SamplingParams or a mapping, not {_shown(value)}")
-    return value
-
-
 def target(value: Any) -> TargetConfig | None:
-    """A target from its configuration, or from a model's name or path."""
+    """A target from its configuration, or from a model: loaded, by name, or by path."""
     if value is None or isinstance(value, TargetConfig):
         return value
     return TargetConfig(model=model_name(value, "target"))
 
 
 def model_names(value: Any, what: str) -> tuple[str, ...]:
-    """Names or paths of models: one or several."""
+    """Models, loaded, by name or by path: one or several."""
     if isinstance(value, list | tuple):
         return tuple(model_name(one, what) for one in value)
     return (model_name(value, what),)
 
 
 def model_name(value: Any, what: str) -> str:
-    """A directory, a hub id, or ``zoo:NAME``, as text."""
+    """A directory, a hub id, ``zoo:NAME``, or a loaded model, as text."""
+    value = named(value)
+    if isinstance(value, ModelInMemory):
+        return value
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         raise HierspecError(
-            f"{what} must be a directory, a hub id or zoo:NAME, not {_shown(value)}"
+            f"{what} must be a directory, a hub id, zoo:NAME or a loaded model, "
+            f"not {shortened(value)}"
         )
     return str(value)
 
@@ -129,16 +114,17 @@ def whole(value: Any, what: str) -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise HierspecError(f"{what} must be a whole number, not {_shown(value)}")
+    raise HierspecError(f"{what} must be a whole number, not {shortened(value)}")
 
 
 def _id(value: Any, what: str) -> int:
     try:
         return whole(value, "")
     except ValueError:
-        raise HierspecError(f"{what} holds {_shown(value)}, which is no token id") from None
+        raise HierspecError(f"{what} holds {shortened(value)}, which is no token id") from None
 
 
-def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
+def shortened(value: Any) -> str:
+    """A value as messages show it."""
+    text = shown(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -45,6 +45,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
 
     def model_of(level: AnyLevelConfig | None, _: str) -> tuple[Any, str]:
         model, name = (target, config.target.model) if level is None else models.model(level)
+        name = str(name)
         unique, i = name, 2
         while unique in names:
             unique, i = f"{name}#{i}", i + 1

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import base_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.load import DTYPES, load
+from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
 from hierspec.zoo import registry
 
+from .in_memory import ModelInMemory
 from .schema import TargetConfig
 
 Key = tuple[str, str, str]  # name, dtype and backend
@@ -38,6 +41,10 @@ class Loaded:
             ValueError: it cannot be read, or has a dtype or device that there is not.
         """
         key = key_of(model)
+        if key not in self.backends and isinstance(model.model, ModelInMemory):
+            self.backends[key] = from_memory(model)
+            if model.model not in self.tokenizers:
+                self.tokenizers[model.model] = tokenizer_beside(model.model.model)
         if key not in self.backends:
             source: str | WeightSource = model.model
             if registry.resolves(model.model):
@@ -48,13 +55,42 @@ class Loaded:
                 device=machine.device(model.device),
                 backend=model.backend,
             )
-            self.tokenizers[model.model] = load_tokenizer(source)
+            if model.model not in self.tokenizers:
+                self.tokenizers[model.model] = load_tokenizer(source)
         return self.backends[key]
 
 
 def key_of(model: TargetConfig) -> Key:
     """What tells checkpoints in memory apart."""
     return (model.model, model.dtype, model.backend)
+
+
+def from_memory(target: TargetConfig) -> Backend:
+    """A model that its caller has loaded, run through its own layers, or by ``lean`` on a copy.
+
+    Raises:
+        HierspecError: it cannot be driven, or is asked to be what it is not.
+    """
+    assert isinstance(target.model, ModelInMemory)
+    model, name = plain_model(target.model.model), str(target.model)
+    dtype = _dtype(target.dtype)
+    if dtype is not None and dtype != model.dtype:
+        raise HierspecError(
+            f"{name} is loaded in {str(model.dtype).removeprefix('torch.')}, and dtype "
+            f"{target.dtype!r} was asked: load it in that, or leave dtype out"
+        )
+    if target.device != "auto" and torch.device(target.device).type != model.device.type:
+        raise HierspecError(
+            f"{name} is loaded on {model.device}, and device {target.device!r} was asked: move it "
+            "there, or leave device out"
+        )
+    return wrap(model, name, target.backend)
+
+
+def tokenizer_beside(model: Any) -> Any:
+    """The one saved beside a loaded model; ``None`` where there is none."""
+    path = plain_model(model).config.name_or_path
+    return load_tokenizer(path) if path else None
 
 
 def load_tokenizer(source: str | WeightSource) -> Any:
@@ -64,6 +100,8 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
+    if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
+        return load_tokenizer(base_of(path))
     try:
         return AutoTokenizer.from_pretrained(path)
     except Exception:  # tokenizers raise what they like; generation says where one is needed

@@ -32,8 +32,11 @@ from hierspec.utils.schema import (
     Temperature,
     declared,
     misplaced,
+    shown,
 )
 from hierspec.verifiers import registry
+
+from .in_memory import ModelInMemory, named
 
 T = TypeVar("T")
 
@@ -84,7 +87,7 @@ def _rule(name: Any) -> str:
     """A verification rule's own name, also from an alias."""
     known = registry.names()
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {name!r}; there are: {', '.join(known)}")
+        raise ValueError(f"no verifier called {shown(name)}; there are: {', '.join(known)}")
     return registry.get(name).name
 
 
@@ -94,6 +97,19 @@ def _path(name: Any) -> Any:
 
 Rule = Annotated[str, BeforeValidator(_rule)]
 ModelName = Annotated[NonEmptyString, BeforeValidator(_path)]  # directory, hub id or zoo:NAME
+
+
+def _model(value: Any, read: Callable[[Any], Any]) -> str:
+    value = named(value)
+    return value if isinstance(value, ModelInMemory) else read(value)
+
+
+AnyModel = Annotated[
+    str,
+    ReadAs(
+        Annotated[ModelName, Expected("a directory, a hub id, zoo:NAME, or a loaded model")], _model
+    ),
+]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")
 ]
@@ -126,10 +142,14 @@ class LevelConfig:
 
 @declared
 class DraftModelConfig(LevelConfig):
-    """A separate model of the target's vocabulary."""
+    """A separate model of the target's vocabulary.
+
+    Attributes:
+        model: its name, or the model itself where it is loaded already.
+    """
 
     method: Literal["draft_model"] = "draft_model"
-    model: ModelName
+    model: AnyModel
     dtype: NonEmptyString | None = None
     backend: NonEmptyString = "auto"
 

@@ -26,17 +26,18 @@ from hierspec.utils.schema import (
     read,
 )
 
+from .in_memory import is_model
 from .levels import (
     WINDOWS,
     AdaptiveExitConfig,
     AnyLevelConfig,
+    AnyModel,
     Chain,
     ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
     LevelConfig,
-    ModelName,
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
@@ -64,7 +65,8 @@ class TargetConfig:
     """The model whose distribution the output has.
 
     Attributes:
-        model: a directory, a hub id, or ``zoo:NAME``.
+        model: a directory, a hub id, ``zoo:NAME``, or a loaded model of transformers, which keeps
+            its dtype and device.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: as the checkpoint says.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models) or ``hf``.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
@@ -72,7 +74,7 @@ class TargetConfig:
             (:mod:`hierspec.utils.graphs`). The draft models follow it.
     """
 
-    model: ModelName
+    model: AnyModel
     dtype: NonEmptyString = "auto"
     backend: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
@@ -80,7 +82,7 @@ class TargetConfig:
 
 
 def _target(data: Any) -> Any:
-    return {"model": data} if isinstance(data, str) else data
+    return {"model": data} if isinstance(data, str) or is_model(data) else data
 
 
 @declared

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import base_of, is_adapter, plain_model
+
+from .in_memory import ModelInMemory
 
 
 def target_config(model: str) -> Any:
@@ -15,10 +18,14 @@ def target_config(model: str) -> Any:
     """
     from hierspec.zoo import registry
 
+    if isinstance(model, ModelInMemory):
+        return plain_model(model.model).config.get_text_config(decoder=True)
     if registry.resolves(model):
         return registry.resolve(model).config
     from transformers import AutoConfig
 
+    if is_adapter(model):
+        return target_config(base_of(model))
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators raise what they like

@@ -90,6 +90,27 @@ def walk(node: Node | None) -> Iterator[Node]:
     yield node
 
 
+def stack(node: Node | None, indent: str = "  ") -> str:
+    """The nodes at and below ``node``, the highest first, one line each."""
+    if node is None:
+        return f"{indent}(nothing below: plain decoding)"
+    if isinstance(node, Concatenate):
+        several = f", {node.repeat} times" if node.repeat > 1 else ""
+        parts = "\n".join(stack(part, indent + "  ") for part in node.parts)
+        return f"{indent}one after another{several}:\n{parts}"
+    about = [] if isinstance(node, Verify) and node.budget == 1 else [f"{node.budget} tokens"]
+    if node.window != FixedWindow():
+        about.append(f"until {node.window.signal} says enough")
+    if node.temperature is not None:
+        about.append(f"temperature {node.temperature:g}")
+    if isinstance(node, Draft):
+        about += [f"{node.num_drafts} drafts"] if node.num_drafts > 1 else []
+        return f"{indent}{node.name}: {', '.join(about)}"
+    if node.below is not None:
+        about.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))
+    return f"{indent}{node.name}: {', '.join(about) or 'the target'}\n{stack(node.below, indent)}"
+
+
 def initial_states(root: Node) -> States:
     """Window states of a new sequence, by node index."""
     nodes = sorted(walk(root), key=lambda node: node.index)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from .distributions import EMPTY, Distributions, concatenate
 
+TokenLogprobs = tuple[tuple[int, float], ...]  # pairs (token id, log-probability in nats)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
@@ -78,14 +80,14 @@ class Verdict:
             its bonus), each with its own full distribution of the verifying level.
         logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
             empty unless asked for.
-        top_logprobs: the likeliest tokens of the same rows, each with its log-probability, the
-            likeliest first; empty unless asked for.
+        top_logprobs: of each emitted token's place, the likeliest tokens and their
+            log-probabilities, best first; as many as were asked for.
     """
 
     num_accepted: int
     emitted: Proposal
     logprobs: tuple[float, ...] = ()
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    top_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 States = tuple[tuple[float, ...], ...]

@@ -16,6 +16,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 
+from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
 from .output import Output
 from .results import GenerationResult, TokenEvent
@@ -32,6 +33,9 @@ class Generation:
         root: the hierarchy.
         prompts: token ids, at least one each.
         params: one for each prompt.
+        stop: for all, or one for each prompt.
+        seeds: (seed, place) of each prompt's randomness; default: ``seed`` and its own place.
+        caches: where each prompt's places in models' caches come from and go to; ``None``: fresh.
         lock: held for the length of a round, so that threads may share the models.
         tracer: gets an event for every request but draws.
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
@@ -47,9 +51,12 @@ class Generation:
         *,
         tokenizer: Any,
         params: Sequence[SamplingParams],
-        stop: StopConditions,
+        stop: StopConditions | Sequence[StopConditions],
         seed: int,
         want_logprobs: bool,
+        num_top_logprobs: int = 0,
+        seeds: Sequence[tuple[int, int]] | None = None,
+        caches: Sequence[KeptCache | None] | None = None,
         lock: AbstractContextManager[Any],
         until: Callable[[int, Sequence[int]], bool] | None = None,
         tracer: Tracer | None = None,
@@ -67,22 +74,28 @@ class Generation:
             self.runtime.observe(Tracing(tracer))
         self.names = {node.index: node.name for node in walk(root)}
         self.streams: list[Output] = []
-        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
-            limit = stop.budget(len(prompt))
+        self.caches = [None] * len(prompts) if caches is None else list(caches)
+        stops = [stop] * len(prompts) if isinstance(stop, StopConditions) else stop
+        seeds = [(seed, i) for i in range(len(prompts))] if seeds is None else seeds
+        each = zip(prompts, params, stops, seeds, strict=True)
+        for i, (prompt, sampling, ends, own) in enumerate(each):
+            limit = ends.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(
                 id=i,
                 root=root,
                 tokens=list(prompt),
                 params=sampling,
-                rng=PhiloxRng(seed, i),
+                rng=PhiloxRng(*own),
                 wanted=limit,
                 want_logprobs=want_logprobs,
+                num_top_logprobs=num_top_logprobs,
                 states=initial_window_states(root, controller),
             )
             steering = None if controller is None else Steering(controller, len(prompt), limit)
-            text = TextStream(tokenizer, stop, prompt)
-            self.streams.append(Output(sequence, text, limit, self.names, steering, until))
+            text = TextStream(tokenizer, ends, prompt)
+            output = Output(sequence, text, limit, self.names, steering, until, seed=own[0])
+            self.streams.append(output)
         self.began = time.perf_counter()
         self.started = False
 
@@ -95,6 +108,9 @@ class Generation:
     def _run(self) -> Iterator[TokenEvent]:
         live = list(self.streams)
         try:
+            for stream, kept in zip(live, self.caches, strict=True):
+                if kept is not None:
+                    stream.sequence.adopt(kept)
             prefill = True
             while live:
                 for stream in live:
@@ -125,7 +141,7 @@ class Generation:
                 text=stream.text.text,
                 token_ids=tuple(stream.emitted),
                 finish_reason=stream.finish_reason or "cancelled",
-                seed=self.seed,
+                seed=stream.seed,
                 num_prompt_tokens=stream.sequence.num_prompt,
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
@@ -134,6 +150,7 @@ class Generation:
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
+                top_logprobs=tuple(stream.top_logprobs),
                 batch_size=len(self.streams),
                 control=None if stream.steering is None else stream.steering.to_dict(),
             )

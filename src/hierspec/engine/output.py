@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hierspec.core.nodes import Verify
-from hierspec.core.proposals import Verdict
+from hierspec.core.proposals import TokenLogprobs, Verdict
 
 from .control import Steering
 from .results import TokenEvent
@@ -40,9 +40,8 @@ class Output:
     until: Callable[[int, Sequence[int]], bool] | None = None
     emitted: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    top_logprobs: list[tuple[tuple[int, float], ...]] = field(
-        default_factory=list[tuple[tuple[int, float], ...]]
-    )
+    top_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    seed: int = 0
     finish_reason: str | None = None
     steered: bool = False
     first_at: float = 0.0

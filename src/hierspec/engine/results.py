@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.core.proposals import TokenLogprobs
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
@@ -17,7 +19,8 @@ class TokenEvent:
         index: its place in the output, from 0.
         level: the name of the level that wrote it.
         logprob: of the raw target, nats; ``None`` unless asked for.
-        top_logprobs: its likeliest (token id, log-probability) there, as many as asked for.
+        top_logprobs: the likeliest tokens in its place and their log-probabilities, best first, as
+            many as were asked for.
         sequence: which prompt of a batch it belongs to.
         finish_reason: ``None`` until the sequence's last event: ``"stop"``, ``"length"`` or
             ``"cancelled"``.
@@ -30,7 +33,7 @@ class TokenEvent:
     logprob: float | None = None
     sequence: int = 0
     finish_reason: str | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = ()
+    top_logprobs: TokenLogprobs = ()
 
 
 SCHEMA_VERSION = 1
@@ -51,6 +54,8 @@ class GenerationResult:
         mean_acceptance_length: tokens after the first per target call, bonus included; what a
             stop or a limit cut off does not count.
         logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
+        top_logprobs: for each of ``token_ids``, the likeliest tokens in its place and their
+            log-probabilities, best first; empty unless asked for.
         levels: counters per level below the target, smallest first.
         target: the same counters for the target.
         control: under a controller: how often this sequence's plan changed, and rounds and tokens
@@ -71,6 +76,7 @@ class GenerationResult:
     logprobs: tuple[float, ...] = ()
     batch_size: int = 1
     control: dict[str, Any] | None = None
+    top_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -83,7 +89,7 @@ class GenerationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``generate --json`` prints."""
-        out = {
+        out: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -102,4 +108,11 @@ class GenerationResult:
         }
         if self.control is not None:
             out["control"] = self.control
-        return {**out, "logprobs": list(self.logprobs)} if self.logprobs else out
+        if self.logprobs:
+            out["logprobs"] = list(self.logprobs)
+        if self.top_logprobs:
+            out["top_logprobs"] = [
+                [{"token_id": token, "logprob": value} for token, value in best]
+                for best in self.top_logprobs
+            ]
+        return out

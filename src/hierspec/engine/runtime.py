@@ -262,7 +262,7 @@ class Runtime:
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root
             if is_root and task.sequence.want_logprobs:
-                verdict = _with_logprobs(verdict, task.sequence, scores[: len(emitted)])
+                verdict = _reported(task, verdict, scores[: len(emitted)])
             verdicts.append(verdict)
         return verdicts
 
@@ -336,17 +336,20 @@ def _completed(task: Task) -> Verdict:
     if not task.sequence.want_logprobs or len(known) == len(tokens):
         return verdict
     rows = torch.cat([task.raw[tokens[:i]] for i in range(len(known), len(tokens))])
-    return _with_logprobs(verdict, task.sequence, rows)
+    return _reported(task, verdict, rows)
 
 
-def _with_logprobs(verdict: Verdict, sequence: LiveSequence, scores: torch.Tensor) -> Verdict:
-    """With those of the tokens that have none yet, whose raw scores are given, [n, V]."""
-    known, tops = verdict.logprobs, verdict.top_logprobs
-    tokens = verdict.emitted.tokens[len(known) : len(known) + len(scores)]
-    known = (*known, *logprobs(scores, tokens))
-    if sequence.num_top_logprobs:
-        tops = (*tops, *top_logprobs(scores, sequence.num_top_logprobs))
-    return dataclasses.replace(verdict, logprobs=known, top_logprobs=tops)
+def _reported(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:
+    """With log-probabilities of the next emitted tokens that have none, from raw scores [R, V]."""
+    known = len(verdict.logprobs)
+    tokens = verdict.emitted.tokens[known : known + len(rows)]
+    values = (*verdict.logprobs, *logprobs(rows, tokens))
+    verdict = dataclasses.replace(verdict, logprobs=values)
+    k = task.sequence.num_top_logprobs
+    if not k:
+        return verdict
+    best = (*verdict.top_logprobs, *top_logprobs(rows, k))
+    return dataclasses.replace(verdict, top_logprobs=best)
 
 
 def _longest_context(node: Node) -> int:

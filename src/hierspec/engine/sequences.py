@@ -20,6 +20,8 @@ from hierspec.lm.base import CacheOwner, LanguageModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
+from .caches import KeptCache, Slots
+
 
 @dataclass(slots=True, eq=False)
 class LiveSequence:
@@ -30,8 +32,9 @@ class LiveSequence:
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
         private: nothing of its text may be seen by other sequences, not even in drafts.
-        num_top_logprobs: with ``want_logprobs``: of how many likeliest tokens, too.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
+        num_top_logprobs: how many alternatives of every token, with their log-probabilities.
+        kept: where its places in models' caches come from, and go to when it ends.
     """
 
     id: int
@@ -47,9 +50,8 @@ class LiveSequence:
     states: States = ()
     history: History | None = None
     target_calls: int = 0
-    slots: dict[tuple[int, int], tuple[CacheOwner, Any]] = field(
-        default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]]
-    )
+    slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
+    kept: KeptCache | None = None
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)
@@ -78,8 +80,17 @@ class LiveSequence:
         shares = not self.private and self.params.greedy and self.root.rule.exact_for(True)
         return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
+    def adopt(self, kept: KeptCache) -> None:
+        """Start from the places of an earlier text."""
+        self.slots.update(kept.take())
+        self.kept = kept
+
     def close(self) -> None:
-        """Give the cache memory back. Safe to call twice."""
+        """Give the cache memory back, to be kept or freed. Safe to call twice."""
+        if self.kept is not None:
+            kept, self.kept = self.kept, None
+            kept.give_back(self.slots)
+            self.slots = {}
         while self.slots:
             owner, slot = self.slots.popitem()[1]
             owner.close(slot)

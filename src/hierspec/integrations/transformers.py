@@ -6,26 +6,34 @@ loop; the model's own weights are the target, through its own layers.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import weakref
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 
 from hierspec.api import Hierarchy
+from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
-from hierspec.config.checkpoints import Loaded, load_tokenizer
+from hierspec.config.checkpoints import Loaded, tokenizer_beside
+from hierspec.config.drafts import levels
 from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
-from hierspec.config.schema import HierarchyConfig
+from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
+from hierspec.lm.hf.support import check_supported
+from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, for_row
 
 # A hierarchy is built once per model and configuration, and dies with the model.
-_BUILT: weakref.WeakKeyDictionary[Any, dict[str, Hierarchy]] = weakref.WeakKeyDictionary()
-_REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, Hierarchy]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def custom_generate(
@@ -35,6 +43,7 @@ def custom_generate(
     stopping_criteria: Any,
     generation_config: Any,
     hierarchy: Hierarchy | Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | None = None,
+    drafts: Any = None,
     token_streamer: Any = None,
     seed: int | None = None,
     stop_strings: str | Sequence[str] | None = None,
@@ -49,11 +58,12 @@ def custom_generate(
         model: the target.
         input_ids: [B, L], left-padded where ``attention_mask`` says so; already repeated for
             ``num_return_sequences``.
-        hierarchy: the ``levels`` of a hierarchy file (smallest first), the whole file's mapping
-            without ``target``, either as JSON text, or a ready :class:`~hierspec.Hierarchy` over
-            the same weights.
-        token_streamer: a transformers streamer. (``streamer=`` itself is not passed on to custom
-            loops by transformers.)
+        hierarchy: the ``levels`` of a hierarchy file (smallest first; a loaded model may stand for
+            the name of one), the whole file's mapping without ``target``, either as JSON text, the
+            name of a preset, or a ready :class:`~hierspec.Hierarchy` over the same weights.
+        drafts: draft models of a preset, smallest first, loaded or by name; or, without
+            ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it.
+        token_streamer: a transformers streamer; ``streamer`` is one too.
         seed: of the randomness; default: drawn from torch's global generator, as
             ``torch.manual_seed`` users expect of ``generate``.
         stop_strings: texts that end a row; as ``generate`` does, the tokens stay in.
@@ -63,12 +73,22 @@ def custom_generate(
         ``return_dict_in_generate``.
 
     Raises:
-        ValueError: beam search, processors that remember earlier calls, and other modes that are
-            not a next-token law, named.
+        ValueError: beam search, ``assistant_model``, processors that remember earlier calls, and
+            other modes that are not a next-token law, named.
     """
+    check_supported(model)
+    dropped = _dropped(inspect.currentframe())
+    if dropped.get("assistant_model") is not None:
+        raise HierspecError(
+            "assistant_model is transformers' own way to draft: leave it out, and give it as "
+            "drafts=[assistant_model]"
+        )
+    streamer = dropped.get("streamer")
+    if streamer is not None and token_streamer is not None:
+        raise HierspecError("streamer and token_streamer are one thing: leave one out")
     _refuse(generation_config, model_kwargs)
     check_processors(logits_processor)
-    engine = _engine(model, hierarchy)
+    engine = _engine(model, hierarchy, drafts)
     criteria = [stopping_criteria, *_stop_criteria(model, stop_strings)]
     greedy = not generation_config.do_sample
     if seed is None:
@@ -94,6 +114,8 @@ def custom_generate(
     events = iter(generation)
     if token_streamer is not None:
         events = streamed(events, token_streamer, rows[0])
+    elif streamer is not None:  # generate has put the prompt into it already
+        events = streamed(events, streamer)
     for _ in events:
         pass
     out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)
@@ -104,16 +126,22 @@ def custom_generate(
     return out
 
 
+def _dropped(frame: FrameType | None) -> Mapping[str, Any]:
+    """What ``generate`` keeps from custom loops: ``streamer``, ``assistant_model``.
+
+    They would be ignored without a word; the one place where they still are is its own frame.
+    """
+    caller = frame.f_back if frame is not None else None
+    if caller is None or caller.f_code.co_name != "generate":
+        return {}
+    known = caller.f_globals.get("__name__", "").startswith("transformers.")
+    return caller.f_locals if known else {}
+
+
 def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
-    if (config.num_beams or 1) > 1:
-        raise HierspecError("hierspec does not do beam search: set num_beams=1")
-    if (getattr(config, "penalty_alpha", None) or 0) > 0:
-        raise HierspecError("hierspec does not do contrastive search: leave penalty_alpha unset")
-    if getattr(config, "dola_layers", None) is not None:
-        raise HierspecError("hierspec does not contrast layers: leave dola_layers unset")
-    for name in _REFUSED:
-        if config.return_dict_in_generate and getattr(config, name, False):
-            raise HierspecError(f"hierspec does not collect {name}: leave it off")
+    generation_configs.refuse(config)
+    if config.return_dict_in_generate:
+        generation_configs.refuse_outputs(config)
     if model_kwargs.get("inputs_embeds") is not None:
         raise HierspecError("hierspec works on token ids: give input_ids, not inputs_embeds")
     cache = model_kwargs.get("past_key_values")
@@ -121,32 +149,47 @@ def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
         raise HierspecError("hierspec keeps its own cache: leave past_key_values out")
 
 
-def _engine(model: Any, hierarchy: Any) -> Hierarchy:
+def _engine(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
     if isinstance(hierarchy, Hierarchy):
+        if drafts is not None:
+            raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
         return hierarchy
-    data = _levels(hierarchy)
-    data["target"] = {"model": model.config.name_or_path or "target"}
-    try:
-        key = json.dumps(data, sort_keys=True)
-    except TypeError as error:
-        raise HierspecError(f"hierarchy holds what no hierarchy file can: {error}") from None
+    config = _config(model, hierarchy, drafts)
     built = _BUILT.setdefault(model, {})
-    if key not in built:
-        built[key] = Hierarchy(_on(model, HierarchyConfig.from_dict(data)))
-    return built[key]
+    if config not in built:
+        built[config] = Hierarchy(_on(model, config))
+    return built[config]
+
+
+def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
+    """The hierarchy, over the model by its name: what is kept for it must not keep it alive."""
+    target = TargetConfig(model=model.config.name_or_path or "target")
+    if isinstance(hierarchy, str) and hierarchy == AUTO:
+        raise HierspecError(
+            "auto measures models by their files: use Hierarchy.auto(target=PATH), or name a preset"
+        )
+    if isinstance(hierarchy, str) and hierarchy in PRESETS:
+        config = preset(hierarchy, TargetConfig(model=model), () if drafts is None else drafts)
+        return dataclasses.replace(config, target=target)
+    if hierarchy is not None and drafts is not None:
+        raise HierspecError("levels name their own models: leave drafts out, or hierarchy")
+    data = {"levels": levels(drafts)} if drafts is not None else _levels(hierarchy)
+    return HierarchyConfig.from_dict({**data, "target": {"model": target.model}})
 
 
 def _levels(hierarchy: Any) -> dict[str, Any]:
     """What stands below the target, in a hierarchy file's form."""
     if hierarchy is None:
-        raise HierspecError("say which levels draft: generate(..., hierarchy=[{...}, ...])")
+        raise HierspecError(
+            "say what drafts: generate(..., drafts=[model]), or hierarchy= with levels or a preset"
+        )
     if isinstance(hierarchy, str):
         try:
             hierarchy = json.loads(hierarchy)
         except json.JSONDecodeError:
             raise HierspecError(
-                f"hierarchy {hierarchy[:40]!r} is not JSON: give the levels, as a list or as "
-                "JSON text (those of a preset: hierspec.preset(...).to_dict()['levels'])"
+                f"hierarchy {hierarchy[:40]!r} is neither a preset nor JSON: give the levels, as a "
+                f"list or as JSON text, or one of {', '.join(PRESETS)}"
             ) from None
     if isinstance(hierarchy, Mapping):
         if "target" in hierarchy:
@@ -167,14 +210,8 @@ def _on(model: Any, config: HierarchyConfig) -> Built:
     shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
     loaded, backend = Loaded(), HFBackend(model)
     backend.model = None  # its parts are enough, and a model held by its own entry would never go
-    loaded.put(config.target, backend, None if shared else _tokenizer(model))
+    loaded.put(config.target, backend, None if shared else tokenizer_beside(model))
     return build(config, loaded)
-
-
-def _tokenizer(model: Any) -> Any:
-    """The one saved beside the model; ``None`` where there is none."""
-    path = model.config.name_or_path
-    return load_tokenizer(path) if path else None
 
 
 def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list[Any]:
@@ -182,7 +219,7 @@ def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list
         return []
     from transformers import StopStringCriteria
 
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_beside(model)
     if tokenizer is None:
         raise HierspecError(
             "no tokenizer lies beside the model to read stop_strings with: give "

@@ -11,8 +11,9 @@ import torch
 
 from hierspec.errors import HierspecError
 
+from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
-from .weights import Checkpoint, WeightSource, from_directory, hf_model
+from .weights import Checkpoint, InMemory, WeightSource, from_directory, hf_model
 
 BACKENDS = ("auto", "lean", "hf")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -50,9 +51,34 @@ def load(
     path = Path(ref).expanduser()
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
+    if is_adapter(path):
+        return wrap(plain_model(load_adapted(path, dtype or "auto").to(device)), path.name, backend)
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
     return _from_source(from_directory(path), dtype, device, backend)
+
+
+def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
+    """A transformers model that is loaded already.
+
+    Args:
+        backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
+
+    Raises:
+        HierspecError: the model cannot be driven.
+    """
+    if backend not in BACKENDS:
+        raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if backend == "lean":
+        if any("base_layer" in part for part, _ in model.named_modules()):
+            raise HierspecError(
+                f"{name} has adapters in its layers, and lean reads plain weights: merge them "
+                "(merge_and_unload), or use backend 'hf'"
+            )
+        return _from_source(InMemory(name, model), model.dtype, model.device, backend)
+    from hierspec.lm.hf.decoder import HFBackend
+
+    return HFBackend(model, name)
 
 
 def _from_source(
@@ -63,6 +89,14 @@ def _from_source(
 
     check_config(source.name, source.config)
     chosen: torch.dtype = dtype or getattr(source.config, "dtype", None) or torch.float32
+    quantized = getattr(source.config, "quantization_config", None) is not None
+    if quantized and isinstance(source, Checkpoint):
+        if backend == "lean":
+            raise HierspecError(
+                f"{source.name} holds quantized weights, which lean does not read: leave backend "
+                "out, or use hf"
+            )
+        return _from_pretrained(str(source.path), dtype, device, name=source.name)
     if backend == "lean" or (backend == "auto" and unsupported(source.config) is None):
         from hierspec.lm.lean.decoder import LeanBackend
 
@@ -138,7 +172,10 @@ def _from_pretrained(
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {_first_line(error)}"
         ) from error
-    return HFBackend(model.to(device), name)
+    # Quantized weights stay where they were loaded; most refuse to be moved.
+    if getattr(model, "quantization_method", None) is None:
+        model = model.to(device)
+    return HFBackend(model, name)
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def preset(
     shipped = target is None or target.model.startswith("zoo:")
     if not drafts and not shipped and PRESETS[name].max_drafts != 0:
         raise HierspecError(
-            f"preset {name!r} needs a draft model of the target's family: add --draft"
+            f"preset {name!r} needs a draft model of the target's family: add --draft MODEL "
+            "(in Python: drafts=[model])"
         )
     chosen = target or TargetConfig(model=DEFAULT_TARGET)
 

@@ -242,6 +242,18 @@ def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[f
     return signal_of(logits, torch.empty(0), kind).tolist()
 
 
+def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], ...]]:
+    """The ``k`` likeliest tokens of each row of raw scores [R, V], best first, in nats.
+
+    All V of them where there are no more.
+    """
+    if not logits.shape[0]:
+        return []
+    values, tokens = logits.log_softmax(-1).topk(min(k, logits.shape[1]))
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [tuple(zip(ids, row, strict=True)) for ids, row in pairs]
+
+
 def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     """Log-probability (nats) of ``tokens[r]`` under row r of raw scores [R, V].
 
@@ -256,15 +268,3 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     inside = torch.tensor([min(t, width - 1) for t in tokens], device=logits.device)
     values = rows.gather(1, inside.unsqueeze(1)).squeeze(1).tolist()
     return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
-
-
-def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], ...]]:
-    """The ``k`` likeliest tokens of every row of raw scores [R, V], with their log-probabilities.
-
-    The likeliest first, of equals the lowest id.
-    """
-    rows = logits.log_softmax(-1)
-    values, ids = rows.sort(dim=-1, descending=True, stable=True)
-    k = min(k, logits.shape[1])
-    pairs = zip(ids[:, :k].tolist(), values[:, :k].tolist(), strict=True)
-    return [tuple(zip(own, found, strict=True)) for own, found in pairs]

@@ -1,7 +1,8 @@
 """Prompts from files and standard input, and chat templates.
 
 ``.jsonl`` and ``.ndjson`` hold one prompt a line: a JSON string, or an object with ``prompt``,
-``turns`` (the first is taken), ``question`` or ``text``, looked for in that order. Any other file
+``turns`` (the first is taken), ``question`` or ``text``, looked for in that order; where a
+conversation may be a prompt, also ``messages``, which goes before all of them. Any other file
 is one prompt as a whole, without the newline that editors put at its end. Standard input (``-``)
 is read as lines of JSON where its first line is a JSON object, and as one prompt otherwise.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,22 @@ class PromptFile:
     """Prompts and what identifies where they came from, for results that can be checked.
 
     Attributes:
+        prompts: texts; also conversations (lists of messages) where those were asked for.
         name: file name without its folder; ``-`` for standard input.
         sha256: of the bytes read, hexadecimal.
     """
 
-    prompts: tuple[str, ...]
+    prompts: tuple[Any, ...]
     name: str
     sha256: str
 
 
-def read_prompt_file(path: str | Path, noun: str = "prompt") -> PromptFile:
+def read_prompt_file(
+    path: str | Path, noun: str = "prompt", *, conversations: bool = False
+) -> PromptFile:
     """All prompts of a file, or of standard input for ``-``; ``noun`` is what errors call one.
+
+    With ``conversations`` a line's ``messages`` are a prompt too.
 
     Raises:
         ValueError: no such file, not UTF-8, or a line without a prompt; names file and line.
@@ -53,15 +59,16 @@ def read_prompt_file(path: str | Path, noun: str = "prompt") -> PromptFile:
     where = "standard input" if name == "-" else name
     text = _decoded(body, where)
     lines = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
-    prompts = _json_lines(text, where) if lines else (_one(text, where, noun),)
+    read = _prompt_or_messages if conversations else _prompt_of
+    prompts = _json_lines(text, where, read) if lines else (_one(text, where, noun),)
     if not prompts:
         raise HierspecError(f"{where} holds no {noun}")
     return PromptFile(prompts, Path(name).name, hashlib.sha256(body).hexdigest())
 
 
-def read_prompts(path: str | Path) -> list[str]:
+def read_prompts(path: str | Path, *, conversations: bool = False) -> list[Any]:
     """The prompts of :func:`read_prompt_file` alone."""
-    return list(read_prompt_file(path).prompts)
+    return list(read_prompt_file(path, conversations=conversations).prompts)
 
 
 def read_stdin() -> str:
@@ -69,27 +76,50 @@ def read_stdin() -> str:
     return _one(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
 
 
-def apply_chat(tokenizer: Any, conversation: str | Sequence[Mapping[str, str]]) -> list[int]:
+def is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages, as chat templates take them."""
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(isinstance(message, Mapping) for message in prompt)
+    )
+
+
+def apply_chat(
+    tokenizer: Any,
+    conversation: str | Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None = None,
+    **options: Any,
+) -> list[int]:
     """Token ids of a conversation in the model's own format, up to where the answer begins.
 
     Args:
         tokenizer: of transformers, with a chat template.
         conversation: what the user says, or messages with ``role`` and ``content``.
+        tools: functions that the model may call, or their JSON schemas, as the template takes them.
+        options: further variables of the template (``enable_thinking=False``, …).
 
     Raises:
         ValueError: no chat template, or one that refuses these messages.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(
-            "this model's tokenizer has no chat template: leave --chat (chat=True) out, "
+            "this model's tokenizer has no chat template: give a text without --chat (chat=True), "
             "or use an instruction-tuned model"
         )
     messages: Any = conversation
     if isinstance(conversation, str):
         messages = [{"role": "user", "content": conversation}]
+    for number, message in enumerate(messages):
+        if "role" not in message:
+            raise HierspecError(
+                f"message {number} has no role: each is {{'role': 'user', 'content': '...'}}"
+            )
+    if tools:
+        options["tools"] = list(tools)
     try:
         ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **options
         )
     except Exception as error:  # templates are programs; they raise what they like
         raise HierspecError(f"the chat template refuses these messages: {error}") from error
@@ -119,19 +149,29 @@ def _starts_json(text: str) -> bool:
         return False
 
 
-def _json_lines(text: str, where: str) -> tuple[str, ...]:
+def _json_lines(text: str, where: str, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     prompts = []
     # Not splitlines(): JSON strings may hold U+2028 and the like.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                prompts.append(_prompt_of(json.loads(line)))
+                prompts.append(read(json.loads(line)))
             except ValueError as error:
                 reason = (
                     f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
                 )
                 raise HierspecError(f"{where}, line {number}: {reason}") from None
     return tuple(prompts)
+
+
+def _prompt_or_messages(row: Any) -> Any:
+    """The conversation in one line's value, or its prompt."""
+    if not isinstance(row, Mapping) or "messages" not in row:
+        return _prompt_of(row)
+    messages = row["messages"]
+    if not is_conversation(messages):
+        raise HierspecError("messages must be a list of objects with role and content")
+    return messages
 
 
 def _prompt_of(row: Any) -> str:

@@ -237,6 +237,18 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
     return f"{place or 'it'} must be {expected.format(**context)}, not {_short(first['input'])}"
 
 
+def shown(value: Any) -> str:
+    """``repr`` in one line, with a class's name in place of a model and all its modules."""
+    if hasattr(value, "named_modules"):
+        return f"<{type(value).__name__}>"
+    if isinstance(value, list | tuple):
+        inside = ", ".join(map(shown, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {shown(one)}" for key, one in value.items()) + "}"
+    return " ".join(repr(value).split())
+
+
 def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
     """``data`` as a dict, if it has no other keys than these.
 
@@ -252,7 +264,7 @@ def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str
 def unknown(key: str, keys: Iterable[str]) -> str:
     """``unknown key 'x'; did you mean 'y'? keys: …``; no suggestion where nothing is near."""
     keys = list(keys)
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown key {key!r}; {hint}keys: {', '.join(keys)}"
 
@@ -335,5 +347,5 @@ def _tags(member: Any) -> list[Any]:
 
 def _short(value: Any) -> str:
     """A value as messages show it."""
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -31,6 +31,64 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**_GROUPED, "sliding_window": 16}),
     "gpt2": ("GPT2Config", {}),
     "opt": ("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 24}),
+    "qwen2": ("Qwen2Config", _GROUPED),
+    "mixtral": ("MixtralConfig", {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_neox": ("GPTNeoXConfig", {}),
+    "phi3": ("Phi3Config", _GROUPED),
+    "olmo2": ("Olmo2Config", _GROUPED),
+    "bloom": ("BloomConfig", {}),
+    "falcon": ("FalconConfig", {"ffn_hidden_size": 64}),
+    "falcon_alibi": ("FalconConfig", {"ffn_hidden_size": 64, "alibi": True}),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 16,
+        },
+    ),
+}
+# The same of families that are refused by name: name → configuration class and its own values
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", {"state_size": 4}),
+    "t5": ("T5Config", {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "d_kv": 8}),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "num_kv_shared_layers": 1,
+            "hidden_size_per_layer_input": 4,
+            "vocab_size_per_layer_input": 96,
+            "laurel_rank": 4,
+            "altup_num_inputs": 2,
+        },
+    ),
 }
 
 
@@ -38,7 +96,7 @@ def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
     """The transformers configuration of a tiny model."""
     import transformers
 
-    kind, own = FAMILIES[family]
+    kind, own = {**FAMILIES, **REFUSED}[family]
     values = {**_COMMON, "num_hidden_layers": layers, **own, **changes}
     if family == "gpt2":
         values = {
@@ -58,9 +116,13 @@ def tiny_model(
     family: str, seed: int = 0, layers: int = 3, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> Any:
     """A model with weights large enough that its choices are not all ties."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, T5ForConditionalGeneration
 
-    model = AutoModelForCausalLM.from_config(tiny_config(family, layers, **changes), dtype=dtype)
+    config = tiny_config(family, layers, **changes)
+    if config.is_encoder_decoder:
+        model: Any = T5ForConditionalGeneration(config).to(dtype)
+    else:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

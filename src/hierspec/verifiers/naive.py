@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class Naive(Verifier):
             token: int = yield Draw(node, joint_residual(p, q, log_r))
             log_r += log_ratio(p.prob(0, token), q.prob(0, token))
             out += Proposal((token,), p, (node.index,), (node.index,), (math.nan,))
-        return Verdict(verdict.num_accepted, out, verdict.logprobs)
+        return replace(verdict, emitted=out)
 
 
 def joint_residual(p: Distributions, q: Distributions, log_r: float) -> DenseDistributions:

@@ -119,7 +119,7 @@ class OnlineMethod(HierarchyMethod):
         controller = None
         if not chain.plain:
             controller = OnlineController(built.root, best.estimates, chain)
-        self._hierarchy = Hierarchy(built, controller)
+        self._hierarchy = Hierarchy(built, controller=controller)
 
     @property
     def hierarchy(self) -> Hierarchy:

@@ -139,9 +139,12 @@ class PackedAttention:
             raise KeyError(f"{type(module).__name__} attended without writing to its cache")
         attention = _own_attention(module, self.own)
         masks = self.masks[self.kinds[int(module.layer_idx)]]
+        expand = getattr(module, "expand_kv", None)  # DeepSeek's MLA caches what both come from
         parts, row = [], 0
         for span, (k, v), mask in zip(cache.spans, cache.views, masks, strict=True):
             q = query[:, :, row : row + span.n]
+            if expand is not None:
+                k, v = expand(k, v)
             parts.append(attention(module, q, k, v, mask, **kwargs)[0])
             row += span.n
         cache.views = []  # so that a layer that writes nothing cannot read another's

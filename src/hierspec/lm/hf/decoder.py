@@ -21,9 +21,10 @@ from torch import nn
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 
+from .alibi import alibi_of
 from .attention import PackedAttention, attention_paths, detached, evaluating
 from .cache import ManySpans, OneSpan, Storage
-from .support import check_supported, layer_kinds
+from .support import check_supported, layer_kinds, longest_context
 
 
 class HFBackend:
@@ -52,10 +53,11 @@ class HFBackend:
         if self.rotary_adapts:
             self.rotary = detached(self.rotary)
         self.project_in, self.project_out = parts["project_in"], parts["project_out"]
+        self.embedding_norm = parts["embedding_norm"]
         self.num_layers = len(self.modules)
         self.hidden_size = config.hidden_size
         self.vocab_size = self.lm_head.weight.shape[0]
-        self.max_length = config.max_position_embeddings
+        self.max_length = longest_context(config)
         self.device = self.embedding.weight.device
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.kinds = layer_kinds(config, self.num_layers)
@@ -76,6 +78,8 @@ class HFBackend:
         )
         arguments = inspect.signature(self.modules[0].forward).parameters
         self.takes_rotary = "position_embeddings" in arguments
+        self.takes_alibi = "alibi" in arguments
+        self.alibi = alibi_of(model, config) if self.takes_alibi else None
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
         self.attentions = [attention_paths(layer) for layer in self.modules]
@@ -83,7 +87,9 @@ class HFBackend:
         self.packs = self.packs and all(self.attentions)
         try:
             self._check_against(model, parts["rotary"])
-        except (TypeError, AttributeError, IndexError, KeyError) as error:
+        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+            if "memory" in str(error):
+                raise
             raise HierspecError(
                 f"{self.name} ({config.model_type}) cannot be driven layer by layer "
                 f"({type(error).__name__}: {error}). This architecture is not supported yet"
@@ -108,6 +114,8 @@ class HFBackend:
             # Not through forward: OPT's takes a mask, and only adds its offset to the positions.
             offset = getattr(self.learned, "offset", 0)
             h = h + nn.functional.embedding(self._positions(spans) + offset, self.learned.weight)
+        if self.embedding_norm is not None:
+            h = self.embedding_norm(h)
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
@@ -137,6 +145,8 @@ class HFBackend:
             extra: dict[str, Any] = {self.cache_argument: cache}
             if self.takes_rotary:
                 extra["position_embeddings"] = rotary[kind]
+            if self.takes_alibi:
+                extra["alibi"] = None if self.alibi is None else self.alibi.biases(h, spans[0])
             out = layer(
                 h,
                 attention_mask=masks[kind][0] if packed is None else None,
@@ -186,6 +196,8 @@ class HFBackend:
         _, start, n = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
+        if self.alibi is not None and self.alibi.in_mask:
+            return self.alibi.mask(span, self.dtype, self.device)
         unlimited = window is None or end <= window
         # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
         if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):
@@ -262,6 +274,7 @@ def _parts(model: Any) -> dict[str, Any]:
         "norm": first("norm", "ln_f", "final_layer_norm", "final_layernorm"),
         "rotary": first("rotary_emb"),
         "positions": first("wpe", "embed_positions"),
+        "embedding_norm": first("word_embeddings_layernorm"),
         "project_in": first("project_in"),
         "project_out": first("project_out"),
     }

@@ -34,6 +34,12 @@ def check_config(name: str, config: Any) -> None:
         raise HierspecError(
             f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
         )
+    if _mixes_rows(getattr(config, "quantization_config", None)):
+        raise HierspecError(
+            f"{name}: 8-bit bitsandbytes looks for outliers in all tokens of a call together, so a "
+            "token's scores depend on its neighbours; load it with "
+            "BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
+        )
     if _is_recurrent(config):
         raise HierspecError(_RECURRENT.format(name=name))
     text = config.get_text_config(decoder=True)
@@ -45,8 +51,29 @@ def check_config(name: str, config: Any) -> None:
         )
     if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
-    if getattr(text, "max_position_embeddings", None) is None:
+    if longest_context(text) is None:
         raise HierspecError(f"{name} states no max_position_embeddings: not supported yet")
+
+
+def _mixes_rows(quantization: Any) -> bool:
+    """Whether 8-bit weights are multiplied as LLM.int8 does (Dettmers et al., 2022)."""
+    if quantization is None:
+        return False
+    values = quantization if isinstance(quantization, dict) else vars(quantization)
+    values = {key.lstrip("_"): value for key, value in values.items()}
+    return bool(values.get("load_in_8bit")) and values.get("llm_int8_threshold", 6.0) > 0.0
+
+
+def longest_context(config: Any) -> Any:
+    """Tokens that a model takes; ``None`` where its configuration does not say.
+
+    BLOOM's biases go on for any length; so it states none.
+    """
+    stated = getattr(config, "max_position_embeddings", None)
+    return _UNLIMITED if stated is None and config.model_type == "bloom" else stated
+
+
+_UNLIMITED = 1 << 20
 
 
 def _is_recurrent(config: Any) -> bool:

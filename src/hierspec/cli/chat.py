@@ -1,0 +1,206 @@
+"""``hierspec chat``: a conversation whose caches are kept from one turn to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierspec.errors import HierspecError
+
+from .options import MODEL, Device, Dtype, Threads
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hierspec.api import Session
+    from hierspec.config.schema import HierarchyConfig
+    from hierspec.engine.results import GenerationResult
+
+HELP = """/reset   forget the conversation
+/help    these lines
+/exit    leave; so does Ctrl-D. Ctrl-C stops an answer."""
+
+
+def chat(
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Target model: {MODEL}. Default: zoo:smollm2, where its package is installed."
+        ),
+    ] = None,
+    draft: Annotated[
+        list[str] | None, typer.Option(help="Draft model; repeat it, smallest first.")
+    ] = None,
+    hierarchy: Annotated[
+        str | None,
+        typer.Option(
+            help="A preset name, a .json or .toml file, or inline JSON. Default: prompt-lookup, "
+            "which needs no draft model; hierarchy, with --draft."
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the system message says.")] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens to generate per answer.")
+    ] = 512,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of this mass.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of all randomness; default: fresh.")] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> int:
+    """Talk with a model. The caches of all levels are kept, so a turn reads only what is new.
+
+    Reads lines from the terminal, or from standard input. Ctrl-C stops an answer, Ctrl-D leaves;
+    /reset forgets the conversation, /help lists the commands.
+
+    Examples:
+
+      hierspec chat --system "Answer in one sentence."
+
+      hierspec chat --target ./Llama-8B --draft ./Llama-1B --temperature 0.7
+    """
+    from hierspec.api import Hierarchy
+    from hierspec.sampling.parameters import SamplingParams
+    from hierspec.utils.threads import use as use_threads
+
+    from .rendering import notes, say
+
+    sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
+    use_threads(threads)
+    config = _config(target, tuple(draft or ()), hierarchy, dtype, device)
+    models = Hierarchy.from_config(config)
+    if not getattr(models.tokenizer, "chat_template", None):
+        raise HierspecError(
+            f"{config.target.model} has no chat template: chat needs an instruction-tuned model "
+            "(hierspec generate continues any text)"
+        )
+    console = notes()
+    say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
+    request = {"max_new_tokens": max_new_tokens, "sampling": sampling, "seed": seed}
+    with models.session() as session:
+        conversation = Conversation(session, system, request, console)
+        for line in _lines(console):
+            if not conversation.hear(line):
+                break
+    return 0
+
+
+def _config(
+    target: str | None,
+    drafts: tuple[str, ...],
+    hierarchy: str | None,
+    dtype: str | None,
+    device: str | None,
+) -> HierarchyConfig:
+    from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.presets.registry import PRESETS, preset
+    from hierspec.zoo.registry import PREFIX, SMOLLM2
+
+    name = hierarchy or ("hierarchy" if drafts else "prompt-lookup")
+    if name in PRESETS:
+        config = preset(name, TargetConfig(model=target or PREFIX + SMOLLM2), drafts)
+    else:
+        if drafts:
+            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
+        config = HierarchyConfig.load(name)
+    changes = {"dtype": dtype, "device": device, "model": target}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+
+
+def _lines(console: Console) -> Iterator[str]:
+    """What the user says, line by line, until the end of input; Ctrl-C forgets a line."""
+    asks = sys.stdin.isatty()
+    while True:
+        try:
+            yield input("> " if asks else "")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            console.print()
+
+
+class Conversation:
+    """The messages so far, and what a line of the user's does to them."""
+
+    def __init__(
+        self, session: Session, system: str | None, request: dict[str, Any], console: Console
+    ) -> None:
+        self.session, self.request, self.console = session, request, console
+        self._first = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[dict[str, str]] = list(self._first)
+
+    def hear(self, line: str) -> bool:
+        """Obey a command or answer; return whether the conversation goes on."""
+        from .rendering import say
+
+        said = line.strip()
+        if said in ("/exit", "/quit"):
+            return False
+        if said == "/reset":
+            self.messages = list(self._first)
+            say(self.console, "the conversation is forgotten")
+        elif said == "/help" or (said.startswith("/") and " " not in said):
+            say(self.console, HELP)
+        elif said:
+            self._answer(said)
+        return True
+
+    def _answer(self, said: str) -> None:
+        from .rendering import say
+
+        messages = [*self.messages, {"role": "user", "content": said}]
+        try:
+            generation = self.session.start(messages, chat=True, **self.request)
+        except HierspecError as error:  # the context is full, or the template refuses
+            say(self.console, f"hierspec: error: {error} (/reset starts anew)")
+            return
+        prompt = generation.streams[0].sequence.tokens
+        kept = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
+        num_prompt = len(prompt)
+        _show(generation)
+        (result,) = generation.results()
+        self.messages = [*messages, {"role": "assistant", "content": result.text}]
+        say(self.console, _summary(result, kept, num_prompt))
+
+
+def _show(generation: Any) -> None:
+    """Print an answer as it is written; Ctrl-C ends it where it is."""
+    from rich.console import Console
+
+    from .rendering.generation import Painter
+
+    names = [generation.names[i] for i in sorted(generation.names)]
+    painter = Painter(Console(highlight=False), names)
+    events = iter(generation)
+    try:
+        for event in events:
+            painter.token(event)
+    except KeyboardInterrupt:
+        events.close()
+    finally:
+        painter.end()
+
+
+def _summary(result: GenerationResult, kept: int, num_prompt: int) -> str:
+    """Speed, what each level did, and how much of the prompt the caches held, in one line."""
+    levels = [
+        f"{level['name']} {level['num_accepted_tokens']}/{level['num_draft_tokens']} kept"
+        for level in result.levels
+        if level["num_draft_tokens"]
+    ]
+    why = ", stopped" if result.finish_reason == "cancelled" else ""
+    why = ", cut at --max-new-tokens" if result.finish_reason == "length" else why
+    parts = [
+        f"{result.num_tokens} tokens{why}, {result.tokens_per_second:.1f} tokens/s, "
+        f"{result.mean_acceptance_length:.2f} tokens per target call",
+        *levels,
+        f"{kept} of {num_prompt} prompt tokens were in the cache",
+    ]
+    return f"[{'; '.join(parts)}]"

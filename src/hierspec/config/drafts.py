@@ -1,0 +1,58 @@
+"""``drafts=[small, "ngram"]``: what a list of drafters means as the levels of a hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.utils.schema import shown
+
+from .in_memory import is_model
+
+LOOK_UPS = {"ngram": "prompt_lookup", "prompt-lookup": "prompt_lookup", "ngram-pool": "ngram_pool"}
+ALONE, LOWEST, HIGHER = 8, 3, 12  # tokens; as in the preset hierarchy
+
+
+def levels(drafts: Any) -> list[Mapping[str, Any]]:
+    """Levels for a hierarchy file, smallest first, each verified by block.
+
+    Args:
+        drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
+            own first layers), ``ngram`` (copies what followed the same words earlier in the text;
+            also called ``prompt-lookup``), ``ngram-pool``, or a level as in a hierarchy file. What
+            copies costs next to nothing and stands lowest, wherever it is named.
+
+    Raises:
+        HierspecError: something else.
+    """
+    if isinstance(drafts, str | Mapping) or is_model(drafts) or not isinstance(drafts, Iterable):
+        drafts = [drafts]
+    found = [_level(draft) for draft in drafts]
+    copies = set(LOOK_UPS.values())
+    found.sort(key=lambda level: level.get("method") not in copies)  # stable
+    return [_placed(level, place, len(found)) for place, level in enumerate(found)]
+
+
+def _level(draft: Any) -> dict[str, Any]:
+    if isinstance(draft, Mapping):
+        return dict(draft)
+    if isinstance(draft, str) and draft in LOOK_UPS:
+        return {"method": LOOK_UPS[draft]}
+    if isinstance(draft, str) and draft.startswith("exit:") and draft[5:].isdigit():
+        return {"method": "early_exit", "exit_layer": int(draft[5:])}
+    if isinstance(draft, str) or hasattr(draft, "__fspath__") or is_model(draft):
+        return {"method": "draft_model", "model": draft}
+    raise HierspecError(
+        "drafts must hold models, loaded or by name, exit:LAYER, "
+        f"{', '.join(LOOK_UPS)}, or levels of a hierarchy file; not {shown(draft)[:60]}"
+    )
+
+
+def _placed(level: dict[str, Any], place: int, count: int) -> dict[str, Any]:
+    """A level with what it does not say itself."""
+    if level.get("method") == "concatenate":
+        return level
+    size = ALONE if count == 1 else LOWEST if place == 0 else HIGHER
+    rule = {"verify": "block"} if place > 0 else {}
+    return {"num_speculative_tokens": size, **rule, **level}

@@ -1,0 +1,49 @@
+"""From a prompt of any form to token ids: a text, a conversation, or ids already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.errors import HierspecError
+from hierspec.utils.prompts import apply_chat, is_conversation
+
+from . import arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How the prompts of one request become token ids.
+
+    Attributes:
+        tokenizer: the target's; ``None``: only ids can be read.
+        chat: put texts through the chat template, too.
+        tools, variables: for the template (:func:`hierspec.utils.prompts.apply_chat`).
+    """
+
+    tokenizer: Any
+    chat: bool = False
+    tools: Sequence[Any] | None = None
+    variables: Mapping[str, Any] | None = None
+
+    def ids(self, prompt: Any) -> list[int]:
+        """Token ids of a text, of a conversation, or ids as they are.
+
+        Raises:
+            ValueError: no tokenizer, no chat template, or options that only a template reads.
+        """
+        conversation = is_conversation(prompt)
+        templated = conversation or (self.chat and isinstance(prompt, str))
+        if (self.tools or self.variables) and not templated:
+            raise HierspecError(
+                "tools and chat_template_kwargs are for the chat template: add chat=True, or give "
+                "a list of messages"
+            )
+        if not isinstance(prompt, str) and not conversation:
+            return arguments.token_ids(prompt)
+        if self.tokenizer is None:
+            raise HierspecError("the target has no tokenizer beside it: give token ids, not text")
+        if templated:
+            return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
+        return self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later

@@ -1,0 +1,82 @@
+"""Adapters (LoRA and its kin): models that carry one, and folders that name what they adapt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+FILE = "adapter_config.json"
+
+
+def is_adapter(path: str | Path) -> bool:
+    """Whether a folder holds an adapter and no model of its own."""
+    path = Path(path).expanduser()
+    return (path / FILE).is_file() and not (path / "config.json").is_file()
+
+
+def base_of(path: str | Path) -> str:
+    """The model that an adapter was made for, as its folder names it.
+
+    Raises:
+        HierspecError: it names none.
+    """
+    file = Path(path).expanduser() / FILE
+    try:
+        name = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, OSError, AttributeError) as error:
+        raise HierspecError(f"{file} cannot be read: {error}") from None
+    if not name:
+        raise HierspecError(
+            f"{file} names no base model: set base_model_name_or_path, or load both with peft and "
+            "give the model itself"
+        )
+    return str(name)
+
+
+def load_adapted(path: str | Path, dtype: Any) -> Any:
+    """The base model with the adapter in its layers, unmerged, as transformers loads it.
+
+    Raises:
+        HierspecError: peft is not installed, or either part cannot be read.
+    """
+    base = base_of(path)
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise HierspecError(
+            f"{path} holds an adapter, and peft reads it: pip install 'hierspec[peft]'"
+        ) from None
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, use_safetensors=True)
+        return PeftModel.from_pretrained(model, str(path)).eval()
+    except Exception as error:  # both libraries raise what they like
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise HierspecError(f"the adapter {path} on {base} cannot be loaded: {first}") from error
+
+
+def plain_model(model: Any) -> Any:
+    """The transformers model to drive; of an adapter's, the base with the adapter in its layers.
+
+    Raises:
+        HierspecError: an adapter that is not in the layers, or no language model.
+    """
+    adapters = getattr(model, "peft_config", None)
+    if isinstance(adapters, dict) and hasattr(model, "get_base_model"):
+        for adapter in adapters.values():
+            if getattr(adapter, "is_prompt_learning", False):
+                raise HierspecError(
+                    f"{type(model).__name__} with {type(adapter).__name__} learns a prompt, which "
+                    "no layer holds: only adapters in the layers (LoRA and its kin) can be driven"
+                )
+        model = model.get_base_model()
+    if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):
+        raise HierspecError(
+            f"{type(model).__name__} is no causal language model of transformers: load one with "
+            "AutoModelForCausalLM.from_pretrained"
+        )
+    return model

@@ -1,0 +1,56 @@
+"""Attention with linear biases (Press et al., 2022, arXiv 2108.12409): BLOOM, and some Falcons.
+
+A layer is given a bias for every key in place of positions. Falcon's layers read it off their mask.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import torch
+
+from hierspec.lm.backend import Span
+
+
+class Alibi:
+    """The biases of one model, by its own recipe.
+
+    Args:
+        build: (mask [1, L], heads, dtype) → [heads, 1, L]: the library's function.
+        in_mask: whether the attention reads the biases off its mask.
+        head_size: by whose root they are divided there.
+    """
+
+    def __init__(self, build: Any, num_heads: int, in_mask: bool, head_size: int) -> None:
+        self.build, self.num_heads, self.in_mask = build, num_heads, in_mask
+        self.scale = 1 / math.sqrt(head_size)
+
+    def biases(self, h: torch.Tensor, span: Span) -> torch.Tensor:
+        """For the keys of ``span`` and all before it: [heads, 1, L], or [1, heads, 1, L]."""
+        found = self._biases(span, h.dtype, h.device)
+        return found[None] if self.in_mask else found
+
+    def mask(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Biases where a row may look, and the least number elsewhere: [1, heads, n, L]."""
+        end = span.start + span.n
+        rows = torch.arange(span.start, end, device=device)[:, None]
+        hidden = torch.arange(end, device=device)[None, :] > rows
+        biases = self._biases(span, dtype, device)[None] * self.scale
+        return biases.masked_fill(hidden, torch.finfo(dtype).min)
+
+    def _biases(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        ones = torch.ones(1, span.start + span.n, dtype=torch.long, device=device)
+        return self.build(ones, self.num_heads, dtype)
+
+
+def alibi_of(model: Any, config: Any) -> Alibi | None:
+    """The biases of a model whose layers take them; ``None`` where it has positions instead."""
+    decoder = model.get_decoder()
+    if not getattr(decoder, "use_alibi", True):
+        return None
+    build = sys.modules[type(decoder).__module__].build_alibi_tensor  # type: ignore[attr-defined]
+    num_heads = config.num_attention_heads
+    in_mask = hasattr(decoder, "use_alibi")
+    return Alibi(build, num_heads, in_mask, config.hidden_size // num_heads)

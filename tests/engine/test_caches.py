@@ -1,0 +1,85 @@
+"""Caches kept from one generation to the next: the same text as a cold run, and less to read."""
+
+import pytest
+
+from hierspec import Hierarchy, HierspecError
+from hierspec.engine.caches import KeptCache
+
+PROMPT = [5, 9, 7, 22, 31, 8, 60, 12]
+LEVELS = [
+    {"method": "prompt_lookup", "num_speculative_tokens": 3},
+    {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 4, "verify": "block"},
+]
+
+
+@pytest.fixture(scope="module")
+def hierarchy(tiny_family):
+    target = {"model": tiny_family["target"], "dtype": "float32"}
+    small = {
+        "method": "draft_model",
+        "model": tiny_family["small"],
+        "num_speculative_tokens": 4,
+        "verify": "tokenwise",
+    }
+    return Hierarchy.from_config({"target": target, "levels": [*LEVELS, small]})
+
+
+def tokens_read(hierarchy):
+    return hierarchy.root.model.trunk.counters.tokens[0]
+
+
+def turn(hierarchy, prompt, kept=None, **options):
+    generation = hierarchy.start(
+        [prompt], max_new_tokens=12, ignore_eos=True, seed=3, cache=kept, **options
+    )
+    for _ in generation:
+        pass
+    return generation.results()[0].token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_turns_are_those_of_cold_runs_and_read_only_what_is_new(hierarchy, temperature):
+    kept, text = KeptCache(), list(PROMPT)
+    for addition in ([], [4, 4, 17], [33]):
+        text = text + addition
+        before = tokens_read(hierarchy)
+        cold = turn(hierarchy, text, temperature=temperature)
+        read_cold = tokens_read(hierarchy) - before
+        warm = turn(hierarchy, text, kept, temperature=temperature)
+        read_warm = tokens_read(hierarchy) - before - read_cold
+        assert warm == cold
+        assert read_warm <= read_cold
+        if addition:
+            assert read_warm <= read_cold - len(PROMPT)
+        text += list(warm)
+
+
+def test_another_text_is_read_from_where_it_differs(hierarchy):
+    kept = KeptCache()
+    turn(hierarchy, PROMPT, kept)
+    other = [*PROMPT[:5], 70, 71, 72]
+    assert kept.overlap(hierarchy.root.model.cache_owner, other) == 5
+    assert turn(hierarchy, other, kept) == turn(hierarchy, other)
+    assert turn(hierarchy, [90], kept) == turn(hierarchy, [90])
+
+
+def test_an_abandoned_generation_gives_its_cache_back(hierarchy):
+    kept = KeptCache()
+    events = iter(hierarchy.start([PROMPT], max_new_tokens=12, cache=kept))
+    next(events)
+    assert kept.taken
+    with pytest.raises(HierspecError, match="in use"):
+        turn(hierarchy, PROMPT, kept)
+    events.close()
+    assert not kept.taken
+    assert turn(hierarchy, PROMPT, kept) == turn(hierarchy, PROMPT)
+    assert kept.overlap(hierarchy.root.model.cache_owner, PROMPT) == len(PROMPT)
+    kept.close()
+    assert kept.overlap(hierarchy.root.model.cache_owner, PROMPT) == 0
+
+
+def test_two_sequences_of_a_batch_cannot_share_a_cache(hierarchy):
+    kept = KeptCache()
+    with pytest.raises(HierspecError, match="in use"):
+        hierarchy.generate_batch([PROMPT, PROMPT], cache=[kept, kept])
+    assert not kept.taken

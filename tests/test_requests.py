@@ -1,0 +1,274 @@
+"""What a transformers user asks for: loaded models, options per prompt, and what is refused."""
+
+import asyncio
+import time
+
+import pytest
+import torch
+from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
+
+import hierspec
+from hierspec import Hierarchy, HierspecError
+from hierspec.utils.testing import tiny_model
+
+IDS = [5, 9, 7]
+OPTIONS = {"max_new_tokens": 10, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = tiny_model("llama", seed=1, dtype=torch.float64)
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tiny_model("llama", seed=2, layers=1, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def fast(model, small):
+    return Hierarchy(model, drafts=[small, "ngram"])
+
+
+def greedy(model, config=None, **options):
+    ids = torch.tensor([IDS])
+    options = options or ({} if config else {"max_new_tokens": 10, "do_sample": False})
+    return tuple(model.generate(ids, generation_config=config, **options)[0, len(IDS) :].tolist())
+
+
+def test_loaded_models_stand_wherever_a_name_may(model, small):
+    expected = greedy(model)
+    level = {"method": "draft_model", "model": small, "num_speculative_tokens": 3}
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    for hierarchy in (
+        Hierarchy(model, drafts=[small, "ngram", "exit:1"]),
+        Hierarchy(model),
+        Hierarchy({"target": model, "levels": [level]}),
+        Hierarchy.from_config({"target": {"model": model, "backend": "lean"}, "levels": [level]}),
+        Hierarchy.from_preset("hierarchy", target=model, drafts=[small, small]),
+    ):
+        assert hierarchy.generate(IDS, **OPTIONS).token_ids == expected
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+
+
+def test_loaded_drafts_and_presets_in_custom_generate(model, small):
+    expected = greedy(model)
+    fast = {"max_new_tokens": 10, "do_sample": False, "custom_generate": hierspec.custom_generate}
+    level = {"method": "draft_model", "model": small, "num_speculative_tokens": 3}
+    for how in (
+        {"hierarchy": "layerskip"},
+        {"hierarchy": "speculative", "drafts": [small]},
+        {"drafts": [small, "ngram"]},
+        {"hierarchy": [level]},
+    ):
+        assert greedy(model, **fast, **how) == expected
+
+
+def test_what_generate_keeps_from_custom_loops_is_served_or_refused(model, small):
+    class Collect:
+        def __init__(self):
+            self.got, self.ended = [], False
+
+        def put(self, value):
+            self.got += value.flatten().tolist()
+
+        def end(self):
+            self.ended = True
+
+    streamer = Collect()
+    fast = {"max_new_tokens": 6, "do_sample": False, "custom_generate": hierspec.custom_generate}
+    out = greedy(model, **fast, drafts=["ngram"], streamer=streamer)
+    assert streamer.got == [*IDS, *out]
+    assert streamer.ended
+    for how, says in (
+        ({"assistant_model": small, "drafts": ["ngram"]}, "assistant_model"),
+        ({"prompt_lookup_num_tokens": 3, "drafts": ["ngram"]}, "prompt_lookup_num_tokens"),
+        ({"hierarchy": "auto"}, "auto measures"),
+        ({"hierarchy": "layerskpi"}, "neither a preset nor JSON"),
+        ({"hierarchy": [], "drafts": [small]}, "leave drafts out"),
+    ):
+        with pytest.raises(HierspecError, match=says):
+            greedy(model, **fast, **how)
+
+
+def test_the_stack_is_shown_a_line_a_level(model, small):
+    lines = repr(Hierarchy(model, drafts=[small, "ngram"])).splitlines()
+    assert lines[0] == "Hierarchy("
+    assert lines[1].endswith("verifies by block")
+    assert lines[2].endswith("12 tokens, verifies by block")
+    assert lines[3] == "  prompt_lookup: 3 tokens"
+    assert "plain decoding" in repr(Hierarchy(model, drafts=[]))
+
+
+def test_options_of_each_prompt_are_those_it_would_have_alone(fast):
+    prompts = [IDS, [11, 4, 4, 30, 8], [60]]
+    each = {"max_new_tokens": [3, 8, 5], "temperature": [0.0, 1.0, 0.7], "seed": [4, 5, 6]}
+    together = fast.generate_batch(prompts, ignore_eos=True, **each)
+    for i, prompt in enumerate(prompts):
+        own = {name: values[i] for name, values in each.items()}
+        alone = fast.generate(prompt, ignore_eos=True, **own)
+        assert together[i].token_ids == alone.token_ids
+        assert together[i].seed == own["seed"]
+    mixed = [{"temperature": 0.0}, {"top_k": 1, "temperature": 1.0}, {}]
+    assert len(fast.generate_batch(prompts, sampling=mixed, **OPTIONS)) == 3
+
+
+def test_several_samples_of_each_prompt(fast):
+    options = {**OPTIONS, "temperature": 1.0, "num_return_sequences": 2}
+    a = fast.generate_batch([IDS, [60]], seed=3, **options)
+    assert [r.token_ids for r in a] == [
+        r.token_ids
+        for r in fast.generate_batch([IDS, IDS, [60], [60]], seed=3, **OPTIONS, temperature=1.0)
+    ]
+    own = fast.generate_batch([IDS, [60]], seed=[3, 9], **options)
+    assert own[0].token_ids == a[0].token_ids
+    assert own[2].token_ids == fast.generate([60], seed=9, **OPTIONS, temperature=1.0).token_ids
+    with pytest.raises(HierspecError, match="needs sampling"):
+        fast.generate_batch([IDS], num_return_sequences=2)
+
+
+@pytest.mark.parametrize("rule", ["block", "naive"])
+def test_the_likeliest_tokens_of_every_place(model, small, rule):
+    level = {"method": "draft_model", "model": small, "num_speculative_tokens": 3}
+    fast = Hierarchy({"target": model, "levels": [level], "verify": rule})
+    result = fast.generate(IDS, temperature=1.0, seed=2, logprobs=4, **OPTIONS)
+    ids = torch.tensor([[*IDS, *result.token_ids]])
+    with torch.no_grad():
+        rows = model(ids).logits[0, len(IDS) - 1 : -1].log_softmax(-1)
+    for row, token, own, best in zip(
+        rows, result.token_ids, result.logprobs, result.top_logprobs, strict=True
+    ):
+        assert own == pytest.approx(float(row[token]), abs=1e-9)
+        values, tokens = row.topk(4)
+        assert [token for token, _ in best] == tokens.tolist()
+        assert [value for _, value in best] == pytest.approx(values.tolist(), abs=1e-9)
+    assert len(result.to_dict()["top_logprobs"][0]) == 4
+    assert not fast.generate(IDS, logprobs=True, **OPTIONS).top_logprobs
+    events = list(fast.stream(IDS, logprobs=2, **OPTIONS))
+    assert all(len(event.top_logprobs) == 2 for event in events)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_new_tokens": 8},
+        {"max_length": 9, "repetition_penalty": 1.4},
+        {"max_new_tokens": 8, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
+        {"max_new_tokens": 8, "min_new_tokens": 5, "eos_token_id": list(range(60))},
+        {"max_new_tokens": 8, "bad_words_ids": [[22], [63]]},
+        {"max_new_tokens": 8, "suppress_tokens": [22], "encoder_no_repeat_ngram_size": 1},
+    ],
+)
+def test_a_generation_config_means_what_it_means_to_generate(model, fast, fields):
+    config = GenerationConfig(**fields)
+    assert fast.generate(IDS, generation_config=config).token_ids == greedy(model, config)
+
+
+def test_a_generation_config_samples_from_its_distribution(fast):
+    config = GenerationConfig(do_sample=True, temperature=0.8, top_p=0.9, max_new_tokens=10)
+    own = {"temperature": 0.8, "top_p": 0.9, "top_k": 50}  # generate's default
+    a = fast.generate(IDS, generation_config=config, seed=3, ignore_eos=True)
+    assert a.token_ids == fast.generate(IDS, seed=3, **OPTIONS, **own).token_ids
+    typical = GenerationConfig(do_sample=True, typical_p=0.5, top_k=0, max_new_tokens=10)
+    b = fast.generate(IDS, generation_config=typical, seed=3, ignore_eos=True)
+    assert b.num_tokens == 10
+
+
+def test_stopping_criteria_end_a_sequence(fast):
+    criteria = StoppingCriteriaList([MaxLengthCriteria(max_length=7)])
+    result = fast.generate(IDS, stopping_criteria=criteria, **OPTIONS)
+    assert (result.num_tokens, result.finish_reason) == (4, "stop")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"generation_config": GenerationConfig(num_beams=2)}, "beam search"),
+        ({"generation_config": GenerationConfig(guidance_scale=2.0)}, "guidance_scale"),
+        ({"generation_config": GenerationConfig(output_scores=True)}, "output_scores"),
+        ({"generation_config": GenerationConfig(), "temperature": 1.0}, "leave temperature out"),
+        ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
+        ({"logit_bias": {96: 1.0}}, "no token 96"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": "5"}, "logprobs must be a whole number"),
+        ({"do_sample": True}, "temperature=0 is greedy"),
+        ({"no_repeat_ngram_size": 2}, r"GenerationConfig\(no_repeat_ngram_size"),
+        ({"num_beams": 4}, "beam search"),
+        ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+        ({"max_new_tokens": [1, 2]}, "max_new_tokens has 2 entries"),
+        ({"top_k": [1, 2]}, "top_k has 2 entries"),
+        ({"stopping_criteria": [3]}, "stopping_criteria must be functions"),
+        ({"tools": [print]}, "chat=True"),
+        ({"cache": 3}, "KeptCache"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(fast, options, says):
+    with pytest.raises(HierspecError, match=says) as caught:
+        fast.generate(IDS, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_mistakes_about_loaded_models_show_no_modules(model, small):
+    for make in (
+        lambda: Hierarchy(model, drafts=[3]),
+        lambda: Hierarchy(model, drafts=[torch.nn.Linear(2, 2)]),
+        lambda: Hierarchy({"target": model, "levels": [{"method": small}]}),
+        lambda: Hierarchy({"target": model, "verify": small}),
+        lambda: Hierarchy({"target": {"model": model, "dtype": "bfloat16"}}),
+        lambda: Hierarchy.auto(target=model),
+        lambda: Hierarchy.from_preset("speculative", target=model, drafts=[{"a": small}]),
+    ):
+        with pytest.raises(HierspecError) as caught:
+            make()
+        assert "\n" not in str(caught.value)
+        assert "Embedding(" not in str(caught.value)
+
+
+def test_no_suggestion_is_better_than_a_far_one(fast):
+    with pytest.raises(HierspecError) as caught:
+        fast.generate(IDS, colour=1)
+    assert "did you mean" not in str(caught.value)
+    with pytest.raises(HierspecError, match="did you mean 'stopping_criteria'"):
+        fast.generate(IDS, stopping_criterion=1)
+
+
+def test_an_asynchronous_stream_gives_the_same_tokens(fast):
+    async def tokens():
+        return tuple([event.token_id async for event in fast.astream(IDS, **OPTIONS)])
+
+    assert asyncio.run(tokens()) == fast.generate(IDS, **OPTIONS).token_ids
+    with pytest.raises(HierspecError, match="empty"):
+        asyncio.run(anext(fast.astream([])))
+
+
+def test_an_abandoned_asynchronous_stream_frees_everything(fast):
+    session = fast.session()
+
+    async def some():
+        stream = session.astream(IDS, max_new_tokens=200, ignore_eos=True)
+        async for event in stream:
+            if event.index == 3:
+                break
+        await stream.aclose()
+
+    async def cancelled():
+        async def forever():
+            async for _ in session.astream(IDS, max_new_tokens=400, ignore_eos=True):
+                pass
+
+        task = asyncio.create_task(forever())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for leave in (some, cancelled):
+        asyncio.run(leave())
+        ends = time.monotonic() + 60
+        while session.cache.taken and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert not session.cache.taken
+        assert fast._lock.acquire(timeout=60)
+        fast._lock.release()
