@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from hierspec.lm.base import CacheOwner, Forking, Slot
+from hierspec.lm.base import Forking, Slot
 
+from .caches import Slots
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter beginnings are read faster than looked for
-
-Slots = dict[tuple[int, int], tuple[CacheOwner, Any]]
 
 
 @dataclass(slots=True, eq=False)
