@@ -8,6 +8,7 @@ from typing import Any
 
 from . import tools
 from .errors import ApiError
+from .prepare import text_of
 from .service import Service
 from .wire.chat import ChatRequest, Message
 
@@ -74,23 +75,6 @@ def chat_ids(
     except Exception as error:  # templates are programs; they raise what they like
         raise ApiError(f"the chat template refuses these messages: {error}") from None
     return [int(token) for token in ids]
-
-
-def text_of(content: Any) -> str:
-    """The text of a content: itself, or its parts joined.
-
-    Raises:
-        ApiError: a part that is no text.
-    """
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts: list[str] = []
-    for part in content:
-        text = part.get("text") if isinstance(part, dict) else part.text or part.refusal
-        if not isinstance(text, str):
-            raise ApiError("only text can be read here: every part of a content needs its text")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 def _arguments(text: str) -> Any:

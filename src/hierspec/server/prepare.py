@@ -27,13 +27,11 @@ def engine_requests(
     prompt_logprobs: int | None = None,
     tenant: str = "",
     processors: Sequence[Sequence[Processor]] = (),
-    prediction: Sequence[int] = (),
 ) -> list[EngineRequest]:
     """``n`` sequences for every prompt, prompt after prompt.
 
     Args:
         processors: of each sequence, where it has any.
-        prediction: tokens that the output is expected to repeat.
 
     Raises:
         ApiError: no such model or hierarchy, too many sequences, a prompt too long.
@@ -64,6 +62,7 @@ def engine_requests(
     independent = params.greedy or service.hierarchies[lane].root.rule.name == "match"
     fixed = body.seed is not None and not independent
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
+    prediction = predicted(service, body)
     out: list[EngineRequest] = []
     for prompt in prompts:
         check_prompt(service, prompt)
@@ -93,6 +92,30 @@ def engine_requests(
                 )
             )
     return out
+
+
+def predicted(service: Service, body: Sampling) -> list[int]:
+    """Tokens that the output is expected to repeat."""
+    if body.prediction is None:
+        return []
+    return tokenize(service, text_of(body.prediction.content), special=False)
+
+
+def text_of(content: Any) -> str:
+    """The text of a content: itself, or its parts joined.
+
+    Raises:
+        ApiError: a part that is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part.text or part.refusal
+        if not isinstance(text, str):
+            raise ApiError("only text can be read here: every part of a content needs its text")
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def lane_of(service: Service, body: Sampling) -> str:

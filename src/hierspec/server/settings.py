@@ -95,7 +95,7 @@ class ServeSettings:
     max_prompt_tokens: Count | None = None
     max_tokens_default: Count = 512
     max_num_seqs: Count = 64
-    max_queue: Annotated[int, Field(ge=0)] = 256
+    max_queue: Count = 256
     max_cache_tokens: Count | None = None
     max_choices: Count = 128
     prefill_chunk: Count = 256

@@ -14,9 +14,9 @@ from .. import tools
 from ..access import service_of, tenant_of
 from ..answers import DONE, chat_logprobs, event, levels_of, new_id, speculative, usage
 from ..constraints import format_grammar, processors
-from ..conversation import chat_ids, plain_messages, text_of
+from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
-from ..prepare import engine_requests, lane_of, tokenize
+from ..prepare import engine_requests, lane_of
 from ..service import Service, Streams, Written
 from ..streaming import streamed, unless_gone
 from ..wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
@@ -66,15 +66,7 @@ def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequ
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         tenant=tenant,
         processors=processors(service, found or wanted, [prompt], body.n or 1),
-        prediction=predicted(service, body),
     )
-
-
-def predicted(service: Service, body: ChatRequest) -> list[int]:
-    """Tokens that the answer is expected to repeat."""
-    if body.prediction is None:
-        return []
-    return tokenize(service, text_of(body.prediction.content), special=False)
 
 
 class _Answer:

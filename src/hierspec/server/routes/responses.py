@@ -14,9 +14,9 @@ from hierspec.engine.loop import Ended, EngineRequest
 from ..access import service_of, tenant_of
 from ..answers import event, new_id, speculative, usage
 from ..constraints import format_grammar, processors
-from ..conversation import chat_ids, text_of
+from ..conversation import chat_ids
 from ..errors import ApiError, of_exception
-from ..prepare import engine_requests, lane_of, tokenize
+from ..prepare import engine_requests, lane_of, text_of
 from ..service import Service, Streams
 from ..streaming import streamed, unless_gone
 from ..wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
@@ -107,9 +107,6 @@ def _prepare(
             schema = JsonSchemaFormat(name=given.name, schema=given.schema_)
         wanted = ResponseFormat(type=given.type, json_schema=schema)
     prompt = chat_ids(service, messages)
-    prediction = []
-    if body.prediction is not None:
-        prediction = tokenize(service, text_of(body.prediction.content), special=False)
     return engine_requests(
         service,
         body,
@@ -118,7 +115,6 @@ def _prepare(
         logprobs=None,
         tenant=tenant,
         processors=processors(service, format_grammar(wanted), [prompt], 1),
-        prediction=prediction,
     )
 
 
