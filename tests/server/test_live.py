@@ -87,7 +87,9 @@ def test_openais_client_streams(client):
 
 
 def test_openais_client_gets_responses(client):
-    first = client.responses.create(model="tiny", input="hello", max_output_tokens=5, seed=1)
+    first = client.responses.create(
+        model="tiny", input="hello", max_output_tokens=5, extra_body={"seed": 1}
+    )
     assert first.output_text is not None
     assert first.usage.output_tokens == 5
     second = client.responses.create(
