@@ -170,6 +170,11 @@ class Hierarchy:
         models.plan = found.plan
         return models
 
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while a round of some call runs; whoever else runs the models takes turns."""
+        return self._lock
+
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Continue one prompt; the options are those of :meth:`start`."""
         results = self.generate_batch([prompt], **options)

@@ -15,6 +15,7 @@ from .generate import generate
 from .plan import plan
 from .profile import profile
 from .reproduce import reproduce
+from .serve import serve
 from .timeline import timeline
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ def _top(
     pass
 
 
-for command in (generate, chat, certify, doctor, timeline, bench, profile, plan, reproduce):
+for command in (generate, chat, serve, certify, doctor, timeline, bench, profile, plan, reproduce):
     app.command()(command)
 app.add_typer(heads.app, name="heads")
 app.add_typer(ngram.app, name="ngram")

@@ -31,6 +31,7 @@ class LiveSequence:
         root: the hierarchy of the next round; a controller may replace it between rounds.
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
+        private: nothing of its text may be seen by other sequences, not even in drafts.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
         num_top_logprobs: how many alternatives of every token, with their log-probabilities.
         kept: where its places in models' caches come from, and go to when it ends.
@@ -43,6 +44,7 @@ class LiveSequence:
     rng: Rng
     wanted: int
     num_prompt: int = 0
+    private: bool = False
     want_logprobs: bool = False
     num_top_logprobs: int = 0
     states: States = ()
@@ -81,7 +83,7 @@ class LiveSequence:
         independent of the rng that wrote it: that may be this sequence's own, used again.
         """
         fixed = self.params.greedy or self.root.rule.own_tokens
-        shares = fixed and self.root.rule.exact_for(True)
+        shares = not self.private and fixed and self.root.rule.exact_for(True)
         return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
     def adopt(self, kept: KeptCache) -> None:

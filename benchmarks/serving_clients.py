@@ -1,0 +1,154 @@
+"""Other people's clients against a started service: lm-eval and schemathesis, in their own places.
+
+They are run as commands, so that nothing of theirs is a dependency:
+
+    python -m venv EVAL && EVAL/bin/pip install 'lm-eval[api]'
+    python -m venv SCHEMA && SCHEMA/bin/pip install schemathesis
+    python benchmarks/serving_clients.py lm-eval --command EVAL/bin/lm_eval --data QUESTIONS.jsonl
+    python benchmarks/serving_clients.py schemathesis --command SCHEMA/bin/schemathesis
+
+``lm-eval`` scores multiple-choice questions (JSON lines with ``question``, ``choices`` and
+``answer``, the place of the right one) through ``local-completions``, and the log-likelihoods it
+got are compared with those computed in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import common
+from serving_common import URL, server
+
+TASK = """task: own_choices
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: choices
+doc_to_target: answer
+metric_list: [{{metric: acc}}]
+"""
+QUESTIONS = [
+    {"question": "The capital of France is", "choices": ["Paris", "Rome"], "answer": 0},
+    {"question": "Two and two make", "choices": ["five", "four"], "answer": 1},
+    {"question": "Water freezes into", "choices": ["ice", "fire"], "answer": 0},
+    {"question": "The sun rises in the", "choices": ["west", "east"], "answer": 1},
+]
+
+
+def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Log-likelihoods through the API, and here."""
+    options = ["--dtype", arguments.dtype, "--model", arguments.model]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        data = arguments.data or place / "questions.jsonl"
+        if arguments.data is None:
+            data.write_text("\n".join(map(json.dumps, QUESTIONS)))
+        (place / "own_choices.yaml").write_text(TASK.format(data=data.resolve()))
+        tokenizer = _tokenizer(arguments.model, place)
+        given = {
+            "model": arguments.model,
+            "base_url": f"{URL}/v1/completions",
+            "tokenizer": str(tokenizer),
+            "tokenizer_backend": "huggingface",
+            "num_concurrent": "8",
+            "max_length": "2048",
+        }
+        command = [arguments.command, "--model", "local-completions", "--tasks", "own_choices"]
+        command += ["--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
+        command += ["--include_path", folder, "--output_path", folder, "--log_samples"]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        environment.pop("PYTHONPATH", None)
+        with server(*options):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            return {"status": done.returncode, "tail": done.stderr[-3000:]}
+        samples = [
+            json.loads(line)
+            for file in place.rglob("samples_*.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+    from hierspec import Hierarchy
+
+    models = Hierarchy.from_config({"target": {"model": arguments.model, "dtype": arguments.dtype}})
+    worst, scored = 0.0, 0
+    for sample in samples:
+        asked = sample["arguments"]
+        parts = asked.values() if isinstance(asked, dict) else asked
+        for pair, answer in zip(parts, sample["filtered_resps"], strict=True):
+            context, more = pair.values() if isinstance(pair, dict) else pair
+            theirs = float(answer[0])
+            worst = max(worst, abs(theirs - _likelihood(models, context, more)))
+            scored += 1
+    return {"status": 0, "scored": scored, "largest_difference": worst}
+
+
+def _likelihood(models: Any, context: str, more: str) -> float:
+    """Log-probability of ``more`` after ``context`` under the target, in this process."""
+    import torch
+
+    from hierspec.core.context import Context
+    from hierspec.lm.base import Query
+
+    ids = models.tokenizer(context + more)["input_ids"]
+    start = len(models.tokenizer(context)["input_ids"])
+    model = models.root.model
+    rows = model.score([Query(model.open(), Context(ids[:-1]), start)]).double().log_softmax(-1)
+    return float(rows.gather(1, torch.tensor(ids[start:])[:, None]).sum())
+
+
+def _tokenizer(model: str, place: Path) -> Path:
+    from hierspec.config.checkpoints import load_tokenizer
+    from hierspec.zoo import registry
+
+    source: Any = registry.resolve(model) if registry.resolves(model) else model
+    load_tokenizer(source).save_pretrained(place / "tokenizer")
+    return place / "tokenizer"
+
+
+def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Requests made up from the description: no answer may be a 5xx."""
+    options = ["--model", arguments.model, "--set", "max_tokens_default=4"]
+    options += ["--set", "request_timeout=5"]
+    command = [arguments.command, "run", f"{URL}/openapi.json", "--checks", "not_a_server_error"]
+    command += ["--max-examples", str(arguments.examples), "--request-timeout", "60"]
+    command += ["--continue-on-failure", "--seed", "1"]
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    with server(*options) as process:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        alive = process.poll() is None
+    text = done.stdout
+    counts = re.findall(r"(\d+) (?:test cases?|generated|passed|failed|failures?)", text)
+    return {"status": done.returncode, "alive": alive, "counts": counts, "tail": text[-3000:]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("client", choices=["lm-eval", "schemathesis"])
+    parser.add_argument("--command", required=True)
+    parser.add_argument("--model", default="zoo:smollm2")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--examples", type=int, default=100)
+    arguments = parser.parse_args()
+    found = (lm_eval if arguments.client == "lm-eval" else schemathesis)(arguments)
+    settings = {k: str(v) for k, v in vars(arguments).items() if k not in ("command", "data")}
+    print({key: value for key, value in found.items() if key != "tail"})
+    record = {"settings": settings, **found, "environment": common.environment()}
+    common.write(f"serving-{arguments.client}", record)
+
+
+if __name__ == "__main__":
+    main()
