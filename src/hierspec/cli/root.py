@@ -8,8 +8,7 @@ import typer
 
 from hierspec import __version__
 
-from . import heads, zoo
-from .bench import bench
+from . import bench, heads, zoo
 from .certify import certify
 from .doctor import doctor
 from .generate import generate
@@ -47,7 +46,8 @@ def _top(
     pass
 
 
-for command in (generate, certify, doctor, timeline, bench, profile, plan, reproduce):
+for command in (generate, certify, doctor, timeline, profile, plan, reproduce):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 app.add_typer(heads.app, name="heads")
 app.add_typer(zoo.app, name="zoo")
