@@ -89,6 +89,8 @@ def serving(stub):
 
     async def start():
         app = web.Application()
+        if hasattr(stub, "page"):
+            app.router.add_get("/", stub.page)
         app.router.add_get("/v1/models", stub.models)
         app.router.add_get("/metrics", stub.counters)
         app.router.add_post("/v1/completions", stub.complete)
