@@ -17,7 +17,8 @@ class LevelsStub(Stub):
     """Every round: an n-gram's token, the small model's, the target's own; two thrown away."""
 
     async def models(self, request):
-        data = [{"id": "stub", "object": "model", "hierarchies": ["autoregressive", "other"]}]
+        hierarchies = [{"name": name, "levels": NAMES} for name in ("first", "other")]
+        data = [{"id": "stub", "object": "model", "hierarchies": hierarchies}]
         return web.json_response({"object": "list", "data": data})
 
     async def page(self, request):
@@ -35,15 +36,19 @@ class LevelsStub(Stub):
             return web.json_response({"error": error}, status=400)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        plain = body.get("hierarchy") == "autoregressive"
+        plain = body.get("speculative") is False
         self.live += 1
         try:
             for i in range(self.pieces):
                 await asyncio.sleep(self.pause * (3 if plain else 1))
-                await self._send(response, {"choices": [self._piece(chat, plain, prompt)]})
+                await self._send(response, self._piece(chat, plain, prompt))
                 if prompt in self.break_off and i == 1:
                     return response
-            last = {"index": 0, "finish_reason": "stop", **({"delta": {}} if chat else {"text": ""})}
+            last = {
+                "index": 0,
+                "finish_reason": "stop",
+                **({"delta": {}} if chat else {"text": ""}),
+            }
             await self._send(response, {"choices": [last]})
             usage = {"prompt_tokens": 5, "completion_tokens": 3 * self.pieces}
             await self._send(response, {"choices": [], "usage": usage})
@@ -60,10 +65,11 @@ class LevelsStub(Stub):
         if prompt == "markup":
             tokens[0]["text"] = "<img src=x onerror=alert(1)>\n"
         text = "".join(token["text"] for token in tokens)
-        round = [] if plain else [
-            {"level": "ngram", "drafted": 2, "kept": 1},
-            {"level": "small", "drafted": 2, "kept": 1},
-        ]  # fmt: skip
-        levels = {"names": NAMES[-1:] if plain else NAMES, "tokens": tokens, "rounds": [round]}
         said = {"delta": {"content": text}} if chat else {"text": text}
-        return {"index": 0, "finish_reason": None, **said, "levels": levels}
+        chunk = {"choices": [{"index": 0, "finish_reason": None, **said}]}
+        if plain:
+            return chunk
+        drafts = [
+            {"level": name, "num_draft_tokens": 2, "num_accepted_tokens": 1} for name in NAMES[:-1]
+        ]
+        return {**chunk, "hierspec": {"tokens": tokens, "drafts": drafts}}

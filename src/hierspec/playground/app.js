@@ -4,6 +4,7 @@ const form = $("form");
 const DEFAULTS = settingsOf(form);
 let conversation = [];
 let running = null;
+let hierarchies = [];
 
 function settingsOf(form) {
   const out = {};
@@ -26,10 +27,10 @@ async function connect() {
     const model = models[0];
     $("model").textContent = model.id;
     const select = form.elements.hierarchy, wanted = select.dataset.wanted ?? select.value;
-    const names = model.hierarchies ?? [];
-    select.replaceChildren(new Option("as the server starts with", ""),
-      ...names.map((name) => new Option(name, name)));
-    if (names.includes(wanted)) select.value = wanted;
+    hierarchies = model.hierarchies ?? [];
+    const names = hierarchies.map((one) => one.name);
+    select.replaceChildren(...names.map((name, i) => new Option(name, i ? name : "")));
+    if (names.slice(1).includes(wanted)) select.value = wanted;
     showError(null);
   } catch (error) {
     $("model").textContent = "no answer from the server";
@@ -104,6 +105,7 @@ async function send() {
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   const messages = [...system, ...before, { role: "user", content: settings.prompt }];
   if (!chat) $("turns").replaceChildren();
+  $("text").scrollIntoView({ block: "nearest" });
   showGiven(chat ? "You" : "Prompt", settings.prompt);
   $("speed-plain").value = 0;
   $("speed-plain-text").textContent = settings.compare ? "after the answer" : "not asked for";
@@ -138,25 +140,26 @@ async function send() {
 
 /** Show an answer as it comes. */
 async function follow(settings, messages, answer, signal) {
-  const pace = new Pace();
-  let levels = null, drafts = null, finish = "stop";
+  const pace = new Pace(), levels = levelsOf(settings.hierarchy), drafts = new Drafts(levels);
+  let finish = "stop";
+  showLegend(levels);
   for await (const found of ask(settings, bodyOf(settings, messages), signal)) {
-    if (!levels && (found.names || found.tokens.length)) {
-      levels = new Levels(found.names ?? ["the server"]);
-      drafts = new Drafts(levels);
-      showLegend(levels);
-    }
     pace.add(found);
     const area = $("turns"), below = area.scrollHeight - area.scrollTop - area.clientHeight;
-    const round = drafts && found.rounds.length ? drafts.rounds + found.rounds.length : 0;
-    for (const token of found.tokens) answer.add({ ...token, round }, levels);
-    found.rounds.forEach((one, i) => drafts.add(one, i ? [] : found.tokens));
+    if (found.round && found.tokens.length) drafts.add(found.round, found.tokens);
+    for (const token of found.tokens) answer.add({ ...token, round: found.round && drafts.rounds }, levels);
     if (below < 40) area.scrollTop = area.scrollHeight;
     if (found.tokens.length) $("status").textContent = "Writing…";
     if (pace.speed) showSpeed(pace.speed, undefined);
     finish = found.finish ?? finish;
   }
   return { text: answer.text, count: pace.count, speed: pace.speed, finish };
+}
+
+/** The levels of a hierarchy by its name; the default's is "". */
+function levelsOf(name) {
+  const found = name ? hierarchies.find((one) => one.name === name) : hierarchies[0];
+  return new Levels(found?.levels ?? []);
 }
 
 /** Tokens per second after the first piece, as this page has got them. */
@@ -181,7 +184,7 @@ async function compare(settings, messages, own, signal) {
   $("status").textContent = "Decoding plainly, to compare…";
   const pace = new Pace();
   let text = "";
-  const body = bodyOf(settings, messages, { hierarchy: "autoregressive" });
+  const body = bodyOf(settings, messages, { speculative: false, return_levels: false });
   for await (const found of ask(settings, body, signal)) {
     pace.add(found);
     text += found.text;

@@ -25,7 +25,7 @@ class Levels {
   story(token) {
     const shown = JSON.stringify(token.text);
     const round = token.round ? `, round ${token.round}` : "";
-    if (token.level === null) return `${shown}: the server does not say who wrote it.`;
+    if (this.index(token.level) < 0) return `${shown}: the server does not say who wrote it.`;
     if (token.level === this.target) return `${shown}: written by the target, ${this.target}${round}.`;
     const above = this.names.slice(this.index(token.level) + 1);
     return `${shown}: drafted by ${token.level}, verified by ${above.join(", then ")}${round}.`;
@@ -51,10 +51,11 @@ class Answer {
     $("turns").append(this.element);
   }
   add(token, levels) {
+    this.tokens.push(token);
+    if (!token.text) return;  // a part of a character, or held back for a stop text
     const span = make("span", `token by by-${levels.suffix(token.level)}`, token.text);
     span.dataset.mark = levels.mark(token.level);
     span.about = levels.story(token);
-    this.tokens.push(token);
     this.element.append(span);
   }
   get text() { return this.tokens.map((token) => token.text).join(""); }

@@ -11,7 +11,7 @@ function headers(key) {
   return said;
 }
 
-/** The server's models: [{id, hierarchies}]. */
+/** The server's models: [{id, hierarchies: [{name, levels}]}], the default hierarchy first. */
 async function listModels(key) {
   const response = await fetch(new URL("v1/models", HERE), { headers: headers(key) });
   if (!response.ok) throw await refusal(response);
@@ -35,13 +35,14 @@ function bodyOf(settings, conversation, changes = {}) {
     if (settings[name] !== "") body[name] = Number(settings[name]);
   }
   if (settings.stop) body.stop = settings.stop;
+  // Plain decoding of the same prompt is asked for with { speculative: false } in changes.
   if (settings.hierarchy) body.hierarchy = settings.hierarchy;
   if (settings.mode === "chat") body.messages = conversation;
   else body.prompt = settings.prompt;
   return { ...body, ...changes };
 }
 
-/** Ask, and give what comes: {tokens: [{text, level}], round, levels, finish, usage}. */
+/** Ask, and give what comes: {text, tokens: [{text, level}], round, finish, usage}. */
 async function* ask(settings, body, signal) {
   const place = settings.mode === "chat" ? "v1/chat/completions" : "v1/completions";
   const response = await fetch(new URL(place, HERE), {
@@ -77,14 +78,16 @@ async function* events(stream) {
   }
 }
 
-/** A chunk of either endpoint in one shape. */
+/** A chunk of either endpoint in one shape; with levels, a chunk is a round of the target. */
 function piece(event) {
   const choice = event.choices?.[0];
   const text = choice?.text ?? choice?.delta?.content ?? "";
-  const levels = choice?.levels;
-  const tokens = levels?.tokens ?? (text ? [{ text, level: null }] : []);
-  return {
-    text, tokens, rounds: levels?.rounds ?? [], names: levels?.names,
-    finish: choice?.finish_reason, usage: event.usage, model: event.model,
-  };
+  const tokens = [...(event.hierspec?.tokens ?? [])];
+  const told = tokens.map((token) => token.text).join("");
+  // What was held back for a stop text, and all of it where the server tells no levels.
+  if (text.length > told.length) tokens.push({ text: text.slice(told.length), level: null });
+  const round = event.hierspec?.drafts?.map((one) => ({
+    level: one.level, drafted: one.num_draft_tokens, kept: one.num_accepted_tokens,
+  }));
+  return { text, tokens, round, finish: choice?.finish_reason, usage: event.usage };
 }
