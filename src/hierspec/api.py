@@ -46,7 +46,7 @@ class Hierarchy:
         self.tokenizer = built.tokenizer
         self.root = built.root
         self.controller = controller
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     @classmethod
     def from_config(cls, config: HierarchyConfig | Mapping[str, Any] | str | Path) -> Hierarchy:
@@ -200,7 +200,7 @@ class Hierarchy:
             stop=conditions,
             seed=secrets.randbits(32) if chosen is None else chosen,
             want_logprobs=logprobs,
-            lock=self._lock,
+            lock=self.lock,
             until=until,
             tracer=tracer,
             controller=self.controller,

@@ -1,4 +1,4 @@
-"""A made-up service behind the real page: levels, rounds, errors and pauses as a test wants them."""
+"""A made-up service behind the real page: levels, rounds, errors and pauses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ TOKENS = [(" once", "ngram"), (" upon", "small"), (" a", "target")]
 class LevelsStub(Stub):
     """Every round: an n-gram's token, the small model's, the target's own; two thrown away."""
 
+    chat = True
+
     async def models(self, request):
-        hierarchies = [{"name": name, "levels": NAMES} for name in ("first", "other")]
-        data = [{"id": "stub", "object": "model", "hierarchies": hierarchies}]
+        card = {
+            "id": "stub",
+            "object": "model",
+            "hierarchies": ["first", "other"],
+            "levels": {"first": NAMES, "other": NAMES},
+            "chat_template": self.chat,
+        }
+        data = [card]
         return web.json_response({"object": "list", "data": data})
 
     async def page(self, request):

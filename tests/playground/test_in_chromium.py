@@ -47,10 +47,10 @@ def send(page, prompt, wait=True):
 
 
 def choose(page, selector, value):
+    change = "e.checked = true" if value is True else f"e.value = {value!r}"
     page.run(
-        f"(() => {{ const e = document.querySelector({selector!r}); "
-        f"if (e.type === 'radio' || e.type === 'checkbox') e.checked = {'true' if value else 'false'}; "
-        f"else e.value = {value!r}; e.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"
+        f"(() => {{ const e = document.querySelector({selector!r}); {change}; "
+        "e.dispatchEvent(new Event('change', {bubbles: true})); })()"
     )
 
 
@@ -244,7 +244,8 @@ CONTRAST = """(() => {
     canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
     return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
   };
-  const light = (rgb) => rgb.map((c) => (c /= 255) <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+  const light = (rgb) => rgb.map((c) => c / 255)
+    .map((c) => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
     .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
   const ground = (e) => over(e.parentElement ? ground(e.parentElement) : [255, 255, 255],
     getComputedStyle(e).backgroundColor);
@@ -295,9 +296,20 @@ def test_plain_decoding_stands_beside(visit):
         assert [body.get("speculative") for body in stub.bodies] == [None, False]
         assert page.run("document.querySelectorAll('.token').length") == 15
         ratio = page.run(
-            "document.querySelector('#speed-own').value / document.querySelector('#speed-plain').value"
+            "document.querySelector('#speed-own').value "
+            "/ document.querySelector('#speed-plain').value"
         )
         assert page.text("#verdict").startswith(f"{ratio:.2f} ×")
+
+
+def test_a_model_without_a_chat_format_continues_texts(visit):
+    stub = LevelsStub(pieces=1)
+    stub.chat = False
+    with serving(stub) as url:
+        page = visit(url)
+        assert page.text("#prompt-label") == "Text to continue"
+        send(page, "hello")
+        assert stub.bodies[0]["prompt"] == "hello"
 
 
 def test_everything_has_a_name_for_those_who_do_not_see_it(visit):

@@ -9,12 +9,14 @@ import typer
 from hierspec import __version__
 
 from . import bench, heads, zoo
+from .batch import batch
 from .certify import certify
 from .doctor import doctor
 from .generate import generate
 from .plan import plan
 from .profile import profile
 from .reproduce import reproduce
+from .serve import serve
 from .timeline import timeline
 
 app = typer.Typer(
@@ -46,7 +48,7 @@ def _top(
     pass
 
 
-for command in (generate, certify, doctor, timeline, profile, plan, reproduce):
+for command in (generate, certify, doctor, timeline, profile, plan, serve, batch, reproduce):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(heads.app, name="heads")

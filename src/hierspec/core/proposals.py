@@ -78,11 +78,14 @@ class Verdict:
             its bonus), each with its own full distribution of the verifying level.
         logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
             empty unless asked for.
+        top_logprobs: the likeliest tokens of the same rows, each with its log-probability, the
+            likeliest first; empty unless asked for.
     """
 
     num_accepted: int
     emitted: Proposal
     logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 States = tuple[tuple[float, ...], ...]

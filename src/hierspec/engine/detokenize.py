@@ -142,6 +142,15 @@ def detokenizer(
     return kind(tokenizer, prompt_ids, skip_special_tokens)
 
 
+def token_bytes(tokenizer: Any, token_id: int) -> bytes:
+    """What one token stands for, by itself: perhaps half a character. Empty without a tokenizer."""
+    if tokenizer is None:
+        return b""
+    if _is_byte_level(tokenizer):
+        return _token_bytes(tokenizer, token_id)
+    return _decoder(tokenizer, False)([token_id]).encode()
+
+
 _Table = tuple[dict[int, bytes], frozenset[int]]  # tokens met so far; special ones
 _tables: WeakKeyDictionary[Any, tuple[int, _Table]] = WeakKeyDictionary()
 

@@ -1,8 +1,7 @@
 """From prompts to token events: rounds, until every sequence has met its own end.
 
-The loop commits what a round emitted one token at a time, so that an end-of-text token, a stop
-string or a limit inside a draft ends the output exactly there. It prints nothing: callers get
-:class:`TokenEvent` values, and :class:`GenerationResult` when all is done.
+What a round emitted is committed one token at a time (:mod:`hierspec.engine.output`). Nothing is
+printed: callers get :class:`TokenEvent` values, and :class:`GenerationResult` when all is done.
 """
 
 from __future__ import annotations
@@ -10,36 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.nodes import Node, Verify, walk
-from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 
 from .control import Controller, Steering, initial_window_states
+from .output import Output
 from .results import GenerationResult, TokenEvent
 from .runtime import Runtime
 from .sequences import LiveSequence
 from .stopping import StopConditions, TextStream
 from .trace import Tracer, Tracing
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """One sequence being written."""
-
-    sequence: LiveSequence
-    text: TextStream
-    limit: int
-    steering: Steering | None = None
-    emitted: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    finish_reason: str | None = None
-    first_at: float = 0.0
-    last_at: float = 0.0
 
 
 class Generation:
@@ -78,12 +61,12 @@ class Generation:
                     "the controller was made for another hierarchy: make it from this one's root"
                 )
             root = controller.root
-        self.root, self.seed, self.lock, self.until = root, seed, lock, until
+        self.root, self.seed, self.lock = root, seed, lock
         self.runtime = Runtime(root, root.model.vocab_size)
         if tracer is not None:
             self.runtime.observe(Tracing(tracer))
         self.names = {node.index: node.name for node in walk(root)}
-        self.streams: list[_Stream] = []
+        self.streams: list[Output] = []
         for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
             limit = stop.budget(len(prompt))
             assert limit is not None, "max_new_tokens is always set"
@@ -99,7 +82,7 @@ class Generation:
             )
             steering = None if controller is None else Steering(controller, len(prompt), limit)
             text = TextStream(tokenizer, stop, prompt)
-            self.streams.append(_Stream(sequence, text, limit, steering))
+            self.streams.append(Output(sequence, text, limit, self.names, steering, until))
         self.began = time.perf_counter()
         self.started = False
 
@@ -115,65 +98,22 @@ class Generation:
             prefill = True
             while live:
                 for stream in live:
-                    # The first token needs no draft: the prompt's own forward gives it.
-                    left = stream.limit - len(stream.emitted)
-                    stream.sequence.wanted = 1 if prefill else left
-                    if stream.steering is not None:
-                        stream.sequence.root = stream.steering.plan()
+                    stream.prepare()
                 with self.lock:
                     verdicts = self.runtime.round([stream.sequence for stream in live])
                 if prefill:
                     self.runtime.metrics.reset()
                 now = time.perf_counter()
                 for stream, verdict in zip(live, verdicts, strict=True):
-                    stream.last_at = now
-                    if prefill:
-                        stream.first_at = now
-                        stream.sequence.target_calls = 0
-                    elif stream.steering is not None:
-                        sequence = stream.sequence
-                        emitted = len(verdict.emitted)
-                        sequence.states = stream.steering.ended(emitted, sequence.states)
-                    yield from self._commit(stream, verdict)
+                    stream.ended_round(verdict, now)
+                    yield from stream.commit(verdict)
                     if stream.finish_reason is not None:
-                        stream.sequence.close()
+                        stream.close()
                 live = [stream for stream in live if stream.finish_reason is None]
                 prefill = False
         finally:
             for stream in self.streams:
-                if stream.finish_reason is None:
-                    stream.finish_reason = "cancelled"
-                    stream.text.finish()  # what was held back belongs to the text so far
-                stream.sequence.close()
-
-    def _commit(self, stream: _Stream, verdict: Verdict) -> Iterator[TokenEvent]:
-        """Append a round's tokens, one by one, up to whatever ends the sequence."""
-        for i, token in enumerate(verdict.emitted.tokens):
-            stream.emitted.append(token)
-            stream.sequence.tokens.append(token)
-            text, reason = stream.text.feed(token)
-            if reason is None and self._ended_by_caller(stream):
-                reason = "stop"
-                text += stream.text.finish()
-            logprob = verdict.logprobs[i] if verdict.logprobs else None
-            if logprob is not None:
-                stream.logprobs.append(logprob)
-            stream.finish_reason = reason
-            yield TokenEvent(
-                token_id=token,
-                text=text,
-                index=len(stream.emitted) - 1,
-                level=self.names[verdict.emitted.origins[i]],
-                logprob=logprob,
-                sequence=stream.sequence.id,
-                finish_reason=reason,
-            )
-            if reason is not None:
-                return
-
-    def _ended_by_caller(self, stream: _Stream) -> bool:
-        sequence = stream.sequence
-        return self.until is not None and self.until(sequence.id, sequence.tokens)
+                stream.close()
 
     def results(self) -> list[GenerationResult]:
         """A result for every sequence, in the order of the prompts."""
@@ -190,7 +130,7 @@ class Generation:
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
                 target_calls=stream.sequence.target_calls,
-                mean_acceptance_length=_per_call(stream),
+                mean_acceptance_length=stream.mean_acceptance_length(),
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
                 logprobs=tuple(stream.logprobs),
@@ -199,9 +139,3 @@ class Generation:
             )
             for stream in self.streams
         ]
-
-
-def _per_call(stream: _Stream) -> float:
-    """Tokens after the first per call of the target."""
-    calls = stream.sequence.target_calls
-    return (len(stream.emitted) - 1) / calls if calls else 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hierspec.core.nodes import Verify, walk
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
 
@@ -94,7 +95,7 @@ class Metrics(Observer):
     def verified(self, checks: Checks) -> None:
         self.levels[checks.node.index].verify_seconds += checks.seconds
         for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
-            self._count(chosen, verdict.num_accepted)
+            count(self.levels, chosen, verdict.num_accepted)
             request = task.request
             assert isinstance(request, Check)
             if request.draft.alternatives:
@@ -113,13 +114,54 @@ class Metrics(Observer):
     def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
 
-    def _count(self, draft: Proposal, num_accepted: int) -> None:
-        """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
-        start, owners = 0, draft.owners
-        while start < len(owners):
-            end = start + 1
-            while end < len(owners) and owners[end] == owners[start]:
-                end += 1
-            kept = min(max(num_accepted - start, 0), end - start)
-            self.levels[owners[start]].observe(end - start, kept, start)
-            start = end
+
+class PerSequence(Observer):
+    """What became of the drafts of every followed sequence, in all and in its latest round.
+
+    Args:
+        root: the hierarchy.
+    """
+
+    def __init__(self, root: Verify) -> None:
+        self._names = {node.index: node.name for node in walk(root) if node is not root}
+        self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
+        self._before: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
+
+    def follow(self, sequence: LiveSequence) -> None:
+        """Count from now on."""
+        self._stats[sequence] = {index: LevelStats(name) for index, name in self._names.items()}
+        self._before[sequence] = {}
+
+    def forget(self, sequence: LiveSequence) -> tuple[LevelStats, ...]:
+        """Count no more → what was counted, smallest level first; nothing if it never began."""
+        self._before.pop(sequence, None)
+        return tuple(self._stats.pop(sequence, {}).values())
+
+    def round_of(self, sequence: LiveSequence) -> tuple[tuple[str, int, int], ...]:
+        """(level, tokens drafted, tokens kept) since this was asked last, smallest level first."""
+        before, out = self._before[sequence], list[tuple[str, int, int]]()
+        for index, stats in self._stats[sequence].items():
+            drafted, kept = before.get(index, (0, 0))
+            before[index] = (stats.num_draft_tokens, stats.num_accepted_tokens)
+            if stats.num_draft_tokens > drafted:
+                new = stats.num_draft_tokens - drafted, stats.num_accepted_tokens - kept
+                out.append((stats.name, *new))
+        return tuple(out)
+
+    def verified(self, checks: Checks) -> None:
+        for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
+            levels = self._stats.get(task.sequence)
+            if levels is not None:
+                count(levels, chosen, verdict.num_accepted)
+
+
+def count(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:
+    """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
+    start, owners = 0, draft.owners
+    while start < len(owners):
+        end = start + 1
+        while end < len(owners) and owners[end] == owners[start]:
+            end += 1
+        kept = min(max(num_accepted - start, 0), end - start)
+        levels[owners[start]].observe(end - start, kept, start)
+        start = end

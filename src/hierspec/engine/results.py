@@ -17,6 +17,7 @@ class TokenEvent:
         index: its place in the output, from 0.
         level: the name of the level that wrote it.
         logprob: of the raw target, nats; ``None`` unless asked for.
+        top_logprobs: its likeliest (token id, log-probability) there, as many as asked for.
         sequence: which prompt of a batch it belongs to.
         finish_reason: ``None`` until the sequence's last event: ``"stop"``, ``"length"`` or
             ``"cancelled"``.
@@ -29,6 +30,7 @@ class TokenEvent:
     logprob: float | None = None
     sequence: int = 0
     finish_reason: str | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 SCHEMA_VERSION = 1

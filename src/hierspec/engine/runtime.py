@@ -21,10 +21,11 @@ from hierspec.core.distributions import Distributions, draw_each
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
+from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query
-from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
+from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
@@ -67,19 +68,63 @@ class Runtime:
             observer.round_began(sequences)
         tasks = [Task(sequence, self._places_of(sequence.root)) for sequence in sequences]
         while waiting := [task for task in tasks if task.verdict is None]:
-            first = min(waiting, key=_index)
-            kind, group = type(first.request), first.group
-            asking = [
-                task for task in waiting if task.group is group and type(task.request) is kind
-            ]
-            began = time.perf_counter()
-            answers = self._answer(asking)
-            seconds = time.perf_counter() - began
-            for observer in self._observers:
-                observer.answered(asking, answers, began, seconds)
-            for task, answer in zip(asking, answers, strict=True):
-                task.advance(answer)
-        verdicts = [_completed(task) for task in tasks]
+            asking = _first_group(waiting)
+            self._advance(asking, self._answered(asking))
+        return self._ended(tasks)
+
+    def round_apart(self, sequences: Seq[LiveSequence]) -> list[Verdict | Exception]:
+        """The same for sequences that must not suffer from each other's failures.
+
+        A call that fails is made again for each of its sequences alone, with the random numbers
+        that it had before; what fails alone, too, is that sequence's own outcome, and its round is
+        over. Observers are told of the others.
+        """
+        for observer in self._observers:
+            observer.round_began(sequences)
+        failed: dict[int, Exception] = {}
+        tasks: list[Task] = []
+        for i, sequence in enumerate(sequences):
+            try:
+                tasks.append(Task(sequence, self._places_of(sequence.root)))
+            except Exception as error:
+                failed[i] = error
+        at = [i for i in range(len(sequences)) if i not in failed]
+        index = dict(zip(tasks, at, strict=True))
+        while waiting := [t for t in tasks if t.verdict is None and index[t] not in failed]:
+            asking = _first_group(waiting)
+            places = [_seekable(task).place for task in asking]
+            try:
+                self._advance(asking, self._answered(asking))
+                continue
+            except Exception as error:
+                if len(asking) == 1:
+                    failed[index[asking[0]]] = error
+                    continue
+            for task, place in zip(asking, places, strict=True):
+                _seekable(task).go_to(place)
+                try:
+                    self._advance([task], self._answered([task]))
+                except Exception as error:
+                    failed[index[task]] = error
+        done = [task for task in tasks if index[task] not in failed]
+        found: dict[int, Verdict | Exception] = dict(failed)
+        found |= zip((index[task] for task in done), self._ended(done), strict=True)
+        return [found[i] for i in range(len(sequences))]
+
+    def _answered(self, asking: list[Task]) -> list[Any]:
+        began = time.perf_counter()
+        answers = self._answer(asking)
+        seconds = time.perf_counter() - began
+        for observer in self._observers:
+            observer.answered(asking, answers, began, seconds)
+        return answers
+
+    def _advance(self, asking: Seq[Task], answers: Seq[Any]) -> None:
+        for task, answer in zip(asking, answers, strict=True):
+            task.advance(answer)
+
+    def _ended(self, tasks: Seq[Task]) -> list[Verdict]:
+        sequences, verdicts = [task.sequence for task in tasks], [_completed(t) for t in tasks]
         for observer in self._observers:
             observer.round_ended(sequences, verdicts)
         return verdicts
@@ -217,8 +262,7 @@ class Runtime:
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root
             if is_root and task.sequence.want_logprobs:
-                values = logprobs(scores[: len(emitted)], emitted.tokens)
-                verdict = dataclasses.replace(verdict, logprobs=tuple(values))
+                verdict = _with_logprobs(verdict, task.sequence, scores[: len(emitted)])
             verdicts.append(verdict)
         return verdicts
 
@@ -267,6 +311,19 @@ class Runtime:
         return scores, distributions(jobs, scores)
 
 
+def _first_group(waiting: Seq[Task]) -> list[Task]:
+    """Those who share the next call: the lowest level's."""
+    first = min(waiting, key=_index)
+    kind, group = type(first.request), first.group
+    return [task for task in waiting if task.group is group and type(task.request) is kind]
+
+
+def _seekable(task: Task) -> PhiloxRng:
+    rng = task.sequence.rng
+    assert isinstance(rng, PhiloxRng), "random numbers that can be taken again"
+    return rng
+
+
 def _index(task: Task) -> int:
     return task.group.index
 
@@ -279,8 +336,17 @@ def _completed(task: Task) -> Verdict:
     if not task.sequence.want_logprobs or len(known) == len(tokens):
         return verdict
     rows = torch.cat([task.raw[tokens[:i]] for i in range(len(known), len(tokens))])
-    more = logprobs(rows, tokens[len(known) :])
-    return dataclasses.replace(verdict, logprobs=(*known, *more))
+    return _with_logprobs(verdict, task.sequence, rows)
+
+
+def _with_logprobs(verdict: Verdict, sequence: LiveSequence, scores: torch.Tensor) -> Verdict:
+    """With those of the tokens that have none yet, whose raw scores are given, [n, V]."""
+    known, tops = verdict.logprobs, verdict.top_logprobs
+    tokens = verdict.emitted.tokens[len(known) : len(known) + len(scores)]
+    known = (*known, *logprobs(scores, tokens))
+    if sequence.num_top_logprobs:
+        tops = (*tops, *top_logprobs(scores, sequence.num_top_logprobs))
+    return dataclasses.replace(verdict, logprobs=known, top_logprobs=tops)
 
 
 def _longest_context(node: Node) -> int:

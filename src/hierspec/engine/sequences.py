@@ -29,6 +29,8 @@ class LiveSequence:
         root: the hierarchy of the next round; a controller may replace it between rounds.
         tokens: prompt and emitted tokens; only ever grows.
         wanted: how many tokens are still of use; a round emits no more.
+        private: nothing of its text may be seen by other sequences, not even in drafts.
+        num_top_logprobs: with ``want_logprobs``: of how many likeliest tokens, too.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
     """
 
@@ -39,7 +41,9 @@ class LiveSequence:
     rng: Rng
     wanted: int
     num_prompt: int = 0
+    private: bool = False
     want_logprobs: bool = False
+    num_top_logprobs: int = 0
     states: States = ()
     history: History | None = None
     target_calls: int = 0
@@ -71,7 +75,7 @@ class LiveSequence:
         What is sampled depends on what was drafted, and drafts learnt from a text are not
         independent of the rng that wrote it: that may be this sequence's own, used again.
         """
-        shares = self.params.greedy and self.root.rule.exact_for(True)
+        shares = not self.private and self.params.greedy and self.root.rule.exact_for(True)
         return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
 
     def close(self) -> None:

@@ -56,6 +56,10 @@ class Backend(Protocol):
         """A cache with more room and the same contents; ``cache`` itself is left untouched."""
         ...
 
+    def copy(self, source: Any, to: Any, length: int) -> None:
+        """Write the first ``length`` tokens' keys and values of ``source`` into another cache."""
+        ...
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         """Token ids [N] (int64) at the positions of ``spans`` → input of layer 0, [N, d]."""
         ...

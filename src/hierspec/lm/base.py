@@ -92,6 +92,15 @@ class CacheOwner(Protocol):
 
 
 @runtime_checkable
+class Forking(CacheOwner, Protocol):
+    """Whoever can give a new sequence what another has cached of a common beginning."""
+
+    def fork(self, slot: Slot, length: int) -> Slot:
+        """A slot of its own that has what ``slot`` has cached of its first ``length`` tokens."""
+        ...
+
+
+@runtime_checkable
 class LanguageModel(CacheOwner, Protocol):
     """Anything that can score positions: a transformer, an early exit of one, a table.
 

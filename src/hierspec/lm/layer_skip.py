@@ -43,7 +43,7 @@ class SkippingBackend:
             raise HierspecError(f"skip_layers leaves no layer of {backend.name}: keep at least one")
         self.backend = backend
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
-        self.head = backend.head
+        self.head, self.copy = backend.head, backend.copy
         self.name = f"{backend.name}~{len(self.kept)}/{depth}"
         self.fast_path = backend.fast_path
         self.num_layers = len(self.kept)

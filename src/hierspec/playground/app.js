@@ -4,7 +4,7 @@ const form = $("form");
 const DEFAULTS = settingsOf(form);
 let conversation = [];
 let running = null;
-let hierarchies = [];
+let served = {};
 
 function settingsOf(form) {
   const out = {};
@@ -27,8 +27,12 @@ async function connect() {
     const model = models[0];
     $("model").textContent = model.id;
     const select = form.elements.hierarchy, wanted = select.dataset.wanted ?? select.value;
-    hierarchies = model.hierarchies ?? [];
-    const names = hierarchies.map((one) => one.name);
+    served = model;
+    const names = model.hierarchies ?? [];
+    if (model.chat_template === false && !new URLSearchParams(location.hash.slice(1)).has("mode")) {
+      form.elements.mode.value = "completion";  // this model has no format for conversations
+      showMode();
+    }
     select.replaceChildren(...names.map((name, i) => new Option(name, i ? name : "")));
     if (names.slice(1).includes(wanted)) select.value = wanted;
     showError(null);
@@ -158,8 +162,7 @@ async function follow(settings, messages, answer, signal) {
 
 /** The levels of a hierarchy by its name; the default's is "". */
 function levelsOf(name) {
-  const found = name ? hierarchies.find((one) => one.name === name) : hierarchies[0];
-  return new Levels(found?.levels ?? []);
+  return new Levels(served.levels?.[name || served.hierarchies?.[0]] ?? []);
 }
 
 /** Tokens per second after the first piece, as this page has got them. */

@@ -11,7 +11,7 @@ function headers(key) {
   return said;
 }
 
-/** The server's models: [{id, hierarchies: [{name, levels}]}], the default hierarchy first. */
+/** The server's models: [{id, hierarchies, levels, chat_template}], the default hierarchy first. */
 async function listModels(key) {
   const response = await fetch(new URL("v1/models", HERE), { headers: headers(key) });
   if (!response.ok) throw await refusal(response);

@@ -256,3 +256,15 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     inside = torch.tensor([min(t, width - 1) for t in tokens], device=logits.device)
     values = rows.gather(1, inside.unsqueeze(1)).squeeze(1).tolist()
     return [v if t < width else -math.inf for t, v in zip(tokens, values, strict=True)]
+
+
+def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], ...]]:
+    """The ``k`` likeliest tokens of every row of raw scores [R, V], with their log-probabilities.
+
+    The likeliest first, of equals the lowest id.
+    """
+    rows = logits.log_softmax(-1)
+    values, ids = rows.sort(dim=-1, descending=True, stable=True)
+    k = min(k, logits.shape[1])
+    pairs = zip(ids[:, :k].tolist(), values[:, :k].tolist(), strict=True)
+    return [tuple(zip(own, found, strict=True)) for own, found in pairs]

@@ -107,3 +107,22 @@ def _cpuinfo() -> dict[str, str]:
         return {}
     parts = (line.partition(":") for line in lines)
     return {key.strip(): value.strip() for key, colon, value in parts if colon}
+
+
+def available_memory() -> int:
+    """Bytes that a process may still take: of the machine, or of its container where that is less.
+
+    Half of all memory where the system does not say.
+    """
+    found: list[int] = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if limit != "max":
+            found.append(max(0, int(limit) - used))
+    except (OSError, KeyError, ValueError):
+        pass
+    return min(found, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)

@@ -42,12 +42,19 @@ class Storage:
 
     def grown(self, capacity: int) -> Storage:
         new = Storage(len(self.keys), capacity)
-        for old, out in ((self.keys, new.keys), (self.values, new.values)):
-            for i, t in enumerate(old):
-                if t is not None:
-                    more = out[i] = t.new_empty(1, t.shape[1], capacity, t.shape[3])
-                    more[:, :, : self.capacity] = t
+        self.copied_to(new, self.capacity)
         return new
+
+    def copied_to(self, other: Storage, length: int) -> None:
+        """Write the first ``length`` positions into ``other``."""
+        for old, out in ((self.keys, other.keys), (self.values, other.values)):
+            for i, t in enumerate(old):
+                if t is None:
+                    continue
+                to = out[i]
+                if to is None:
+                    to = out[i] = t.new_empty(1, t.shape[1], other.capacity, t.shape[3])
+                to[:, :, :length] = t[:, :, :length]
 
 
 class OneSpan:

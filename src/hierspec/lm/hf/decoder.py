@@ -95,6 +95,9 @@ class HFBackend:
     def grow(self, cache: Storage, capacity: int) -> Storage:
         return cache.grown(capacity)
 
+    def copy(self, source: Storage, to: Storage, length: int) -> None:
+        source.copied_to(to, length)
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = self.embedding(ids)
         if self.multiplier is not None:

@@ -110,6 +110,9 @@ class LeanBackend:
         new[:, :, :, : cache.shape[3]] = cache
         return new
 
+    def copy(self, source: torch.Tensor, to: torch.Tensor, length: int) -> None:
+        to[:, :, :, :length] = source[:, :, :, :length]
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
 

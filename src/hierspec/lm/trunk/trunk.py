@@ -118,6 +118,22 @@ class Trunk:
         slot.state = None
         slot.held, slot.agreed = [], 0
 
+    def fork(self, slot: Slot, length: int) -> Slot:
+        """A slot of its own that has what ``slot`` has cached of its first ``length`` tokens."""
+        new, state = self.open(), slot.state
+        if state is None or not min(length, state.lengths[0]):
+            return new
+        length = min(length, state.lengths[0])
+        with torch.inference_mode():
+            own = self.make_room(new, length)
+            self.backend.copy(state.cache, own.cache, length)
+            for old, edge in zip(state.edges, own.edges, strict=True):
+                edge[:length] = old[:length]
+        # Held before lengths: see the invariants above.
+        new.held = slot.held[:length]
+        own.lengths = [min(n, length) for n in state.lengths]
+        return new
+
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         if slot.state is not None:

@@ -1,0 +1,108 @@
+"""``hierspec serve``: an OpenAI-compatible service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierspec.errors import HierspecError
+
+from .options import MODEL, Device, Dtype, Threads
+
+if TYPE_CHECKING:
+    from hierspec.server.settings import ServeSettings
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "--target", help=f"The target: {MODEL}. Default: zoo:smollm2."),
+    ] = None,
+    hierarchy: Annotated[
+        str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
+    ] = None,
+    draft: Annotated[
+        list[str] | None, typer.Option(help="Draft model of a preset; repeatable.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default: 8000; 0: any free one.")] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(help="Of which requests must send one; better: HIERSPEC_SERVE_API_KEY."),
+    ] = None,
+    allow_without_key: Annotated[
+        bool, typer.Option("--allow-without-key", help="Listen beyond loopback without a key.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings, .json or .toml; see docs/serving.md.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting: NAME=VALUE, as max_queue=10; repeatable."),
+    ] = None,
+) -> int:
+    """Serve a model to OpenAI's clients.
+
+    Examples:
+
+      hierspec serve
+
+      hierspec serve --model ./Llama-8B --draft ./Llama-1B --hierarchy speculative
+    """
+    options: dict[str, Any] = {
+        "model": model,
+        "hierarchy": hierarchy,
+        "draft": draft,
+        "dtype": dtype,
+        "device": device,
+        "threads": threads,
+        "host": host,
+        "port": port,
+        "api_key": api_key,
+        "allow_without_key": allow_without_key or None,
+    }
+    settings = service_settings(config, options, setting or [])
+    settings.check_exposure()
+
+    from hierspec.utils.threads import use as use_threads
+
+    use_threads(settings.threads)
+
+    from hierspec.server.app import create_app
+    from hierspec.server.run import serve as run
+
+    from .rendering import notes
+
+    app, console = create_app(settings), notes()
+    name = app.state.service.model
+
+    def ready(url: str) -> None:
+        console.print(f"hierspec: serving {name} on {url}", soft_wrap=True, highlight=False)
+
+    run(app, settings, ready)
+    return 0
+
+
+def service_settings(
+    config: Path | None, options: Mapping[str, Any], settings: Sequence[str]
+) -> ServeSettings:
+    """The settings of a service: file, environment, options, and ``--set NAME=VALUE``.
+
+    Raises:
+        HierspecError: a wrong setting, or the extra is not installed.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None
+
+    from hierspec.server.settings import assigned, load
+
+    return load(config, {**options, **assigned(list(settings))})

@@ -1,0 +1,143 @@
+"""Caches of texts that have ended, for new texts that begin alike.
+
+A chat's next turn repeats the whole conversation, and many requests share a system prompt. What all
+levels have cached of a common beginning is copied into the new sequence's slots, which takes
+milliseconds where reading takes seconds. Kept texts are whole sequences, the least recently used
+out first; live ones may be copied from as well. They are matched by their longest common beginning:
+a scan, since a service keeps dozens of texts and a comparison of a thousand ids takes microseconds.
+
+A text is matched only with texts of its own tenant, so that nobody can find out by the clock what
+another has asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hierspec.lm.base import CacheOwner, Forking, Slot
+
+from .sequences import LiveSequence
+
+MIN_TOKENS = 8  # shorter beginnings are read faster than looked for
+
+Slots = dict[tuple[int, int], tuple[CacheOwner, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    tenant: str
+    tokens: list[int]
+    slots: Slots
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class PrefixCache:
+    """Kept texts, the least recently used first.
+
+    Attributes:
+        hits: sequences that found a beginning; ``queries``: those that looked for one.
+        hit_tokens: prompt tokens found; ``query_tokens``: prompt tokens in all.
+    """
+
+    kept: list[_Kept] = field(default_factory=list[_Kept])
+    hits: int = 0
+    queries: int = 0
+    hit_tokens: int = 0
+    query_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of cache that kept texts hold."""
+        return sum(each.size for each in self.kept)
+
+    def begin(
+        self, sequence: LiveSequence, tenant: str, live: Iterable[tuple[str, LiveSequence]]
+    ) -> int:
+        """Give a new sequence what is cached of its beginning → how many tokens of the target's.
+
+        Args:
+            live: other sequences, with their tenants.
+        """
+        prompt = sequence.tokens
+        self.queries += 1
+        self.query_tokens += len(prompt)
+        best: Slots | None = None
+        kept: _Kept | None = None
+        longest = MIN_TOKENS - 1
+        for each in self.kept:
+            if each.tenant == tenant and (n := common(prompt, each.tokens)) > longest:
+                longest, best, kept = n, each.slots, each
+        owner = sequence.root.model.cache_owner
+        for whose, other in live:
+            if whose != tenant or other is sequence:
+                continue
+            slot = other.slots.get((id(owner), 0))
+            n = common(prompt, slot[1].held) if slot is not None else 0
+            if n > longest:
+                longest, best, kept = n, other.slots, None
+        if best is None:
+            return 0
+        if kept is not None:
+            self.kept.remove(kept)
+            self.kept.append(kept)
+        for key, (owner_, slot) in best.items():
+            if key[1] == 0 and isinstance(owner_, Forking) and isinstance(slot, Slot):
+                sequence.slots[key] = (owner_, owner_.fork(slot, common(prompt, slot.held)))
+        found = len(sequence.slots[id(owner), 0][1].held) if (id(owner), 0) in sequence.slots else 0
+        found = min(found, len(prompt) - 1)  # the last one is read for its scores
+        self.hits += found > 0
+        self.hit_tokens += found
+        return found
+
+    def keep(self, sequence: LiveSequence, tenant: str, room: int) -> None:
+        """Keep an ended sequence's slots, if ``room`` tokens can hold them; else close it."""
+        slots = {
+            key: each
+            for key, each in sequence.slots.items()
+            if key[1] == 0 and isinstance(each[0], Forking) and isinstance(each[1], Slot)
+        }
+        size = max((len(slot.held) for _, slot in slots.values()), default=0)
+        if MIN_TOKENS <= size <= room:
+            for key in slots:
+                del sequence.slots[key]
+            tokens = list(sequence.tokens)
+            # A chat's last turn holds the turns before it.
+            for other in [one for one in self.kept if one.tenant == tenant]:
+                if common(tokens, other.tokens) == len(other.tokens):
+                    self._drop(other)
+            self.kept.append(_Kept(tenant, tokens, slots, size))
+            self.make_room(room)
+        sequence.close()
+
+    def make_room(self, most: int) -> None:
+        """Give up texts, the least recently used first, until at most ``most`` tokens are held."""
+        total = self.num_tokens
+        while self.kept and total > most:
+            total -= self.kept[0].size
+            self._drop(self.kept[0])
+
+    def clear(self) -> None:
+        """Give everything up."""
+        self.make_room(-1)
+
+    def _drop(self, kept: _Kept) -> None:
+        self.kept.remove(kept)
+        for owner, slot in kept.slots.values():
+            owner.close(slot)
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two lists share, by comparing halves: no loop over tokens."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

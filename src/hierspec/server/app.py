@@ -1,0 +1,58 @@
+"""The application: routes, access, errors, and the engine's life with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from hierspec import __version__
+from hierspec.api import Hierarchy
+
+from . import errors
+from .access import Access
+from .loading import load
+from .routes import chat, completions, info, page
+from .service import Service
+from .settings import ServeSettings
+
+_ABOUT = "An OpenAI-compatible service with lossless hierarchical speculative decoding."
+
+
+def create_app(
+    settings: ServeSettings | None = None, hierarchies: Mapping[str, Hierarchy] | None = None
+) -> FastAPI:
+    """An application on loaded hierarchies; ``app.state.service`` is the engine behind it.
+
+    Args:
+        hierarchies: by name, the default one first; default: as ``settings`` say.
+
+    Raises:
+        HierspecError: a model cannot be read.
+    """
+    settings = settings or ServeSettings()
+    service = Service(settings, hierarchies or load(settings))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="hierspec", version=__version__, description=_ABOUT, lifespan=lifespan, debug=False
+    )
+    app.state.service = service
+    for part in (chat, completions, info, page):
+        app.include_router(part.router)
+    errors.install(app)
+    app.add_middleware(Access, keys=settings.api_key, max_body=settings.max_body_bytes)
+    if settings.cors_origin:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origin),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    return app

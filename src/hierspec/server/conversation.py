@@ -1,0 +1,100 @@
+"""Conversations in a model's own chat format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from . import tools
+from .errors import ApiError
+from .service import Service
+from .wire.chat import ChatRequest, Message
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them: text content, arguments of calls as objects."""
+    out: list[dict[str, Any]] = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        plain: dict[str, Any] = {"role": role, "content": text_of(message.content)}
+        if message.name is not None:
+            plain["name"] = message.name
+        if message.tool_call_id is not None:
+            plain["tool_call_id"] = message.tool_call_id
+        if message.tool_calls:
+            plain["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": _arguments(call.function.arguments),
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        out.append(plain)
+    return out
+
+
+def chat_ids(
+    service: Service,
+    messages: list[dict[str, Any]],
+    body: ChatRequest | None = None,
+    begin: bool = True,
+) -> list[int]:
+    """Token ids of a conversation, up to where the answer begins.
+
+    Args:
+        body: whose tools the model is told of.
+        begin: end with what begins an answer.
+
+    Raises:
+        ApiError: the model has no chat template, or it refuses these messages.
+    """
+    tokenizer = service.tokenizer
+    if not getattr(tokenizer, "chat_template", None):
+        raise ApiError(
+            "this model has no chat template: use /v1/completions, or serve an "
+            "instruction-tuned model",
+            code="no_chat_template",
+        )
+    offered = list(body.tools or []) if body is not None and body.tool_choice != "none" else []
+    options: dict[str, Any] = {}
+    if tools.knows_tools(tokenizer):
+        options = {"tools": tools.for_template(offered) or None}
+    else:
+        messages = tools.told(messages, offered)
+    begin = begin if body is None else body.add_generation_prompt
+    try:
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=begin, tokenize=True, return_dict=False, **options
+        )
+    except Exception as error:  # templates are programs; they raise what they like
+        raise ApiError(f"the chat template refuses these messages: {error}") from None
+    return [int(token) for token in ids]
+
+
+def text_of(content: Any) -> str:
+    """The text of a content: itself, or its parts joined.
+
+    Raises:
+        ApiError: a part that is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part.text or part.refusal
+        if not isinstance(text, str):
+            raise ApiError("only text can be read here: every part of a content needs its text")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,127 @@
+"""Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from hierspec.engine.loop import DeadlineError, RequestCancelledError
+from hierspec.engine.waiting import DrainingError, QueueFullError
+from hierspec.errors import HierspecError
+
+log = logging.getLogger("hierspec.server")
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "cancelled_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
+class ApiError(Exception):
+    """What a client is told.
+
+    Args:
+        param: which field of the request is wrong.
+        code: a word that programs may look at.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.code = message, status, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": _TYPES.get(self.status, "server_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def of_exception(error: BaseException) -> ApiError:
+    """What a client is told of an exception; ours and unforeseen ones are logged."""
+    match error:
+        case ApiError():
+            return error
+        case QueueFullError():
+            after = {"Retry-After": str(error.retry_after)}
+            return ApiError(str(error), 429, code="queue_full", headers=after)
+        case DrainingError():
+            after = {"Retry-After": str(error.retry_after)}
+            return ApiError(str(error), 503, code="shutting_down", headers=after)
+        case DeadlineError():
+            return ApiError("the request took longer than it may", 408, code="timeout")
+        case RequestCancelledError():
+            return ApiError(str(error), 503, code="cancelled", headers={"Retry-After": "5"})
+        case HierspecError():
+            return ApiError(str(error))
+        case _:
+            log.error("request failed", exc_info=error)
+            return ApiError("the server failed on this request", 500, code="internal_error")
+
+
+def install(app: FastAPI) -> None:
+    """Let every failure of ``app`` answer in this form."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        message, param = explained(error.errors())
+        return ApiError(message, 400, param=param).response()
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"there is no {request.method} {request.url.path}"
+        headers = dict(error.headers or {})
+        return ApiError(message, error.status_code, headers=headers).response()
+
+    @app.exception_handler(Exception)
+    async def other(request: Request, error: Exception) -> JSONResponse:
+        return of_exception(error).response()
+
+    for kind in (ApiError, HierspecError, QueueFullError, DrainingError, DeadlineError):
+        app.add_exception_handler(kind, other)
+    app.add_exception_handler(RequestCancelledError, other)
+
+
+def explained(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """The first thing wrong with a body, in one line, and the field it stands in."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    if first["type"] == "json_invalid":
+        return f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}", None
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return (f"{place}: {message}" if place else message), place

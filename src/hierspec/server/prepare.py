@@ -1,0 +1,181 @@
+"""From what a client sent to what the engine is asked for."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hierspec.engine.loop import EngineRequest
+from hierspec.engine.stopping import StopConditions
+from hierspec.sampling.parameters import Processor, SamplingParams
+from hierspec.utils.checks import MIN_TEMPERATURE
+
+from .errors import ApiError
+from .service import Service
+from .wire.common import Sampling
+
+
+def engine_requests(
+    service: Service,
+    body: Sampling,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+    tenant: str = "",
+    processors: Sequence[Sequence[Processor]] = (),
+    prediction: Sequence[int] = (),
+) -> list[EngineRequest]:
+    """``n`` sequences for every prompt, prompt after prompt.
+
+    Args:
+        processors: of each sequence, where it has any.
+        prediction: tokens that the output is expected to repeat.
+
+    Raises:
+        ApiError: no such model or hierarchy, too many sequences, a prompt too long.
+        HierspecError: a parameter that the engine refuses.
+    """
+    settings = service.settings
+    lane = lane_of(service, body)
+    n = body.n or 1
+    if n * len(prompts) > settings.max_choices:
+        raise ApiError(
+            f"{n * len(prompts)} choices are asked for and at most {settings.max_choices} may be",
+            param="n",
+        )
+    params = sampling_params(service, body)
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if any(not text for text in stop):
+        raise ApiError("stop must hold non-empty texts", param="stop")
+    conditions = StopConditions(
+        eos_token_ids=service.hierarchies[lane].eos_token_ids(),
+        ignore_eos=body.ignore_eos,
+        stop=stop,
+        max_new_tokens=max(max_tokens, 1),
+        max_length=service.max_length,
+        include_stop_str=body.include_stop_str_in_output,
+    )
+    timeout = min((each for each in (settings.request_timeout, body.timeout) if each), default=None)
+    seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
+    out: list[EngineRequest] = []
+    for prompt in prompts:
+        check_prompt(service, prompt)
+        for _ in range(n):
+            place = len(out)
+            own = params
+            if processors:
+                own = SamplingParams.make(
+                    **{**_fields(params), "logits_processors": processors[place]}
+                )
+            out.append(
+                EngineRequest(
+                    prompt=prompt,
+                    params=own,
+                    stop=conditions,
+                    seed=seed,
+                    place=place,
+                    logprobs=logprobs,
+                    prompt_logprobs=prompt_logprobs,
+                    lane=lane,
+                    priority=body.priority,
+                    deadline=None if timeout is None else time.monotonic() + timeout,
+                    tenant=tenant,
+                    speculative=body.speculative is not False,
+                )
+            )
+    return out
+
+
+def lane_of(service: Service, body: Sampling) -> str:
+    """The hierarchy a request asks for.
+
+    Raises:
+        ApiError: another model, or a hierarchy that the operator did not allow.
+    """
+    if body.model is not None and body.model != service.model:
+        raise ApiError(
+            f"there is no model {body.model!r}; this service has {service.model!r}",
+            404,
+            param="model",
+            code="model_not_found",
+        )
+    lane = body.hierarchy or service.default
+    if lane not in service.hierarchies:
+        known = ", ".join(service.hierarchies)
+        raise ApiError(f"there is no hierarchy {lane!r}; there are: {known}", param="hierarchy")
+    return lane
+
+
+def sampling_params(service: Service, body: Sampling) -> SamplingParams:
+    """The engine's parameters; what a client does not say is OpenAI's default."""
+    temperature = 1.0 if body.temperature is None else body.temperature
+    if temperature < MIN_TEMPERATURE:
+        temperature = 0.0  # so cold that only the best is left
+    bias: dict[int, float] = {}
+    for key, value in (body.logit_bias or {}).items():
+        if not key.isascii() or not key.isdigit() or int(key[:12]) >= service.vocab_size:
+            raise ApiError(
+                f"logit_bias: {key[:32]!r} is no token id below {service.vocab_size}",
+                param="logit_bias",
+            )
+        bias[int(key)] = value
+    return SamplingParams.make(
+        logit_bias=bias,
+        temperature=temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+    )
+
+
+def check_prompt(service: Service, ids: Sequence[int]) -> None:
+    """Refuse a prompt that cannot be read.
+
+    Raises:
+        ApiError: empty, too long, or ids that the model has not.
+    """
+    most = service.max_length - 1
+    if service.settings.max_prompt_tokens is not None:
+        most = min(most, service.settings.max_prompt_tokens)
+    if not ids:
+        raise ApiError("the prompt is empty: give at least one token to continue", param="prompt")
+    if len(ids) > most:
+        raise ApiError(
+            f"the prompt has {len(ids)} tokens and at most {most} may be: shorten it",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if max(ids) >= service.vocab_size:
+        raise ApiError(
+            f"token {max(ids)} lies outside the vocabulary of {service.vocab_size}", param="prompt"
+        )
+
+
+def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
+    """Token ids of a text.
+
+    Raises:
+        ApiError: the model has no tokenizer.
+    """
+    if service.tokenizer is None:
+        raise ApiError("this model has no tokenizer: send token ids as the prompt")
+    found: Any = service.tokenizer(text, verbose=False, add_special_tokens=special)
+    return [int(token) for token in found["input_ids"]]
+
+
+def continued(service: Service, text: str) -> list[int]:
+    """Token ids of a prompt; an empty one begins with the model's first token where it has one."""
+    ids = tokenize(service, text)
+    first = getattr(service.tokenizer, "bos_token_id", None)
+    return ids or ([] if first is None else [int(first)])
+
+
+def _fields(params: SamplingParams) -> dict[str, Any]:
+    return {name: getattr(params, name) for name in SamplingParams.__slots__}

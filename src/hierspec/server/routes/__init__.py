@@ -1,0 +1,1 @@
+"""The endpoints, a file a family."""

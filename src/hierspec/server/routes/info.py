@@ -1,0 +1,139 @@
+"""What the service is and how it is: models, health, version, tokens of a text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from hierspec import __version__
+
+from hierspec.api import Hierarchy
+from hierspec.core.nodes import Concatenate, walk
+
+from ..access import service_of
+from ..conversation import chat_ids, plain_messages
+from ..errors import ApiError
+from ..prepare import tokenize
+from ..wire.chat import Message
+from ..wire.common import Answer, ErrorAnswer, Name, Text, TokenId, Wire
+
+router = APIRouter()
+_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}
+
+
+class TokenizeRequest(Wire):
+    """A text, or a conversation in the model's chat format."""
+
+    model: Name | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(max_length=4096)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+
+class TokenizeAnswer(Answer):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class DetokenizeRequest(Wire):
+    model: Name | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+
+
+class DetokenizeAnswer(Answer):
+    prompt: str
+
+
+class ModelCard(Answer):
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "hierspec"
+    max_model_len: int
+    hierarchies: list[str]
+    levels: dict[str, list[str]]
+    chat_template: bool
+
+
+class ModelList(Answer):
+    object: str = "list"
+    data: list[ModelCard]
+
+
+def _card(request: Request) -> ModelCard:
+    service = service_of(request)
+    return ModelCard(
+        id=service.model,
+        created=service.created,
+        max_model_len=service.max_length,
+        hierarchies=list(service.hierarchies),
+        levels={name: _levels(each) for name, each in service.hierarchies.items()},
+        chat_template=bool(getattr(service.tokenizer, "chat_template", None)),
+    )
+
+
+def _levels(hierarchy: Hierarchy) -> list[str]:
+    """Names of the levels, smallest first, the target last."""
+    nodes = [node for node in walk(hierarchy.root) if not isinstance(node, Concatenate)]
+    return list(dict.fromkeys(node.name for node in nodes))
+
+
+@router.get("/v1/models", response_model=ModelList)
+async def models(request: Request) -> ModelList:
+    """The model that is served, and the hierarchies that requests may name."""
+    return ModelList(data=[_card(request)])
+
+
+@router.get("/v1/models/{model:path}", response_model=ModelCard, responses=_ERRORS)
+async def model(request: Request, model: str) -> ModelCard:
+    """One model."""
+    card = _card(request)
+    if model != card.id:
+        raise ApiError(f"there is no model {model!r}", 404, param="model", code="model_not_found")
+    return card
+
+
+@router.post("/tokenize", response_model=TokenizeAnswer, responses=_ERRORS)
+async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
+    """The token ids of a text or a conversation."""
+    service = service_of(request)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError("give a prompt or messages, one of them")
+    if body.prompt is not None:
+        ids = await service.in_background(tokenize, service, body.prompt, body.add_special_tokens)
+    else:
+        plain = plain_messages(body.messages or [])
+        ids = await service.in_background(
+            chat_ids, service, plain, None, body.add_generation_prompt
+        )
+    return TokenizeAnswer(tokens=ids, count=len(ids), max_model_len=service.max_length)
+
+
+@router.post("/detokenize", response_model=DetokenizeAnswer, responses=_ERRORS)
+async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer:
+    """The text of token ids."""
+    service = service_of(request)
+    if service.tokenizer is None:
+        raise ApiError("this model has no tokenizer")
+    if any(token >= service.vocab_size for token in body.tokens):
+        raise ApiError(f"a token lies outside the vocabulary of {service.vocab_size}")
+    text = await service.in_background(service.tokenizer.decode, body.tokens)
+    return DetokenizeAnswer(prompt=text)
+
+
+@router.get("/health")
+async def health(request: Request) -> JSONResponse:
+    """200 while requests are taken, 503 once the service is told to end."""
+    alive = service_of(request).engine.alive
+    return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """The version of hierspec."""
+    return {"version": __version__}

@@ -1,0 +1,61 @@
+"""The service as a process: an address, signals, and a quiet end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from .service import Service
+from .settings import ServeSettings
+
+_BACKLOG = 512
+
+
+class Server(uvicorn.Server):
+    """Takes no more requests as soon as it is told to end, and lets running ones go on."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[str], None]):
+        super().__init__(config)
+        self.service, self.ready = service, ready
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        # Sequences end a moment before connections are cut, so that clients are told.
+        self.service.engine.drain(max(0.0, self.service.settings.shutdown_grace - 1.0))
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for server in getattr(self, "servers", []):
+            for socket in server.sockets:
+                host, port = socket.getsockname()[:2]
+                self.ready(f"http://{host}:{port}")
+
+
+def serve(
+    app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
+) -> None:
+    """Serve until told to end (SIGTERM, Ctrl-C).
+
+    Args:
+        ready: told the address once requests are taken.
+
+    Raises:
+        HierspecError: the address is open to the world and there is no key.
+    """
+    settings.check_exposure()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace)),
+        server_header=False,
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    Server(config, app.state.service, ready).run()

@@ -1,0 +1,175 @@
+"""Between the web's event loop and the engine's thread: requests go in, progress comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hierspec.api import Hierarchy
+from hierspec.engine.loop import (
+    Ended,
+    EngineLoop,
+    EngineRequest,
+    Lane,
+    LoopSettings,
+    Progress,
+    Ticket,
+)
+from hierspec.engine.results import TokenEvent
+from hierspec.errors import HierspecError
+
+from .grammar import Grammars
+from .loading import cache_tokens
+from .settings import ServeSettings
+
+T = TypeVar("T")
+
+
+class Service:
+    """The loaded hierarchies and the engine that serves them.
+
+    Args:
+        hierarchies: by name; the first is what requests get that name none.
+
+    Attributes:
+        model: the name that clients give and get.
+        created: when it was made, in seconds since 1970.
+    """
+
+    def __init__(self, settings: ServeSettings, hierarchies: Mapping[str, Hierarchy]) -> None:
+        self.settings, self.hierarchies = settings, dict(hierarchies)
+        self.default = next(iter(self.hierarchies))
+        first = self.hierarchies[self.default]
+        self.tokenizer = first.tokenizer
+        self.model = settings.served_model_name or first.config.target.model
+        self.max_length: int = first.root.model.max_length
+        self.vocab_size: int = first.root.model.vocab_size
+        self.created = int(time.time())
+        lanes = {
+            name: Lane(each.root, each.tokenizer, each.controller, each.lock)
+            for name, each in self.hierarchies.items()
+        }
+        self.engine = EngineLoop(
+            lanes,
+            LoopSettings(
+                max_num_seqs=settings.max_num_seqs,
+                max_cache_tokens=settings.max_cache_tokens or cache_tokens(first),
+                max_queue=settings.max_queue,
+                prefill_chunk=settings.prefill_chunk,
+                prefix_caching=settings.prefix_caching,
+                threads=settings.threads,
+            ),
+        )
+        # Tokenizers are not made for several threads at once.
+        self._background = ThreadPoolExecutor(1, "hierspec-prepare")
+        self._grammars: Grammars | None = None
+
+    def submit(self, requests: Sequence[EngineRequest]) -> Streams:
+        """Queue the sequences of one request, all or none; call it on the event loop.
+
+        Raises:
+            RefusedError: the queue is full, or the service is shutting down.
+            HierspecError: a request that can never be served.
+        """
+        streams = Streams(len(requests))
+        streams.tickets = self.engine.submit(
+            [(request, streams.sink(i)) for i, request in enumerate(requests)]
+        )
+        return streams
+
+    async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
+        """What takes a while (a long prompt's tokens, a large grammar), off the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._background, work, *arguments)
+
+    def grammars(self) -> Grammars:
+        """Of the model's tokens, made on first use, which takes a second.
+
+        Raises:
+            HierspecError: no tokenizer, or no grammar library.
+        """
+        if self._grammars is None:
+            if self.tokenizer is None:
+                raise HierspecError("a response format needs a tokenizer, which this model lacks")
+            eos = self.hierarchies[self.default].eos_token_ids()
+            self._grammars = Grammars(self.tokenizer, self.vocab_size, eos)
+        return self._grammars
+
+    def close(self, grace: float = 0.0) -> None:
+        """End the engine; running requests have so many seconds."""
+        self.engine.close(grace)
+        self._background.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(slots=True)
+class Written:
+    """All of one sequence.
+
+    Attributes:
+        error: why it did not end by itself.
+    """
+
+    events: list[TokenEvent] = field(default_factory=list)
+    ended: Ended | None = None
+
+    @property
+    def text(self) -> str:
+        assert self.ended is not None
+        return self.ended.text
+
+
+class Streams:
+    """The sequences of one request while they are written: ``(which, progress)`` as they come.
+
+    Ended by :meth:`cancel` at the latest: use it as a context manager.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.tickets: list[Ticket] = []
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
+        self._open = count
+
+    def sink(self, which: int) -> Any:
+        def tell(progress: Progress) -> None:
+            # What waits here is bounded by what a request may write, so a slow reader costs little
+            # memory and holds up nobody.
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (which, progress))
+
+        return tell
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Free everything within a round."""
+        for ticket in self.tickets:
+            ticket.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Progress]]:
+        while self._open:
+            which, progress = await self._queue.get()
+            self._open -= progress.ended is not None
+            yield which, progress
+
+    async def all(self) -> list[Written]:
+        """Wait for everything.
+
+        Raises:
+            Exception: the first error of any sequence; the others are cancelled.
+        """
+        found = [Written() for _ in self.tickets]
+        async for which, progress in self:
+            found[which].events += progress.events
+            if progress.ended is not None:
+                found[which].ended = progress.ended
+                if progress.ended.error is not None:
+                    raise progress.ended.error
+        return found

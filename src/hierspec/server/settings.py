@@ -1,0 +1,202 @@
+"""What the operator sets: one schema for the file, the environment and the command line.
+
+Later ones win: defaults, the file (``--config``, JSON or TOML), ``HIERSPEC_SERVE_*``, options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import read_text
+from hierspec.utils.schema import Boolean, NonEmptyString, declared, parse_json, read
+
+PREFIX = "HIERSPEC_SERVE_"
+
+
+def _texts(value: Any) -> Any:
+    """Several texts: a list, or one text with commas, as environments and options have it."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _named(value: Any) -> Any:
+    return {} if value is None else value
+
+
+Texts = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_texts)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0.0)]
+
+
+@declared
+class ServeSettings:
+    """Everything about a service.
+
+    Attributes:
+        model: the target: a directory, a hub id, or ``zoo:NAME``; default: ``zoo:smollm2`` where
+            its package is installed, else the shipped family.
+        hierarchy: a preset or a hierarchy file; what requests get that name none.
+        hierarchies: more of them by name, which requests may ask for.
+        draft: draft models of presets, smallest first.
+        dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
+        device: ``cpu``, ``cuda``, … or ``auto``.
+        threads: of torch; default: as many as it takes.
+        served_model_name: what ``/v1/models`` says; default: the target's name.
+        host: to listen on. Beyond loopback, an API key is required.
+        port: to listen on; 0: any free one.
+        api_key: of which requests must send one; none: anybody may ask.
+        allow_without_key: listen beyond loopback without a key.
+        cors_origin: web pages of which may ask; none by default.
+        max_body_bytes: of a request.
+        max_prompt_tokens: of a prompt; default: what the context holds.
+        max_tokens_default: what a chat may write where it does not say.
+        max_num_seqs: sequences in rounds at once.
+        max_queue: requests that may wait; more are told 429.
+        max_cache_tokens: tokens of cache in all; default: by the memory there is.
+        max_choices: ``n`` times the number of prompts of one request.
+        prefill_chunk: prompt tokens read between two rounds.
+        prefix_caching: keep the caches of ended texts for those that begin alike.
+        adapt_to_load: let drafts be shorter where many streams make that faster.
+        request_timeout: seconds that a request may take; 0: as long as it likes.
+        shutdown_grace: seconds for running requests once the service is told to end.
+        store_responses: how many responses are kept for ``previous_response_id``; 0: none.
+        log_level: ``debug``, ``info``, ``warning`` or ``error``.
+        log_format: ``json``, a line an event, or ``text``.
+        otlp_endpoint: where OpenTelemetry traces go (extra ``otel``); none by default.
+    """
+
+    model: NonEmptyString | None = None
+    hierarchy: NonEmptyString | None = None
+    hierarchies: Annotated[dict[str, NonEmptyString], BeforeValidator(_named)] = dataclasses.field(
+        default_factory=dict
+    )
+    draft: Texts = ()
+    dtype: NonEmptyString = "auto"
+    device: NonEmptyString = "auto"
+    threads: Count | None = None
+    served_model_name: NonEmptyString | None = None
+    host: NonEmptyString = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    api_key: Texts = ()
+    allow_without_key: Boolean = False
+    cors_origin: Texts = ()
+    max_body_bytes: Count = 4 << 20
+    max_prompt_tokens: Count | None = None
+    max_tokens_default: Count = 512
+    max_num_seqs: Count = 64
+    max_queue: Annotated[int, Field(ge=0)] = 256
+    max_cache_tokens: Count | None = None
+    max_choices: Count = 128
+    prefill_chunk: Count = 256
+    prefix_caching: Boolean = True
+    adapt_to_load: Boolean = True
+    request_timeout: Seconds = 600.0
+    shutdown_grace: Seconds = 20.0
+    store_responses: Annotated[int, Field(ge=0)] = 0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "text"
+    otlp_endpoint: NonEmptyString | None = None
+
+    def check_exposure(self) -> None:
+        """Refuse to listen to the world without a key.
+
+        Raises:
+            HierspecError: beyond loopback, no key, and nobody said that this is meant.
+        """
+        if self.api_key or self.allow_without_key or _is_loopback(self.host):
+            return
+        raise HierspecError(
+            f"{self.host} can be reached from other machines and no API key is set: set "
+            f"{PREFIX}API_KEY, listen on 127.0.0.1, or say --allow-without-key"
+        )
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(ServeSettings)}
+
+
+def load(
+    file: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ServeSettings:
+    """Settings from the file, then the environment, then options; ``None`` stands for not given.
+
+    Raises:
+        HierspecError: an unknown key or a wrong value, and where it stands.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        values |= _from_file(file)
+        read(ServeSettings, values, str(file))
+    found = _from_environment(os.environ if environment is None else environment)
+    if found:
+        read(ServeSettings, found, "the environment")
+    values |= found
+    given = {key: value for key, value in (options or {}).items() if value not in (None, [], ())}
+    return read(ServeSettings, values | given, "options")
+
+
+def assigned(texts: Sequence[str]) -> dict[str, Any]:
+    """``["max_queue=10"]`` → ``{"max_queue": 10}``, as the environment's.
+
+    Raises:
+        HierspecError: a text without ``=``.
+    """
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise HierspecError(f"--set takes NAME=VALUE, not {name!r}")
+    return _from_environment({PREFIX + name.strip(): value for name, _, value in pairs})
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    text = read_text(path, "the settings file", ": give a .json or .toml file")
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise HierspecError(f"{path}: not valid TOML: {error}") from None
+    data = parse_json(text, str(path))
+    if not isinstance(data, dict):
+        raise HierspecError(f"{path}: settings are a JSON object, not {type(data).__name__}")
+    return data
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """``HIERSPEC_SERVE_MAX_QUEUE=10`` → ``{"max_queue": 10}``."""
+    out: dict[str, Any] = {}
+    for key, text in environment.items():
+        if key.startswith(PREFIX) and text:
+            name = key.removeprefix(PREFIX).lower()
+            # Only what is no text in the schema is read as JSON: a key may look like a number.
+            kind = str(FIELDS[name].type) if name in FIELDS else "str"
+            plain = any(word in kind for word in ("NonEmptyString", "Texts", "Literal"))
+            out[name] = text if plain and "dict" not in kind else _parsed(text)
+    return out
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

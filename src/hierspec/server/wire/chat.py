@@ -1,0 +1,131 @@
+"""``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from .common import Answer, Name, Sampling, Text, Usage, Wire
+
+
+class TextPart(Wire):
+    """A piece of a message; only text is understood."""
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: Text | None = None
+    refusal: Text | None = None
+
+
+class FunctionCall(Wire):
+    name: Name
+    arguments: Text
+
+
+class ToolCall(Wire):
+    id: Name | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Wire):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Text | Annotated[list[TextPart], Field(max_length=1024)] | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_call_id: Name | None = None
+    refusal: Text | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: FunctionCall | None = None
+
+
+class Function(Wire):
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Wire):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Wire):
+    name: Name
+
+
+class NamedTool(Wire):
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class ChatRequest(Sampling):
+    """A conversation to answer."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool = True
+    # Accepted because clients send them; they change nothing here.
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Name | None = None
+    modalities: list[Literal["text"]] | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+
+
+class TopLogprob(Answer):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: list[TokenLogprob] | None
+    refusal: None = None
+
+
+class ChatMessage(Answer):
+    role: str = "assistant"
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ToolCall] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_calls(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        out: dict[str, Any] = write(self)
+        if out.get("tool_calls") is None:
+            out.pop("tool_calls", None)
+        return out
+
+
+class ChatChoice(Answer):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str
+
+
+class ChatAnswer(Answer):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+    speculative: dict[str, Any] | None = None

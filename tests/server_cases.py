@@ -1,0 +1,103 @@
+"""A tiny model with a tokenizer and a chat template, and services on it: for tests of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from hierspec import Hierarchy
+from hierspec.server.app import create_app
+from hierspec.server.settings import ServeSettings
+from hierspec.utils.testing import tiny_model
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    """A token a byte, a few merges, and the marks of a chat."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: i for i, piece in enumerate(alphabet)}
+    merges = []
+    for pair in (("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "the"), ("o", "n")):
+        vocab["".join(pair)] = len(vocab)
+        merges.append(pair)
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = template
+    return fast
+
+
+def save_family(folder: Path, template: str | None = TEMPLATE) -> dict[str, str]:
+    """A target and a draft that agrees with it often, float32, each with the tokenizer."""
+    tokenizer = byte_tokenizer(template)
+    options: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 2048,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "pad_token_id": None,
+    }
+    paths = {}
+    for name, noise in (("target", 0.0), ("draft", 0.05)):
+        model = tiny_model("llama", seed=1, layers=3, dtype=torch.float32, **options)
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(noise * torch.randn(parameter.shape, generator=generator))
+        paths[name] = str(folder / name)
+        model.save_pretrained(paths[name])
+        tokenizer.save_pretrained(paths[name])
+    return paths
+
+
+@functools.cache
+def _shared(target: str, draft: str) -> Hierarchy:
+    level = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3}
+    return Hierarchy.from_config({"target": {"model": target}, "levels": [level]})
+
+
+def app_of(paths: dict[str, str], **settings: Any) -> Any:
+    """An application on the family; models are loaded once."""
+    chosen = ServeSettings(served_model_name="tiny", **settings)
+    return create_app(chosen, {"default": _shared(paths["target"], paths["draft"])})
+
+
+def client_of(app: Any, **options: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://tiny", timeout=60, **options)
+
+
+def asking(app: Any, work: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> Any:
+    """Run ``work`` with a client of ``app``, then end the engine."""
+
+    async def run() -> Any:
+        async with client_of(app, **options) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        app.state.service.close()
+
+
+def chunks(text: str) -> list[Any]:
+    """The data of server-sent events; the last one is ``"[DONE]"``."""
+    import json
+
+    found = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    return [one if one == "[DONE]" else json.loads(one) for one in found]
