@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from .lines import Answer
 
 Message = MutableMapping[str, Any]
+Headers = Sequence[tuple[bytes, bytes]]
 Application = Callable[
     [
         MutableMapping[str, Any],
@@ -42,41 +43,55 @@ class InProcess:
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer:
         """Ask, and wait for the whole answer. Cancelling it cancels the request."""
+        status, headers, parts = 500, dict[bytes, str](), list[bytes]()
+        async for message in self.call("POST", url, self.headers, _encoded(body)):
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = {k.lower(): v.decode("latin-1") for k, v in message.get("headers", ())}
+            else:
+                parts.append(message.get("body", b""))
+        return Answer(status, _decoded(b"".join(parts)), headers.get(b"x-request-id", ""))
+
+    async def call(
+        self, method: str, path: str, headers: Headers, body: bytes, query: bytes = b""
+    ) -> AsyncIterator[Message]:
+        """The messages of an answer as they come: its start, and the pieces of its body.
+
+        Closing the iterator tells the application that its client has gone.
+        """
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
-            "path": url,
-            "raw_path": url.encode(),
-            "query_string": b"",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query,
             "root_path": "",
-            "headers": self.headers,
+            "headers": list(headers),
             "client": ("127.0.0.1", 0),
             "server": ("in-process", 80),
             "state": dict(self._state),
         }
-        request = [{"type": "http.request", "body": _encoded(body), "more_body": False}]
-        status, headers, parts = 500, {}, []
-        forever = asyncio.Event()
+        request = [{"type": "http.request", "body": body, "more_body": False}]
+        gone, told = asyncio.Event(), asyncio.Queue[Message | None]()
 
         async def receive() -> Message:
             if request:
                 return request.pop()
-            await forever.wait()  # this client never hangs up
+            await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: Message) -> None:
-            nonlocal status, headers
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = {k.lower(): v.decode("latin-1") for k, v in message.get("headers", ())}
-            elif message["type"] == "http.response.body":
-                parts.append(message.get("body", b""))
-
-        await self.app(scope, receive, send)
-        return Answer(status, _decoded(b"".join(parts)), headers.get(b"x-request-id", ""))
+        task = asyncio.create_task(_awaited(self.app(scope, receive, told.put)))
+        task.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (message := await told.get()) is not None:
+                yield message
+            await task  # raises what the application raised
+        finally:
+            gone.set()
+            task.cancel()
 
     async def __aenter__(self) -> InProcess:
         self._task = asyncio.create_task(self._live())
@@ -109,6 +124,10 @@ class InProcess:
                 raise error
         elif answer.result()["type"].endswith(".failed"):
             raise RuntimeError(answer.result().get("message") or f"{name} failed")
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -96,7 +96,7 @@ def _line(number: int, raw: bytes, seen: set[str]) -> Line:
             raise _BadLineError(
                 f"custom_id {said!r} stands in a line before", "duplicate_custom_id"
             )
-        seen.add(said)
+        seen.add(str(said))
     except _BadLineError as error:
         return Line(name, custom_id, error=(error.code, f"line {number}: {error}"))
     return Line(name, custom_id, request["url"], request["body"])

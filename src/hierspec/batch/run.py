@@ -89,17 +89,20 @@ class Writer:
 
     def __init__(self, output: Output, todo: Pending, report: Report) -> None:
         self.output, self.total, self.report = output, todo.total, report
-        self.began, self.before = time.monotonic(), len(output.ids)
+        self.first = 0.0  # when the first answer of this run came: models take a while to load
+        self.before = 0
         self._tell()
 
     def add(self, line: bytes) -> None:
         if self.output.add(line):
+            if not self.first:
+                self.first, self.before = time.monotonic(), len(self.output.ids)
             self._tell()
 
     def _tell(self) -> None:
         done = len(self.output.ids)
-        here, spent = done - self.before, time.monotonic() - self.began
-        left = spent / here * (self.total - done) if here else None
+        since, spent = done - self.before, time.monotonic() - self.first
+        left = spent / since * (self.total - done) if self.first and since else None
         self.report(Progress(done, self.total, self.output.failures, left))
 
 

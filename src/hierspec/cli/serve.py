@@ -46,6 +46,17 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="Any other setting: NAME=VALUE, as max_queue=10; repeatable."),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Processes that hold the models, through Ray Serve."),
+    ] = None,
+    autoscale: Annotated[
+        str | None, typer.Option(help="MIN:MAX such processes, as the load needs them.")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Of a Ray cluster (auto: as found). Default: this machine alone."),
+    ] = None,
 ) -> int:
     """Serve a model to OpenAI's clients.
 
@@ -69,6 +80,8 @@ def serve(
     }
     settings = service_settings(config, options, setting or [])
     settings.check_exposure()
+    if replicas or autoscale or ray_address:
+        return _with_ray(settings, replicas, autoscale, ray_address)
 
     from hierspec.utils.threads import use as use_threads
 
@@ -86,6 +99,21 @@ def serve(
         console.print(f"hierspec: serving {name} on {url}", soft_wrap=True, highlight=False)
 
     run(app, settings, ready)
+    return 0
+
+
+def _with_ray(
+    settings: ServeSettings, replicas: int | None, autoscale: str | None, address: str | None
+) -> int:
+    """Serve through Ray, several processes and machines."""
+    from hierspec.cluster.scale import Scale
+    from hierspec.cluster.service import run
+
+    from .rendering import notes, say
+
+    scale, console = Scale.of(replicas, autoscale), notes()
+    say(console, f"hierspec: starting {scale} with Ray")
+    run(settings, scale, address, lambda url: say(console, f"hierspec: serving on {url}"))
     return 0
 
 

@@ -1,0 +1,47 @@
+"""Ray, which is an extra."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+_OBJECT_STORE = 96 << 20  # bytes; what passes through it is small
+
+
+def ray() -> Any:
+    """The library. It reports nothing to anybody unless its user has said so.
+
+    Raises:
+        HierspecError: it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise HierspecError(
+            "several replicas need Ray: pip install 'hierspec[ray,server]'"
+        ) from None
+
+
+def ray_serve() -> Any:
+    """Ray Serve, as :func:`ray`."""
+    ray()
+    importlib.import_module("ray.serve.exceptions")
+    return importlib.import_module("ray.serve")
+
+
+def connect(address: str | None) -> None:
+    """Join a cluster, or start one of this machine alone, which ends with this process.
+
+    Args:
+        address: of the cluster; ``auto``: as found.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "namespace": "hierspec"}
+    if address is None:
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+        address = "local"
+    ray().init(address=address, **options)
