@@ -13,7 +13,7 @@ from typing import Any
 
 from hierspec.batch.inprocess import InProcess
 from hierspec.errors import HierspecError
-from hierspec.server.settings import ServeSettings
+from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import closed
 
 from .calls import Call, Losses, Part, Start, forward, headers_of, prefix_of, refusal
@@ -151,7 +151,7 @@ def build(args: Mapping[str, Any]) -> Any:
     """For a Serve config file (``import_path: hierspec.cluster.deployments:build``).
 
     Args:
-        args: ``settings`` (as a settings file has them), ``replicas`` or ``autoscale``
+        args: ``settings`` (as a settings file has them; the environment adds to them), ``replicas`` or ``autoscale``
             (``"1:4"``), ``resources`` of a replica.
 
     Raises:
@@ -163,5 +163,5 @@ def build(args: Mapping[str, Any]) -> Any:
     if replicas is not None and not isinstance(replicas, int):
         raise HierspecError(f"args: replicas is a number, not {replicas!r}")
     scale = Scale.of(replicas, given.get("autoscale"))
-    settings = ServeSettings(**given.get("settings", {}))
+    settings = load(options=given.get("settings", {}))  # keys come from the environment
     return application(settings, scale, given.get("resources", {}))
