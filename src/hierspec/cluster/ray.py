@@ -20,6 +20,7 @@ def ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # On a busy machine Ray's agents take longer than the half minute that it gives them.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as any other process; Ray says 15
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         return importlib.import_module("ray")
