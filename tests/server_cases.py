@@ -1,4 +1,4 @@
-"""A tiny model with a tokenizer and a chat template, and services on it: for tests of the server."""
+"""A tiny model with a tokenizer and a chat template, and services on it, for tests."""
 
 from __future__ import annotations
 

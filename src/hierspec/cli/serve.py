@@ -87,11 +87,13 @@ def serve(
 
     use_threads(settings.threads)
 
+    from hierspec.server import logs
     from hierspec.server.app import create_app
     from hierspec.server.run import serve as run
 
     from .rendering import notes
 
+    logs.configure(settings.log_level, settings.log_format)
     app, console = create_app(settings), notes()
     name = app.state.service.model
 

@@ -11,7 +11,6 @@ request), and a call that fails is made again for each sequence alone
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import threading
@@ -24,14 +23,15 @@ from typing import Any, NamedTuple
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Concatenate, Verify, walk
+from hierspec.core.nodes import Concatenate, Verify, initial_states, walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel, Query, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import logprobs, top_logprobs
 
-from .control import Controller, Steering, initial_window_states
+from .control import Controller, Steering
+from .load import LoadControl, Plans, named
 from .metrics import LevelStats, PerSequence
 from .output import Output
 from .prefixes import PrefixCache
@@ -62,6 +62,7 @@ class LoopSettings:
             and all it may write.
         max_queue: requests that may wait.
         prefill_chunk: prompt tokens read between two rounds.
+        adapt_to_load: let drafts follow the load (:mod:`hierspec.engine.load`).
         prefix_caching: keep the caches of ended texts for those that begin alike.
         threads: of torch; ``None``: as many as it takes.
     """
@@ -70,6 +71,7 @@ class LoopSettings:
     max_cache_tokens: int = 65_536
     max_queue: int = 256
     prefill_chunk: int = 256
+    adapt_to_load: bool = True
     prefix_caching: bool = True
     threads: int | None = None
 
@@ -104,6 +106,8 @@ class EngineRequest:
         deadline: by ``time.monotonic``; ``None``: there is none.
         tenant: whose it is; caches are shared among a tenant's requests only.
         speculative: false: plain decoding.
+        fixed_plan: drafts do not follow the load, so that a seeded text is always the same.
+        prediction: tokens that the output is expected to repeat.
     """
 
     prompt: Sequence[int]
@@ -118,6 +122,8 @@ class EngineRequest:
     deadline: float | None = None
     tenant: str = ""
     speculative: bool = True
+    fixed_plan: bool = False
+    prediction: Sequence[int] = ()
 
 
 class TokenScore(NamedTuple):
@@ -165,11 +171,13 @@ class Progress:
 
     Attributes:
         drafts: (level, tokens drafted, tokens kept) of this round, smallest level first.
+        prompt_logprobs: of every token of the prompt but the first: with the first progress.
     """
 
     events: list[TokenEvent]
     drafts: tuple[tuple[str, int, int], ...] = ()
     ended: Ended | None = None
+    prompt_logprobs: tuple[TokenScore, ...] = ()
 
 
 Sink = Callable[[Progress], None]
@@ -233,10 +241,15 @@ class EngineLoop:
         self.runtimes: dict[str, Runtime] = {}
         self.prefixes = {name: PrefixCache() for name in self.lanes}
         self.per_sequence: dict[str, PerSequence] = {}
+        self.plans: dict[str, Plans] = {}
+        self.loads: dict[str, LoadControl] = {}
         for name, lane in self.lanes.items():
-            root = lane.root if lane.controller is None else lane.controller.root
-            self.runtimes[name] = Runtime(root, root.model.vocab_size)
-            self.per_sequence[name] = PerSequence(root)
+            controller = lane.controller
+            plans = Plans(lane.root if controller is None else controller.root, bool(controller))
+            self.plans[name] = plans
+            self.loads[name] = LoadControl(len(plans.arms), self.settings.adapt_to_load)
+            self.runtimes[name] = Runtime(plans.root, lane.root.model.vocab_size)
+            self.per_sequence[name] = PerSequence(plans.root)
             self.runtimes[name].observe(self.per_sequence[name])
         self.waiting: Waiting[Ticket] = Waiting(self.settings.max_queue, self.settings.max_num_seqs)
         self.reading: list[Ticket] = []
@@ -245,7 +258,6 @@ class EngineLoop:
         self._numbers = itertools.count()
         self._steps = 0
         self._end_at: float | None = None
-        self._plains: dict[str, Verify] = {}
         self._thread: threading.Thread | None = None
 
     # --- for callers, from any thread
@@ -372,11 +384,10 @@ class EngineLoop:
         lane = self.lanes[name]
         limit = self._limit(request)
         assert limit is not None, "max_new_tokens is always set"
-        root = lane.root if lane.controller is None else lane.controller.root
-        prompt = list(request.prompt)
+        plans, prompt = self.plans[name], list(request.prompt)
         sequence = LiveSequence(
             id=ticket.number,
-            root=root,
+            root=plans.full,
             tokens=prompt,
             params=request.params,
             rng=PhiloxRng(request.seed, request.place),
@@ -384,16 +395,15 @@ class EngineLoop:
             private=True,
             want_logprobs=request.logprobs is not None,
             num_top_logprobs=request.logprobs or 0,
-            states=initial_window_states(root, lane.controller),
+            states=initial_states(plans.root),
         )
         steering = None
-        if lane.controller is not None and request.speculative:
+        if lane.controller is not None:
             steering = Steering(lane.controller, len(prompt), limit)
         text = TextStream(lane.tokenizer, request.stop, prompt)
-        names = {node.index: node.name for node in walk(root)}
-        ticket.output = Output(sequence, text, limit, names, steering)
-        if not request.speculative:
-            sequence.root = self._plain(name)
+        ticket.output = Output(sequence, text, limit, plans.names(), steering)
+        if request.prediction and plans.prediction is not None:
+            sequence.slot(plans.look_up).expect(request.prediction, len(prompt))
         self.per_sequence[name].follow(sequence)
 
     def _read(self) -> list[Ticket]:
@@ -468,13 +478,20 @@ class EngineLoop:
     def _round(self, name: str, tickets: list[Ticket]) -> None:
         lane, runtime, counts = self.lanes[name], self.runtimes[name], self.per_sequence[name]
         outputs = [ticket.output for ticket in tickets if ticket.output is not None]
+        load, arms = self.loads[name], self.plans[name].arms
+        arm, began, fresh = load.choose(len(tickets)), time.monotonic(), False
         for ticket, output in zip(tickets, outputs, strict=True):
-            output.prepare()
-            if not ticket.request.speculative:
-                output.sequence.root = self._plain(name)
+            output.prepare(self._plan(ticket, output, arms[arm]))
+            fresh = fresh or not output.started
+            if output.started:
+                used = named(output.sequence.root)
+                ticket.plans[used] = ticket.plans.get(used, 0) + 1
         with lane.lock:
             verdicts = runtime.round_apart([output.sequence for output in outputs])
         now = time.monotonic()
+        if not fresh:
+            done = [len(v.emitted) for v in verdicts if not isinstance(v, Exception)]
+            load.measured(len(tickets), arm, sum(done), now - began)
         for ticket, output, verdict in zip(tickets, outputs, verdicts, strict=True):
             if isinstance(verdict, Exception):
                 self._end(ticket, verdict)
@@ -487,9 +504,24 @@ class EngineLoop:
                 continue
             drafts = counts.round_of(output.sequence)
             if output.finish_reason is None:
-                self._tell(ticket, Progress(events, drafts))
+                scores = tuple(ticket.scores) if fresh and len(output.emitted) == 1 else ()
+                self._tell(ticket, Progress(events, drafts, prompt_logprobs=scores))
             else:
                 self._end(ticket, None, events, drafts)
+
+    def _plan(self, ticket: Ticket, output: Output, arm: Verify) -> Verify | None:
+        """The plan of a sequence's next round; ``None``: what its steering says."""
+        request, plans = ticket.request, self.plans[self._lane(ticket)]
+        if not request.speculative:
+            return plans.plain
+        if request.prediction and plans.prediction is not None and output.started:
+            sequence = output.sequence
+            slot = sequence.slot(plans.look_up)
+            if plans.look_up.propose(Context(sequence.tokens), 1, slot):
+                return plans.prediction
+        if output.steering is not None:
+            return plans.plain if arm is plans.plain and not request.fixed_plan else None
+        return plans.full if request.fixed_plan else arm
 
     def _end(
         self,
@@ -532,7 +564,8 @@ class EngineLoop:
             prompt_logprobs=tuple(ticket.scores),
             rest=rest,
         )
-        self._tell(ticket, Progress(list(events), drafts, ended))
+        scores = tuple(ticket.scores) if output is not None and len(output.emitted) == 1 else ()
+        self._tell(ticket, Progress(list(events), drafts, ended, scores))
 
     def _tell(self, ticket: Ticket, progress: Progress) -> None:
         try:
@@ -560,12 +593,6 @@ class EngineLoop:
 
     def _limit(self, request: EngineRequest) -> int | None:
         return request.stop.budget(len(request.prompt))
-
-    def _plain(self, name: str) -> Verify:
-        """The lane's target without levels."""
-        if name not in self._plains:
-            self._plains[name] = dataclasses.replace(self.lanes[name].root, below=None)
-        return self._plains[name]
 
 
 def _scored(rows: torch.Tensor, tokens: list[int], request: EngineRequest) -> list[TokenScore]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hierspec.core.nodes import Verify, walk
+from hierspec.core.nodes import Concatenate, Verify, walk
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
 
@@ -123,7 +123,11 @@ class PerSequence(Observer):
     """
 
     def __init__(self, root: Verify) -> None:
-        self._names = {node.index: node.name for node in walk(root) if node is not root}
+        self._names = {
+            node.index: node.name
+            for node in walk(root)
+            if node is not root and not isinstance(node, Concatenate)
+        }
         self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
         self._before: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
 

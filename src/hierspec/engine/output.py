@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Verdict
 
 from .control import Steering
@@ -26,6 +27,7 @@ class Output:
         names: of the levels, by node index.
         limit: output tokens at most.
         until: asked ``until(sequence, tokens so far)`` after every token; true ends the output.
+        steered: whether steering chose the plan of the round in progress.
         first_at: when the first round ended, in seconds of the caller's clock; ``last_at``: the
             latest one.
     """
@@ -39,6 +41,7 @@ class Output:
     emitted: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     finish_reason: str | None = None
+    steered: bool = False
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -47,11 +50,18 @@ class Output:
         """Whether the prompt's own forward is behind it."""
         return bool(self.emitted)
 
-    def prepare(self) -> None:
-        """Before a round: how many tokens are of use, and the plan that steering chose."""
+    def prepare(self, plan: Verify | None = None) -> None:
+        """Before a round: how many tokens are of use, and its plan.
+
+        Args:
+            plan: instead of what steering would choose, which does not learn from that round.
+        """
         # The first token needs no draft: the prompt's own forward gives it.
         self.sequence.wanted = self.limit - len(self.emitted) if self.started else 1
-        if self.steering is not None:
+        self.steered = plan is None and self.steering is not None
+        if plan is not None:
+            self.sequence.root = plan
+        elif self.steering is not None:
             self.sequence.root = self.steering.plan()
 
     def ended_round(self, verdict: Verdict, now: float) -> None:
@@ -60,7 +70,7 @@ class Output:
         if not self.started:
             self.first_at = now
             self.sequence.target_calls = 0
-        elif self.steering is not None:
+        elif self.steered and self.steering is not None:
             sequence = self.sequence
             sequence.states = self.steering.ended(len(verdict.emitted), sequence.states)
 

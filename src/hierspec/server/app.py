@@ -14,7 +14,8 @@ from hierspec.api import Hierarchy
 from . import errors
 from .access import Access
 from .loading import load
-from .routes import chat, completions, info, page
+from .logs import RequestLog
+from .routes import chat, completions, info, page, responses
 from .service import Service
 from .settings import ServeSettings
 
@@ -44,7 +45,8 @@ def create_app(
         title="hierspec", version=__version__, description=_ABOUT, lifespan=lifespan, debug=False
     )
     app.state.service = service
-    for part in (chat, completions, info, page):
+    app.state.stored = responses.Stored(settings.store_responses)
+    for part in (chat, completions, responses, info, page):
         app.include_router(part.router)
     errors.install(app)
     app.add_middleware(Access, keys=settings.api_key, max_body=settings.max_body_bytes)
@@ -55,4 +57,5 @@ def create_app(
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
+    app.add_middleware(RequestLog)
     return app

@@ -102,6 +102,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, ApiError):  # met while the body was read
+            return error.__cause__.response()
         message = str(error.detail)
         if error.status_code == 404:
             message = f"there is no {request.method} {request.url.path}"

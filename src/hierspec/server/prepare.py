@@ -60,6 +60,9 @@ def engine_requests(
         include_stop_str=body.include_stop_str_in_output,
     )
     timeout = min((each for each in (settings.request_timeout, body.timeout) if each), default=None)
+    # Under `match` the target's own random numbers decide, whatever was drafted.
+    independent = params.greedy or service.hierarchies[lane].root.rule.name == "match"
+    fixed = body.seed is not None and not independent
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
     out: list[EngineRequest] = []
     for prompt in prompts:
@@ -85,6 +88,8 @@ def engine_requests(
                     deadline=None if timeout is None else time.monotonic() + timeout,
                     tenant=tenant,
                     speculative=body.speculative is not False,
+                    fixed_plan=fixed,
+                    prediction=prediction,
                 )
             )
     return out

@@ -34,10 +34,10 @@ class Server(uvicorn.Server):
                 self.ready(f"http://{host}:{port}")
 
 
-def serve(
+def server_of(
     app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
-) -> None:
-    """Serve until told to end (SIGTERM, Ctrl-C).
+) -> Server:
+    """A server that is not started yet.
 
     Args:
         ready: told the address once requests are taken.
@@ -58,4 +58,11 @@ def serve(
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=64 << 10,
     )
-    Server(config, app.state.service, ready).run()
+    return Server(config, app.state.service, ready)
+
+
+def serve(
+    app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
+) -> None:
+    """Serve until told to end (SIGTERM, Ctrl-C); arguments as of :func:`server_of`."""
+    server_of(app, settings, ready).run()

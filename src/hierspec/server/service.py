@@ -24,7 +24,9 @@ from hierspec.errors import HierspecError
 
 from .grammar import Grammars
 from .loading import cache_tokens
+from .metrics import ServerMetrics
 from .settings import ServeSettings
+from .tracing import Tracing
 
 T = TypeVar("T")
 
@@ -61,9 +63,14 @@ class Service:
                 max_queue=settings.max_queue,
                 prefill_chunk=settings.prefill_chunk,
                 prefix_caching=settings.prefix_caching,
+                adapt_to_load=settings.adapt_to_load,
                 threads=settings.threads,
             ),
         )
+        self.metrics = ServerMetrics(self.engine, self.model)
+        self.tracing: Tracing | None = None
+        if settings.otlp_endpoint is not None:
+            self.tracing = Tracing(settings.otlp_endpoint, self.model)
         # Tokenizers are not made for several threads at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
         self._grammars: Grammars | None = None
@@ -75,11 +82,16 @@ class Service:
             RefusedError: the queue is full, or the service is shutting down.
             HierspecError: a request that can never be served.
         """
-        streams = Streams(len(requests))
+        streams = Streams(len(requests), self._ended)
         streams.tickets = self.engine.submit(
             [(request, streams.sink(i)) for i, request in enumerate(requests)]
         )
         return streams
+
+    def _ended(self, ended: Ended) -> None:
+        self.metrics.ended(ended)
+        if self.tracing is not None:
+            self.tracing.ended(ended)
 
     async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
         """What takes a while (a long prompt's tokens, a large grammar), off the event loop."""
@@ -103,6 +115,8 @@ class Service:
         """End the engine; running requests have so many seconds."""
         self.engine.close(grace)
         self._background.shutdown(wait=False, cancel_futures=True)
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 @dataclass(slots=True)
@@ -128,7 +142,8 @@ class Streams:
     Ended by :meth:`cancel` at the latest: use it as a context manager.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, ended: Callable[[Ended], None]) -> None:
+        self._ended = ended
         self.tickets: list[Ticket] = []
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
@@ -136,6 +151,8 @@ class Streams:
 
     def sink(self, which: int) -> Any:
         def tell(progress: Progress) -> None:
+            if progress.ended is not None:
+                self._ended(progress.ended)
             # What waits here is bounded by what a request may write, so a slow reader costs little
             # memory and holds up nobody.
             self._loop.call_soon_threadsafe(self._queue.put_nowait, (which, progress))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -115,7 +115,7 @@ class _Answer:
         logprobs = None
         if self.body.logprobs is not None:
             events = [] if nothing else written.events
-            logprobs = self._logprobs(which, events, ended, len(echoed) if not echoed else 0)
+            logprobs = self._logprobs(which, events, ended.prompt_logprobs, 0)
         return CompletionChoice(
             index=which,
             text=echoed + ("" if nothing else ended.text),
@@ -124,13 +124,17 @@ class _Answer:
         )
 
     def _logprobs(
-        self, which: int, events: list[TokenEvent], ended: Ended | None, offset: int
+        self,
+        which: int,
+        events: list[TokenEvent],
+        read: Sequence[TokenScore] | None,
+        offset: int,
     ) -> Any:
         tokens: list[int] = []
         scores: list[TokenScore | None] = []
-        if ended is not None and self.body.echo:
+        if read is not None and self.body.echo:
             tokens += self.prompts[which // self.n]
-            scores += [None, *ended.prompt_logprobs]
+            scores += [None, *read]
         for one in events:
             tokens.append(one.token_id)
             scores.append(TokenScore(one.logprob or 0.0, one.top_logprobs))
@@ -165,8 +169,8 @@ class _Answer:
             if first:
                 text, begun[which] = self._echoed(which) + text, True
             if body.logprobs is not None:
-                # The prompt's own come with the last event, when everything of it is known.
-                logprobs = self._logprobs(which, events, None, offsets[which])
+                read = progress.prompt_logprobs if first else None
+                logprobs = self._logprobs(which, events, read, offsets[which])
             offsets[which] += len(text)
             finish = progress.ended.finish_reason if progress.ended is not None else None
             if finish is not None and body.max_tokens == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -131,6 +131,13 @@ async def health(request: Request) -> JSONResponse:
     """200 while requests are taken, 503 once the service is told to end."""
     alive = service_of(request).engine.alive
     return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    text = service_of(request).metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/version")

@@ -1,0 +1,347 @@
+"""The engine loop: whoever shares it, everybody gets what they would have got alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from hierspec import Hierarchy, HierspecError, SamplingParams
+from hierspec.engine.load import LoadControl
+from hierspec.engine.loop import (
+    DeadlineError,
+    EngineLoop,
+    EngineRequest,
+    Lane,
+    LoopSettings,
+    RequestCancelledError,
+)
+from hierspec.engine.stopping import StopConditions
+from hierspec.engine.waiting import DrainingError, QueueFullError
+from hierspec.lm.trunk.trunk import Trunk
+
+
+@pytest.fixture(scope="module")
+def models(tiny_family):
+    def level(name, tokens, **more):
+        return {"method": "draft_model", "model": name, "num_speculative_tokens": tokens, **more}
+
+    levels = [
+        {"method": "prompt_lookup", "num_speculative_tokens": 3},
+        level(tiny_family["small"], 2, verify="tokenwise"),
+        level(tiny_family["draft"], 4, verify="block"),
+    ]
+    return Hierarchy.from_config({"target": {"model": tiny_family["target"]}, "levels": levels})
+
+
+class Reader:
+    """A sink that keeps what it is told."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.events, self.ended, self.pause = [], None, pause
+        self.done = threading.Event()
+
+    def __call__(self, progress) -> None:
+        time.sleep(self.pause)
+        self.events += progress.events
+        if progress.ended is not None:
+            self.ended = progress.ended
+            self.done.set()
+
+    def wait(self):
+        assert self.done.wait(120), "never ended"
+        return self.ended
+
+
+@pytest.fixture
+def loop(models):
+    loops = []
+
+    def make(**settings):
+        made = EngineLoop({"": Lane(models.root, None)}, LoopSettings(**settings))
+        loops.append(made)
+        return made
+
+    yield make
+    for one in loops:
+        one.close()
+
+
+def request(prompt, tokens=12, seed=0, **more):
+    params = more.pop("params", SamplingParams(temperature=1.0))
+    stop = StopConditions(max_new_tokens=tokens, max_length=512)
+    more.setdefault("fixed_plan", True)
+    return EngineRequest(prompt=prompt, params=params, stop=stop, seed=seed, **more)
+
+
+def prompt_of(i, length=None):
+    return [3 + (7 * i + j * (i + 3)) % 90 for j in range(length or 3 + i % 11)]
+
+
+PARAMS = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7, top_k=7, repetition_penalty=1.2),
+    SamplingParams(temperature=1.3, min_p=0.05, logit_bias=((5, 1.0),)),
+]
+
+
+def submit(loop, *requests, pause=0.0):
+    readers = [Reader(pause) for _ in requests]
+    tickets = loop.submit(list(zip(requests, readers, strict=True)))
+    return readers, tickets
+
+
+def alone(models, one):
+    options = {"max_new_tokens": one.stop.max_new_tokens, "ignore_eos": True, "seed": one.seed}
+    return models.generate(one.prompt, sampling=one.params, **options)
+
+
+def test_every_one_of_many_streams_is_what_it_would_be_alone(models, loop):
+    requests = [
+        request(prompt_of(i), 5 + i % 9, seed=i, params=PARAMS[i % 4], priority=i % 3)
+        for i in range(32)
+    ]
+    engine = loop(max_num_seqs=10, prefill_chunk=8)
+    readers = []
+    for one in requests:  # some join while others run
+        readers += submit(engine, one)[0]
+    for reader, one in zip(readers, requests, strict=True):
+        ended = reader.wait()
+        assert ended.error is None
+        assert ended.token_ids == alone(models, one).token_ids
+        assert [event.token_id for event in reader.events] == list(ended.token_ids)
+
+
+def test_choices_of_one_request_are_those_of_a_batch(models, loop):
+    prompt = prompt_of(4)
+    readers, _ = submit(loop(), *(request(prompt, 8, seed=3, place=i) for i in range(3)))
+    found = [reader.wait().token_ids for reader in readers]
+    batch = models.generate_batch(
+        [prompt] * 3, max_new_tokens=8, ignore_eos=True, seed=3, temperature=1.0
+    )
+    assert found == [one.token_ids for one in batch]
+    assert len(set(found)) > 1
+
+
+def test_a_long_prompt_is_read_in_pieces_beside_running_streams(models, loop, monkeypatch):
+    widest = []
+    score = Trunk.score
+
+    def watched(self, queries, *rest):
+        widest.append(sum(len(q.context) - q.slot.overlap(q.context, 10**9) for q in queries))
+        return score(self, queries, *rest)
+
+    monkeypatch.setattr(Trunk, "score", watched)
+    engine = loop(prefill_chunk=32, prefix_caching=False)
+    slow = request(prompt_of(1, 400), 4, seed=1)
+    readers, _ = submit(engine, request(prompt_of(2), 40, seed=2), slow, request(prompt_of(3), 4))
+    found = [reader.wait() for reader in readers]
+    assert max(widest) < 100
+    # The short one did not wait for all of the long one.
+    assert found[2].time_to_first_token < found[1].time_to_first_token
+    assert found[1].token_ids == alone(models, slow).token_ids
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_shared_beginning_is_read_once_and_changes_nothing(models, loop, live):
+    first = request(prompt_of(5, 60), 60 if live else 6, seed=1, logprobs=0)
+    engine = loop()
+    (reader,), _ = submit(engine, first)
+    if live:
+        while not reader.events:
+            time.sleep(0.001)
+    else:
+        reader.wait()
+    text = [*first.prompt, *(() if live else reader.ended.token_ids[:4]), 9, 9, 8]
+    again = request(text, 10, seed=2, logprobs=0)
+    other = request(text, 10, seed=2, logprobs=0, tenant="somebody else")
+    readers, _ = submit(engine, again, other)
+    warm, stranger = (one.wait() for one in readers)
+    assert warm.num_cached_tokens >= 60
+    assert stranger.num_cached_tokens == 0
+    assert warm.token_ids == stranger.token_ids == alone(models, again).token_ids
+    pairs = zip(readers[0].events, readers[1].events, strict=True)
+    assert all(abs(a.logprob - b.logprob) < 1e-12 for a, b in pairs)
+
+
+def test_kept_texts_are_bounded_and_the_oldest_go(loop):
+    engine = loop(max_cache_tokens=200)
+    for i in range(8):
+        (reader,), _ = submit(engine, request(prompt_of(i, 50), 6, seed=i))
+        reader.wait()
+        assert engine.num_cache_tokens() <= 200
+    prefixes = engine.prefixes[""]
+    assert [kept.tokens[:50] for kept in prefixes.kept] == [prompt_of(i, 50) for i in (5, 6, 7)]
+
+
+def test_a_cancelled_request_frees_its_place_within_a_round(loop):
+    engine = loop(max_num_seqs=1)
+    readers, tickets = submit(engine, request(prompt_of(1), 400), request(prompt_of(2), 4))
+    while len(readers[0].events) < 3:
+        time.sleep(0.001)
+    seen = len(readers[0].events)
+    tickets[0].cancel()
+    assert isinstance(readers[0].wait().error, RequestCancelledError)
+    assert len(readers[0].events) < seen + 60
+    assert readers[1].wait().finish_reason == "length"
+    assert not engine.running
+    assert not engine.reading
+
+
+def test_a_request_that_is_late_ends_wherever_it_is(loop):
+    engine = loop(max_num_seqs=1)
+    soon = time.monotonic() + 0.2
+    readers, _ = submit(
+        engine,
+        request(prompt_of(1), 450, deadline=soon),
+        request(prompt_of(2), 4, deadline=soon - 0.1),
+        pause=0.01,
+    )
+    for reader in readers:
+        assert isinstance(reader.wait().error, DeadlineError)
+
+
+def test_a_full_queue_refuses_all_or_none(loop):
+    engine = loop(max_num_seqs=1, max_queue=2)
+    running, tickets = submit(engine, request(prompt_of(1), 400), pause=0.005)
+    while not engine.running:
+        time.sleep(0.001)
+    submit(engine, request(prompt_of(2)))
+    with pytest.raises(QueueFullError) as refused:
+        submit(engine, request(prompt_of(3)), request(prompt_of(4)))
+    assert 1 <= refused.value.retry_after <= 60
+    assert len(engine.waiting) == 1
+    tickets[0].cancel()
+    running[0].wait()
+
+
+def test_the_more_urgent_goes_first(loop):
+    engine = loop(max_num_seqs=1)
+    order = []
+
+    class Noting(Reader):
+        def __call__(self, progress):
+            if not self.events and progress.events:
+                order.append(self)
+            super().__call__(progress)
+
+    readers = [Noting(0.002) for _ in range(4)]
+    requests = [request(prompt_of(i), 8, priority=p) for i, p in enumerate((0, 5, 5, -1))]
+    engine.submit([(requests[0], readers[0])])
+    while not engine.running and not readers[0].done.is_set():
+        time.sleep(0.0005)
+    engine.submit(list(zip(requests[1:], readers[1:], strict=True)))
+    for reader in readers:
+        reader.wait()
+    assert order == [readers[i] for i in (0, 3, 1, 2)]
+
+
+def test_what_can_never_fit_is_refused_at_once(loop):
+    with pytest.raises(HierspecError, match="64 tokens of cache"):
+        submit(loop(max_cache_tokens=63), request(prompt_of(1, 60), 4))
+
+
+def test_draining_lets_the_running_end_and_takes_no_more(loop):
+    engine = loop()
+    (reader,), _ = submit(engine, request(prompt_of(1), 6))
+    engine.drain(60)
+    with pytest.raises(DrainingError):
+        submit(engine, request(prompt_of(2)))
+    assert reader.wait().finish_reason == "length"
+    engine.close(60)
+
+
+def test_those_that_outlast_the_grace_period_are_told(loop):
+    engine = loop()
+    (reader,), _ = submit(engine, request(prompt_of(1), 450), pause=0.01)
+    engine.drain(0.1)
+    assert isinstance(reader.wait().error, RequestCancelledError)
+
+
+def test_a_failing_forward_fails_only_its_own(models, loop, monkeypatch):
+    """A forward that one sequence breaks, whoever is in it: the others never notice."""
+    poison = 77
+    score = Trunk.score
+
+    def failing(self, queries, *rest):
+        if any(poison in query.context.tokens()[:3] for query in queries):
+            raise RuntimeError("on purpose")
+        return score(self, queries, *rest)
+
+    monkeypatch.setattr(Trunk, "score", failing)
+    healthy = [request([5 + i, 6, 7, 8], 12, seed=i, params=PARAMS[i % 4]) for i in range(6)]
+    broken = [request([poison, 4, 5], 12), request([4, poison, 5], 12)]
+    readers, _ = submit(loop(), *healthy[:3], *broken, *healthy[3:])
+    found = [reader.wait() for reader in readers]
+    for ended in found[3:5]:
+        assert "on purpose" in str(ended.error)
+    monkeypatch.undo()
+    for ended, one in zip(found[:3] + found[5:], healthy, strict=True):
+        assert ended.error is None
+        assert ended.token_ids == alone(models, one).token_ids
+
+
+def test_scores_that_leave_no_token_hurt_nobody_else(models, loop):
+    def nothing(ids, scores):
+        return scores.fill_(-float("inf")) if ids.shape[1] > 8 else scores
+
+    bad = request(prompt_of(1, 5), 12, params=SamplingParams(1.0, logits_processors=(nothing,)))
+    good = [request(prompt_of(i), 12, seed=i) for i in range(4)]
+    readers, _ = submit(loop(), *good[:2], bad, *good[2:])
+    found = [reader.wait() for reader in readers]
+    assert isinstance(found.pop(2).error, HierspecError)
+    for ended, one in zip(found, good, strict=True):
+        assert ended.token_ids == alone(models, one).token_ids
+
+
+def test_a_prediction_is_a_level_and_changes_no_greedy_text(models, loop):
+    one = request(prompt_of(3), 30, params=SamplingParams())
+    plain = alone(models, one).token_ids
+    expected = [*plain[:12], 4, 4, 4, *plain[14:]]
+    ahead = request(prompt_of(3), 30, params=SamplingParams(), prediction=expected)
+    readers, _ = submit(loop(), ahead, one)
+    found = readers[0].wait()
+    assert found.token_ids == plain == readers[1].wait().token_ids
+    level = {each.name: each for each in found.levels}["prediction"]
+    assert level.num_accepted_tokens >= 10
+    assert level.num_draft_tokens > level.num_accepted_tokens
+    assert any("prediction" in plan for plan in found.plans)
+
+
+def test_plain_decoding_on_request(models, loop):
+    one = request(prompt_of(3), 10, params=SamplingParams(), speculative=False)
+    (reader,), _ = submit(loop(), one)
+    ended = reader.wait()
+    assert ended.plans == {"plain": 9}
+    assert ended.token_ids == alone(models, one).token_ids
+
+
+def test_log_probabilities_of_a_prompt_are_those_of_its_continuation(models, loop):
+    text = prompt_of(6, 40)
+    one = request(text, 2, params=SamplingParams(), logprobs=2, prompt_logprobs=2)
+    (reader,), _ = submit(loop(prefill_chunk=16), one)
+    scores = reader.wait().prompt_logprobs
+    assert len(scores) == 39
+    # A token that is certain to be written: its log-probability, asked for the other way.
+    for at in (5, 17, 39):
+        forced = SamplingParams(0.0, logit_bias=((text[at], 100.0),))
+        result = models.generate(text[:at], max_new_tokens=1, sampling=forced, logprobs=True)
+        assert scores[at - 1].logprob == pytest.approx(result.logprobs[0], abs=1e-9)
+    assert all(len(score.top_logprobs) == 2 for score in scores)
+    assert all(a[1] >= b[1] for a, b in (score.top_logprobs for score in scores))
+
+
+def test_load_control_settles_on_what_was_fastest():
+    speed = {1: [3.0, 2.0, 1.0], 16: [1.0, 2.0, 4.0]}
+    control = LoadControl(3)
+    for streams, rates in speed.items():
+        used = []
+        for _ in range(400):
+            arm = control.choose(streams)
+            used.append(arm)
+            control.measured(streams, arm, 100, 100 / rates[arm])
+        best = rates.index(max(rates))
+        assert used[60:].count(best) > 0.9 * len(used[60:])
+    assert control.choose(1) == 0  # each number of streams has its own

@@ -1,0 +1,56 @@
+"""One schema for the file, the environment and options; later ones win."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hierspec import HierspecError
+from hierspec.server.settings import assigned, load
+
+
+def test_later_ones_win(tmp_path):
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps({"port": 1, "max_queue": 1, "host": "localhost"}))
+    environment = {"HIERSPEC_SERVE_PORT": "2", "HIERSPEC_SERVE_MAX_QUEUE": "2"}
+    found = load(file, {"port": 3, "model": None}, environment)
+    assert (found.port, found.max_queue, found.host) == (3, 2, "localhost")
+
+
+def test_toml_and_lists(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('api_key = ["a"]\n[hierarchies]\nplain = "autoregressive"\n')
+    found = load(file, environment={"HIERSPEC_SERVE_CORS_ORIGIN": "http://a, http://b"})
+    assert found.api_key == ("a",)
+    assert found.hierarchies == {"plain": "autoregressive"}
+    assert found.cors_origin == ("http://a", "http://b")
+
+
+def test_a_key_that_looks_like_a_number_is_a_text():
+    assert load(environment={"HIERSPEC_SERVE_API_KEY": "12345"}).api_key == ("12345",)
+    found = load(environment={"HIERSPEC_SERVE_HIERARCHIES": '{"plain": "autoregressive"}'})
+    assert found.hierarchies == {"plain": "autoregressive"}
+
+
+def test_single_settings_of_the_command_line():
+    assert assigned(["max_queue=10", "prefix_caching=false", "log_format=json"]) == {
+        "max_queue": 10,
+        "prefix_caching": False,
+        "log_format": "json",
+    }
+    with pytest.raises(HierspecError, match="NAME=VALUE"):
+        assigned(["max_queue"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"HIERSPEC_SERVE_PROT": "1"}, "did you mean 'port'"),
+        ({"HIERSPEC_SERVE_PORT": "many"}, "environment.port"),
+        ({"HIERSPEC_SERVE_MAX_QUEUE": "-1"}, "max_queue"),
+    ],
+)
+def test_mistakes_name_their_place(environment, words):
+    with pytest.raises(HierspecError, match=words):
+        load(environment=environment)
