@@ -1,4 +1,4 @@
-"""Ray itself, on this machine: two replicas, one killed under load; a batch with a process killed.
+"""Ray itself, on this machine: two replicas, one killed under load; a batch that is killed.
 
 Skipped where the extra ``ray`` is not installed. It starts processes of its own, and takes a minute.
 """

@@ -151,8 +151,8 @@ def build(args: Mapping[str, Any]) -> Any:
     """For a Serve config file (``import_path: hierspec.cluster.deployments:build``).
 
     Args:
-        args: ``settings`` (as a settings file has them; the environment adds to them), ``replicas`` or ``autoscale``
-            (``"1:4"``), ``resources`` of a replica.
+        args: ``settings`` (as a settings file has them; the environment adds to them),
+            ``replicas`` or ``autoscale`` (``"1:4"``), ``resources`` of a replica.
 
     Raises:
         HierspecError: an unknown key or a wrong value.
