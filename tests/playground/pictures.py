@@ -11,9 +11,9 @@ from pathlib import Path
 import chromium
 
 LOOKS = {
-    "light": {"height": 860},
+    "light": {"height": 1180},
     "dark": {"height": 860, "dark": True},
-    "narrow": {"width": 390, "height": 1500},
+    "narrow": {"width": 390, "height": 1900},
 }
 PROMPT = 'def quicksort(items):\n    """Sort a list of numbers without changing it."""\n'
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
+_TRIES = 3  # on a busy machine its processes may take longer than Ray waits
 _OBJECT_STORE = 96 << 20  # bytes; what passes through it is small
 
 
@@ -47,4 +48,11 @@ def connect(address: str | None) -> None:
     if address is None:
         options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
         address = "local"
-    ray().init(address=address, **options)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            ray().init(address=address, **options)
+            return
+        except Exception as error:  # Ray has no class for this one
+            if not tries_left or "timed out during startup" not in str(error):
+                raise
+            ray().shutdown()

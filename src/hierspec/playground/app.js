@@ -151,7 +151,8 @@ async function follow(settings, messages, answer, signal) {
     pace.add(found);
     const area = $("turns"), below = area.scrollHeight - area.scrollTop - area.clientHeight;
     if (found.round && found.tokens.length) drafts.add(found.round, found.tokens);
-    for (const token of found.tokens) answer.add({ ...token, round: found.round && drafts.rounds }, levels);
+    const told = { round: found.round && drafts.rounds, drafts: found.round ?? [] };
+    for (const token of found.tokens) answer.add({ ...token, ...told }, levels);
     if (below < 40) area.scrollTop = area.scrollHeight;
     if (found.tokens.length) $("status").textContent = "Writing…";
     if (pace.speed) showSpeed(pace.speed, undefined);

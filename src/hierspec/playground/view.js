@@ -27,7 +27,9 @@ class Levels {
     const round = token.round ? `, round ${token.round}` : "";
     if (this.index(token.level) < 0) return `${shown}: the server does not say who wrote it.`;
     if (token.level === this.target) return `${shown}: written by the target, ${this.target}${round}.`;
-    const above = this.names.slice(this.index(token.level) + 1);
+    // A round may leave levels out; those in it verify what stands below them.
+    const there = (name) => name === this.target || token.drafts.some((one) => one.level === name);
+    const above = this.names.slice(this.index(token.level) + 1).filter(there);
     return `${shown}: drafted by ${token.level}, verified by ${above.join(", then ")}${round}.`;
   }
 }
@@ -54,7 +56,7 @@ class Answer {
     this.tokens.push(token);
     if (!token.text) return;  // a part of a character, or held back for a stop text
     const span = make("span", `token by by-${levels.suffix(token.level)}`, token.text);
-    span.dataset.mark = levels.mark(token.level);
+    span.dataset[token.text.endsWith("\n") ? "first" : "mark"] = levels.mark(token.level);
     span.about = levels.story(token);
     this.element.append(span);
   }
