@@ -18,8 +18,8 @@ from .options import MODEL, Device, Dtype, Threads
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.batch.output import Output
-    from hierspec.batch.run import Pending, Progress, Report, Writer
+    from hierspec.server.batch.output import Output
+    from hierspec.server.batch.run import Pending, Progress, Report, Writer
     from hierspec.server.settings import ServeSettings
 
 
@@ -72,8 +72,8 @@ def batch(
 
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
-    from hierspec.batch.output import Output
-    from hierspec.batch.run import Writer, pending
+    from hierspec.server.batch.output import Output
+    from hierspec.server.batch.run import Writer, pending
     from hierspec.utils.files import locked
 
     from .rendering import interruptible, notes
@@ -115,9 +115,9 @@ def _here(
     """Ask a service in this process."""
     if replicas != 1:
         raise HierspecError("--replicas goes with --ray: one process holds the models once")
-    from hierspec.batch.inprocess import InProcess
-    from hierspec.batch.run import run
     from hierspec.server.app import create_app
+    from hierspec.server.batch.inprocess import InProcess
+    from hierspec.server.batch.run import run
     from hierspec.utils.threads import use as use_threads
 
     use_threads(settings.threads)
@@ -133,7 +133,7 @@ def _with_ray(
     settings: ServeSettings, todo: Pending, writer: Writer, at_once: int, replicas: int
 ) -> None:
     """Ask services in Ray's processes."""
-    from hierspec.cluster.batch import run
+    from hierspec.server.cluster.batch import run
 
     run(settings, todo, writer, at_once, replicas)
 

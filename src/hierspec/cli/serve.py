@@ -108,8 +108,8 @@ def _with_ray(
     settings: ServeSettings, replicas: int | None, autoscale: str | None, address: str | None
 ) -> int:
     """Serve through Ray, several processes and machines."""
-    from hierspec.cluster.scale import Scale
-    from hierspec.cluster.service import run
+    from hierspec.server.cluster.scale import Scale
+    from hierspec.server.cluster.service import run
 
     from .rendering import notes, say
 

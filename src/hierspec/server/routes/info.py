@@ -9,7 +9,6 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from hierspec import __version__
-
 from hierspec.api import Hierarchy
 from hierspec.core.nodes import Concatenate, walk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from hierspec.playground.page import page
+from hierspec.server.playground.page import page
 
 router = APIRouter()
 

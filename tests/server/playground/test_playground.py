@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 
-from hierspec.playground.page import page
+from hierspec.server.playground.page import page
 
 
 def test_it_needs_nothing_but_itself():

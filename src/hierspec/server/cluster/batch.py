@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hierspec.batch.inprocess import InProcess
-from hierspec.batch.lines import Line
-from hierspec.batch.run import Pending, Writer, outcome
+from hierspec.server.batch.inprocess import InProcess
+from hierspec.server.batch.lines import Line
+from hierspec.server.batch.run import Pending, Writer, outcome
 from hierspec.server.settings import ServeSettings
 
 from .ray import connect, ray

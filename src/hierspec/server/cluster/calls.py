@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.batch.inprocess import Headers
+from hierspec.server.batch.inprocess import Headers
 
 _TRIES = 5
 _PAUSE = 0.2  # seconds until the router has noticed a death; doubled for every further try

@@ -1,6 +1,6 @@
 """Ray itself, on this machine: two replicas, one killed under load; a batch that is killed.
 
-Skipped where the extra ``ray`` is not installed. It starts processes of its own, and takes a minute.
+Skipped where the extra ``ray`` is not installed. It starts processes of its own and takes a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"
 )
-SRC = Path(__file__).parents[2] / "src"
+SRC = Path(__file__).parents[3] / "src"
 MODEL = ["--model", "zoo:small", "--hierarchy", "autoregressive", "--threads", "1"]
 PATIENCE = 300  # seconds, for machines that do other things as well
 

@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 from stub_openai import Stub
 
-from hierspec.playground.page import page
+from hierspec.server.playground.page import page
 
 NAMES = ["ngram", "small", "target"]
 TOKENS = [(" once", "ngram"), (" upon", "small"), (" a", "target")]

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from hierspec.batch.inprocess import InProcess
 from hierspec.errors import HierspecError
+from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import closed
 
@@ -148,7 +148,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
 
 
 def build(args: Mapping[str, Any]) -> Any:
-    """For a Serve config file (``import_path: hierspec.cluster.deployments:build``).
+    """For a Serve config file (``import_path: hierspec.server.cluster.deployments:build``).
 
     Args:
         args: ``settings`` (as a settings file has them; the environment adds to them),

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from asgi_cases import Echo, request, write
 
-from hierspec.batch.inprocess import InProcess
-from hierspec.batch.lines import Answer, read
-from hierspec.batch.output import Output
-from hierspec.batch.run import Writer, outcome, pending, run
 from hierspec.errors import HierspecError
+from hierspec.server.batch.inprocess import InProcess
+from hierspec.server.batch.lines import Answer, read
+from hierspec.server.batch.output import Output
+from hierspec.server.batch.run import Writer, outcome, pending, run
 from hierspec.utils.files import locked
 
 
@@ -181,7 +181,7 @@ def test_an_answer_is_added_once(tmp_path):
     source, target = write(tmp_path / "in.jsonl", [request("a", "p")]), tmp_path / "out.jsonl"
     (line,) = read(source)
     with Output(target) as output:
-        from hierspec.batch.lines import answered
+        from hierspec.server.batch.lines import answered
 
         assert output.add(answered(line, Answer(200, {})))
         assert not output.add(answered(line, Answer(200, {})))
@@ -227,7 +227,7 @@ def test_killed_at_random_moments_and_run_again(tmp_path):
     lines = [request(f"r{i}", f"p{i}", sleep=rng.random() / 50) for i in range(count)]
     source, target = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parents[1] / "src")])
+    paths = os.pathsep.join([str(here), str(here.parents[2] / "src")])
     command = [sys.executable, "-c", SLOW, str(source), str(target)]
     kept = []
     for _ in range(3):

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from hierspec.cluster.calls import Call, Losses, Start, forward, prefix_of
-from hierspec.cluster.deployments import build
-from hierspec.cluster.scale import Scale
 from hierspec.errors import HierspecError
+from hierspec.server.cluster.calls import Call, Losses, Start, forward, prefix_of
+from hierspec.server.cluster.deployments import build
+from hierspec.server.cluster.scale import Scale
 
 LOSSES = Losses((ConnectionError,), (BlockingIOError,))
 CALL = Call("POST", "/v1/completions", b"", (), b"{}", "x")
