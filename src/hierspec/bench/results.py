@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from hierspec.bench.records import (
     KIND,
@@ -23,8 +21,8 @@ from hierspec.bench.records import (
     BenchSettings,
 )
 from hierspec.errors import HierspecError
-from hierspec.utils import schema
-from hierspec.utils.files import probe, write_whole
+from hierspec.utils import files, schema
+from hierspec.utils.files import write_whole
 
 # What two parts of one measurement must share; a commit may change, and is noted.
 SAME_MACHINE = (
@@ -154,33 +152,13 @@ def _check_same(path: Path, data: BenchResults, fresh: BenchResults) -> None:
         data.notes.append(note)
 
 
-@contextlib.contextmanager
-def locked(path: Path | None) -> Iterator[None]:
-    """Keep other benches off a results file, by a lock on ``.NAME.lock`` beside it.
-
-    The system frees the lock of a process that ends, however it ends: the empty file that a killed
-    one leaves behind keeps nobody off. What is no file (``/dev/null``, a pipe) is not locked.
+def locked(path: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Keep other benches off a results file (:func:`hierspec.utils.files.locked`).
 
     Raises:
         HierspecError: another process holds it, or the folder cannot be written to.
     """
-    if path is None or (path.exists() and not path.is_file()):
-        yield
-        return
-    probe(path, "results")
-    real = path.resolve()
-    lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise HierspecError(
-            f"another bench is writing {path}: wait for it to end, or choose another -o"
-        ) from None
-    except OSError as error:
-        raise HierspecError(f"cannot lock {path}: {error.strerror}") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # some systems keep files that are open
-            Path(lock.lock_file).unlink()  # while held: who has just opened it tries again
-        lock.release()
+    if path is None:
+        return contextlib.nullcontext()
+    taken = f"another bench is writing {path}: wait for it to end, or choose another -o"
+    return files.locked(path, "results", taken)

@@ -1,4 +1,7 @@
-"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures."""
+"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures.
+
+``hierspec bench serve`` stands in a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
+from .bench_serve import serve
 from .options import (
     MODEL,
     Device,
@@ -42,7 +46,11 @@ _USED = ("--from", "--report", "--plots", "--spec-bench", "--json")  # where not
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
 _AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
+app = typer.Typer()
+app.command("serve")(serve)
 
+
+@app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
     target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large?eps=0.2",
@@ -143,6 +151,14 @@ def bench(
 
       hierspec bench --from results.json --report report.html --plots plots
     """
+    if context.invoked_subcommand is not None:
+        if said := given(context):
+            raise HierspecError(
+                f"options of bench {context.invoked_subcommand} follow that word: "
+                f"{' and '.join(said)} stand before it"
+            )
+        return 0
+
     from .rendering import interruptible, notes, say
 
     console = notes()

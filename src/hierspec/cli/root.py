@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from . import heads, ngram, zoo
-from .bench import bench
+from . import bench, heads, ngram, zoo
+from .batch import batch
 from .certify import certify
 from .chat import chat
 from .doctor import doctor
@@ -49,8 +49,20 @@ def _top(
     pass
 
 
-for command in (generate, chat, serve, certify, doctor, timeline, bench, profile, plan, reproduce):
+for command in (
+    generate,
+    chat,
+    serve,
+    batch,
+    certify,
+    doctor,
+    timeline,
+    profile,
+    plan,
+    reproduce,
+):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 app.add_typer(heads.app, name="heads")
 app.add_typer(ngram.app, name="ngram")
 app.add_typer(zoo.app, name="zoo")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hierspec.errors import HierspecError
 
 from .options import MODEL, Device, Dtype, Threads
+
+if TYPE_CHECKING:
+    from hierspec.server.settings import ServeSettings
 
 
 def serve(
@@ -42,6 +46,17 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="Any other setting: NAME=VALUE, as max_queue=10; repeatable."),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Processes that hold the models, through Ray Serve."),
+    ] = None,
+    autoscale: Annotated[
+        str | None, typer.Option(help="MIN:MAX such processes, as the load needs them.")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Of a Ray cluster (auto: as found). Default: this machine alone."),
+    ] = None,
 ) -> int:
     """Serve a model to OpenAI's clients.
 
@@ -63,16 +78,10 @@ def serve(
         "api_key": api_key,
         "allow_without_key": allow_without_key or None,
     }
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise HierspecError("serve needs an extra: pip install 'hierspec[server]'") from None
-
-    from hierspec.server.settings import assigned, load
-
-    settings = load(config, {**options, **assigned(setting or [])})
+    settings = service_settings(config, options, setting or [])
     settings.check_exposure()
+    if replicas or autoscale or ray_address:
+        return _with_ray(settings, replicas, autoscale, ray_address)
 
     from hierspec.utils.threads import use as use_threads
 
@@ -93,3 +102,37 @@ def serve(
 
     run(app, settings, ready)
     return 0
+
+
+def _with_ray(
+    settings: ServeSettings, replicas: int | None, autoscale: str | None, address: str | None
+) -> int:
+    """Serve through Ray, several processes and machines."""
+    from hierspec.server.cluster.scale import Scale
+    from hierspec.server.cluster.service import run
+
+    from .rendering import notes, say
+
+    scale, console = Scale.of(replicas, autoscale), notes()
+    say(console, f"hierspec: starting {scale} with Ray")
+    run(settings, scale, address, lambda url: say(console, f"hierspec: serving on {url}"))
+    return 0
+
+
+def service_settings(
+    config: Path | None, options: Mapping[str, Any], settings: Sequence[str]
+) -> ServeSettings:
+    """The settings of a service: file, environment, options, and ``--set NAME=VALUE``.
+
+    Raises:
+        HierspecError: a wrong setting, or the extra is not installed.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None
+
+    from hierspec.server.settings import assigned, load
+
+    return load(config, {**options, **assigned(list(settings))})

@@ -15,7 +15,7 @@ from . import errors
 from .access import Access
 from .loading import load
 from .logs import RequestLog
-from .routes import chat, completions, info, responses
+from .routes import chat, completions, info, page, responses
 from .service import Service
 from .settings import ServeSettings
 
@@ -46,7 +46,7 @@ def create_app(
     )
     app.state.service = service
     app.state.stored = responses.Stored(settings.store_responses)
-    for part in (chat, completions, responses, info):
+    for part in (chat, completions, responses, info, page):
         app.include_router(part.router)
     errors.install(app)
     app.add_middleware(Access, keys=settings.api_key, max_body=settings.max_body_bytes)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
+from filelock import FileLock, Timeout
+
 from hierspec.errors import HierspecError
 
 T = TypeVar("T")
@@ -173,6 +175,40 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
             f"cannot write {what} to {path}: no file can be made in {there} "
             f"({error.strerror}); {fix}"
         ) from None
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str, taken: str) -> Iterator[None]:
+    """Keep other processes off a file, by a lock on ``.NAME.lock`` beside it.
+
+    The system frees the lock of a process that ends, however it ends: the empty file that a killed
+    one leaves behind keeps nobody off. What is no file (``/dev/null``, a pipe) is not locked.
+
+    Args:
+        what: the content's name for the error.
+        taken: the error where another process holds the lock.
+
+    Raises:
+        HierspecError: another process holds it, or the folder cannot be written to.
+    """
+    if path.exists() and not path.is_file():
+        yield
+        return
+    probe(path, what)
+    real = path.resolve()
+    lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise HierspecError(taken) from None
+    except OSError as error:
+        raise HierspecError(f"cannot lock {path}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # some systems keep files that are open
+            Path(lock.lock_file).unlink()  # while held: who has just opened it tries again
+        lock.release()
 
 
 def cache_folder(part: str) -> Path:

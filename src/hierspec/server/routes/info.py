@@ -9,6 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from hierspec import __version__
+from hierspec.api import Hierarchy
+from hierspec.core.nodes import Concatenate, walk
 
 from ..access import service_of
 from ..conversation import chat_ids, plain_messages
@@ -53,6 +55,8 @@ class ModelCard(Answer):
     owned_by: str = "hierspec"
     max_model_len: int
     hierarchies: list[str]
+    levels: dict[str, list[str]]
+    chat_template: bool
 
 
 class ModelList(Answer):
@@ -67,7 +71,15 @@ def _card(request: Request) -> ModelCard:
         created=service.created,
         max_model_len=service.max_length,
         hierarchies=list(service.hierarchies),
+        levels={name: _levels(each) for name, each in service.hierarchies.items()},
+        chat_template=bool(getattr(service.tokenizer, "chat_template", None)),
     )
+
+
+def _levels(hierarchy: Hierarchy) -> list[str]:
+    """Names of the levels, smallest first, the target last."""
+    nodes = [node for node in walk(hierarchy.root) if not isinstance(node, Concatenate)]
+    return list(dict.fromkeys(node.name for node in nodes))
 
 
 @router.get("/v1/models", response_model=ModelList)

@@ -1,0 +1,181 @@
+"""One streamed request to an OpenAI-compatible server, timed as its user sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hierspec.errors import HierspecError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+BACKENDS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}  # vLLM's names
+_LONGEST_ERROR = 200  # characters of a server's answer that a message repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where requests go, and what all of them say.
+
+    Attributes:
+        base_url: without ``/v1`` and without a slash at its end.
+        backend: ``openai`` (completions) or ``openai-chat``.
+        options: further fields of every body: ``temperature``, ``ignore_eos``, ….
+        timeout: seconds for a request as a whole.
+    """
+
+    base_url: str
+    backend: str
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 600.0
+
+    @property
+    def url(self) -> str:
+        return self.base_url + BACKENDS[self.backend]
+
+    def body(self, prompt: str, max_tokens: int) -> dict[str, Any]:
+        said = (
+            {"messages": [{"role": "user", "content": prompt}]}
+            if self.backend == "openai-chat"
+            else {"prompt": prompt}
+        )
+        return {
+            "model": self.model,
+            **said,
+            "max_tokens": max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.options,
+        }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a request. Times are seconds of ``time.perf_counter``.
+
+    Attributes:
+        arrivals: when each piece of text came.
+        num_output_tokens: as the server counts them; without ``usage``, the pieces.
+        counted: whether the server did.
+        error: empty where the stream came to its end.
+    """
+
+    started: float
+    ended: float = 0.0
+    arrivals: list[float] = field(default_factory=list[float])
+    text: str = ""
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
+    counted: bool = False
+    error: str = ""
+
+    @property
+    def latency(self) -> float:
+        return self.ended - self.started
+
+    @property
+    def ttft(self) -> float:
+        """Time to the first token; to the end where there was none."""
+        return (self.arrivals[0] if self.arrivals else self.ended) - self.started
+
+    @property
+    def itls(self) -> list[float]:
+        """Times between pieces of text."""
+        return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+
+def load_aiohttp() -> Any:
+    """The HTTP client.
+
+    Raises:
+        HierspecError: it is not installed.
+    """
+    try:
+        import aiohttp
+    except ImportError:
+        raise HierspecError(
+            "bench serve needs an HTTP client: pip install 'hierspec[server]'"
+        ) from None
+    return aiohttp
+
+
+async def request(
+    session: aiohttp.ClientSession, endpoint: Endpoint, prompt: str, max_tokens: int
+) -> Outcome:
+    """Send one request and read its stream to the end; whatever fails is in ``error``."""
+    aiohttp = load_aiohttp()
+    outcome = Outcome(started=time.perf_counter())
+    try:
+        async with (
+            asyncio.timeout(endpoint.timeout),
+            session.post(endpoint.url, json=endpoint.body(prompt, max_tokens)) as response,
+        ):
+            if response.status == 200:
+                await _read(response, outcome)
+            else:
+                outcome.error = refusal(response.status, await response.text())
+    except TimeoutError:
+        outcome.error = f"no end within {endpoint.timeout:g} s"
+    except (aiohttp.ClientError, ValueError, OSError) as error:
+        outcome.error = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+    outcome.ended = time.perf_counter()
+    return outcome
+
+
+def refusal(status: int, text: str) -> str:
+    """What a server's error says: OpenAI's object, or any other answer, in one line."""
+    try:
+        said = json.loads(text)["error"]
+        message = str(said["message"] if isinstance(said, dict) else said)
+    except (ValueError, KeyError, TypeError):
+        message = text
+    return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
+
+
+async def _read(response: aiohttp.ClientResponse, outcome: Outcome) -> None:
+    finished = False
+    async for data in events(response.content.iter_any()):
+        now = time.perf_counter()
+        if data == b"[DONE]":
+            finished = True
+            continue
+        event = json.loads(data)
+        if error := event.get("error"):
+            outcome.error = str(error.get("message") if isinstance(error, dict) else error)
+            return
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
+            if text:
+                outcome.arrivals.append(now)
+                outcome.text += text
+            finished = finished or choice.get("finish_reason") is not None
+        if usage := event.get("usage"):
+            outcome.num_input_tokens = usage.get("prompt_tokens") or 0
+            outcome.num_output_tokens = usage.get("completion_tokens") or 0
+            outcome.counted = True
+    if not outcome.counted:
+        outcome.num_output_tokens = len(outcome.arrivals)
+    if not finished:
+        outcome.error = "the stream broke off"
+
+
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The ``data`` of server-sent events, however the connection cuts them.
+
+    Source: WHATWG HTML, section 9.2 (here an event's data is one line, as OpenAI sends it).
+    """
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+    if rest.startswith(b"data:"):
+        yield rest[5:].strip()

@@ -1,0 +1,104 @@
+"""Counters of drafts that a server keeps in Prometheus's text format: vLLM's, or ours by level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_LINE = re.compile(
+    r"^(?:vllm:|hierspec_)spec_decode_(?P<name>\w+?)_total(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)"
+)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(slots=True)
+class Drafts:
+    """What a level drafted for the one above it."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    per_position: dict[int, int] = field(default_factory=dict[int, int])
+
+    def since(self, before: Drafts) -> Drafts:
+        """What was counted after ``before``."""
+        return Drafts(
+            self.num_drafts - before.num_drafts,
+            self.num_draft_tokens - before.num_draft_tokens,
+            self.num_accepted_tokens - before.num_accepted_tokens,
+            {at: n - before.per_position.get(at, 0) for at, n in self.per_position.items()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """vLLM's fields: rates of tokens in percent, lengths with the bonus."""
+        drafts, tokens = self.num_drafts, self.num_draft_tokens
+        positions = sorted(self.per_position)
+        return {
+            "spec_decode_acceptance_rate": 100 * self.num_accepted_tokens / tokens if tokens else 0,
+            "spec_decode_acceptance_length": 1 + self.num_accepted_tokens / drafts if drafts else 1,
+            "spec_decode_num_drafts": drafts,
+            "spec_decode_draft_tokens": tokens,
+            "spec_decode_accepted_tokens": self.num_accepted_tokens,
+            "spec_decode_per_position_acceptance_rates": [
+                self.per_position[at] / drafts if drafts else 0.0 for at in positions
+            ],
+        }
+
+
+Counters = dict[str, Drafts]  # level → counters, in the server's order; "" where it has no levels
+
+
+def parse(text: str) -> Counters | None:
+    """The counters in an answer of ``/metrics``, summed over everything but level and position."""
+    found: Counters = {}
+    for line in text.splitlines():
+        if not (match := _LINE.match(line)):
+            continue
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        drafts = found.setdefault(labels.get("level", ""), Drafts())
+        add = _ADD.get(match["name"])
+        if add is not None:
+            add(drafts, labels, int(float(match["value"])))
+    return found or None
+
+
+def counted(before: Counters | None, after: Counters | None) -> dict[str, Any]:
+    """vLLM's ``spec_decode_*`` fields of what drafted for the target: the highest level.
+
+    Where the server counts levels apart, ``spec_decode_levels`` has the fields of each.
+    """
+    if after is None:
+        return {}
+    before = before or {}
+    grown = {level: drafts.since(before.get(level, Drafts())) for level, drafts in after.items()}
+    fields = list(grown.values())[-1].to_dict()
+    if "" not in grown:
+        fields["spec_decode_levels"] = {level: one.to_dict() for level, one in grown.items()}
+    return fields
+
+
+def _drafts(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+    drafts.num_drafts += value
+
+
+def _tokens(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+    drafts.num_draft_tokens += value
+
+
+def _accepted(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+    drafts.num_accepted_tokens += value
+
+
+def _position(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+    at = int(labels.get("position", 0))
+    drafts.per_position[at] = drafts.per_position.get(at, 0) + value
+
+
+_ADD: dict[str, Callable[[Drafts, dict[str, str], int], None]] = {
+    "num_drafts": _drafts,
+    "num_draft_tokens": _tokens,
+    "num_accepted_tokens": _accepted,
+    "num_accepted_tokens_per_pos": _position,
+}

@@ -1,0 +1,201 @@
+"""Requests as they arrive: at a rate, so many at once, for so long; and the server's counters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierspec.errors import HierspecError
+
+from .client import Endpoint, Outcome, load_aiohttp, refusal, request
+from .counters import Counters, parse
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_READY_EVERY = 0.25  # seconds between questions whether a server is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How requests arrive.
+
+    Attributes:
+        request_rate: requests per second; infinite: all at once, as far as ``max_concurrency``
+            lets them.
+        burstiness: 1: a Poisson process; below: in bursts; above: more evenly.
+        max_concurrency: most requests under way at once.
+        num_warmups: requests sent one by one before, and not measured.
+        time_limit: seconds after which what is under way is given up.
+    """
+
+    request_rate: float = float("inf")
+    burstiness: float = 1.0
+    max_concurrency: int = 16
+    num_warmups: int = 1
+    time_limit: float = 600.0
+    seed: int = 0
+
+    def delays(self, count: int) -> list[float]:
+        """Seconds from the beginning to each arrival."""
+        if self.request_rate == float("inf"):
+            return [0.0] * count
+        rng = np.random.default_rng(self.seed)
+        scale = 1.0 / (self.request_rate * self.burstiness)
+        gaps = rng.gamma(shape=self.burstiness, scale=scale, size=count)
+        return [0.0, *np.cumsum(gaps[:-1]).tolist()]
+
+
+@dataclass(slots=True)
+class Run:
+    """What was measured.
+
+    Attributes:
+        outcomes: a request each, in the order of the prompts; ``None``: never sent.
+        duration: seconds from the first request to the end of the last.
+        before: the server's counters of drafts; ``None`` where it keeps none.
+    """
+
+    outcomes: list[Outcome | None]
+    duration: float
+    max_concurrent_requests: int
+    before: Counters | None
+    after: Counters | None
+
+
+async def run(
+    endpoint: Endpoint,
+    prompts: Sequence[str],
+    max_tokens: int,
+    load: Load,
+    *,
+    headers: dict[str, str] | None = None,
+    report: Callable[[int, int], None] = lambda done, failed: None,
+) -> Run:
+    """Send all prompts.
+
+    Args:
+        report: told how many requests have ended, and how many of them failed.
+
+    Raises:
+        HierspecError: a warm-up request failed, with what the server said.
+    """
+    aiohttp = load_aiohttp()
+    connector = aiohttp.TCPConnector(limit=0)  # Load says how many there are at once
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout, trust_env=False
+    ) as session:
+        for i in range(load.num_warmups):
+            outcome = await request(session, endpoint, prompts[i % len(prompts)], max_tokens)
+            if outcome.error:
+                raise HierspecError(f"{endpoint.url}: the first request failed: {outcome.error}")
+        before = await counters(session, endpoint.base_url)
+        sending = _Sending(session, endpoint, max_tokens, load, report)
+        began = time.perf_counter()
+        outcomes = await sending.all(prompts)
+        duration = time.perf_counter() - began
+        after = await counters(session, endpoint.base_url)
+    return Run(outcomes, duration, sending.most, before, after)
+
+
+class _Sending:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        endpoint: Endpoint,
+        max_tokens: int,
+        load: Load,
+        report: Callable[[int, int], None],
+    ) -> None:
+        self.session, self.endpoint, self.max_tokens = session, endpoint, max_tokens
+        self.load, self.report = load, report
+        self.slots = asyncio.Semaphore(load.max_concurrency)
+        self.live = self.most = self.done = self.failed = 0
+
+    async def all(self, prompts: Sequence[str]) -> list[Outcome | None]:
+        delays = self.load.delays(len(prompts))
+        tasks = [
+            asyncio.create_task(self._one(prompt, delay))
+            for prompt, delay in zip(prompts, delays, strict=True)
+        ]
+        try:
+            await asyncio.wait(tasks, timeout=self.load.time_limit)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [None if task.cancelled() else task.result() for task in tasks]
+
+    async def _one(self, prompt: str, delay: float) -> Outcome:
+        await asyncio.sleep(delay)
+        async with self.slots:
+            self.live += 1
+            self.most = max(self.most, self.live)
+            try:
+                outcome = await request(self.session, self.endpoint, prompt, self.max_tokens)
+            finally:
+                self.live -= 1
+        self.done += 1
+        self.failed += bool(outcome.error)
+        self.report(self.done, self.failed)
+        return outcome
+
+
+async def counters(session: aiohttp.ClientSession, base_url: str) -> Counters | None:
+    """The server's counters of drafts, from ``/metrics``; ``None`` where it keeps none."""
+    aiohttp = load_aiohttp()
+    try:
+        async with session.get(f"{base_url}/metrics") as response:
+            return parse(await response.text()) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, ValueError):
+        return None
+
+
+async def first_model(
+    base_url: str, headers: dict[str, str] | None, wait: float, named: str | None = None
+) -> str:
+    """The name of the server's first model, as soon as the server is there.
+
+    Args:
+        wait: seconds to ask again where nobody listens.
+        named: the model's name where the user has said it; then only the server is waited for.
+
+    Raises:
+        HierspecError: nobody does, or the server has no model or refuses to say.
+    """
+    aiohttp = load_aiohttp()
+    url, until = f"{base_url}/v1/models", time.perf_counter() + wait
+    timeout = aiohttp.ClientTimeout(total=10)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        while True:
+            try:
+                async with session.get(url) as response:
+                    if named is not None and response.status != 503:
+                        return named
+                    if response.status == 200:
+                        return _first(await response.json(), url)
+                    why = refusal(response.status, await response.text())
+                    if response.status != 503:  # a server that is still loading
+                        raise HierspecError(f"{url}: {why}")
+            except (aiohttp.ClientError, TimeoutError) as error:
+                cause = getattr(error, "os_error", None)
+                why = getattr(cause, "strerror", None) or str(error) or type(error).__name__
+            if time.perf_counter() > until:
+                raise HierspecError(
+                    f"no server answers at {base_url} ({why}): start one (hierspec serve), or name "
+                    "it with --base-url"
+                )
+            await asyncio.sleep(_READY_EVERY)
+
+
+def _first(listed: Any, url: str) -> str:
+    try:
+        return str(listed["data"][0]["id"])
+    except (KeyError, IndexError, TypeError):
+        raise HierspecError(f"{url} lists no model: name one with --model") from None

@@ -1,0 +1,178 @@
+"""``hierspec batch``: a file of requests in, a file of answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierspec.errors import HierspecError
+
+from .options import MODEL, Device, Dtype, Threads
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hierspec.server.batch.output import Output
+    from hierspec.server.batch.run import Pending, Progress, Report, Writer
+    from hierspec.server.settings import ServeSettings
+
+
+def batch(
+    source: Annotated[
+        Path, typer.Argument(help="OpenAI's batch format, a request a line.", metavar="IN.jsonl")
+    ],
+    target: Annotated[
+        Path, typer.Argument(help="Answers; what is in it is not asked again.", metavar="OUT.jsonl")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "--target", help=f"The target: {MODEL}. Default: as serve."),
+    ] = None,
+    hierarchy: Annotated[
+        str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
+    ] = None,
+    draft: Annotated[
+        list[str] | None, typer.Option(help="Draft model of a preset; repeatable.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    max_concurrency: Annotated[
+        int, typer.Option(min=1, max=4096, help="Most requests under way at once, each process.")
+    ] = 32,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of the service, .json or .toml, as for serve.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting: NAME=VALUE, as for serve; repeatable."),
+    ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Through Ray Data, on this machine or a cluster.")
+    ] = False,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=4096, help="With --ray: processes that hold the models.")
+    ] = 1,
+) -> int:
+    """Answer a file of requests, each line exactly once.
+
+    Requests are handled as hierspec serve handles them, in this process and without a network. The
+    same command goes on where it was, however it ended. Lines that are no request, and requests
+    that fail, are answered with their error; then the exit status is 1.
+
+    Examples:
+
+      hierspec batch in.jsonl out.jsonl
+
+      hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
+    """
+    from hierspec.server.batch.output import Output
+    from hierspec.server.batch.run import Writer, pending
+    from hierspec.utils.files import locked
+
+    from .rendering import interruptible, notes
+    from .serve import service_settings
+
+    options = {"model": model, "hierarchy": hierarchy, "draft": draft, "dtype": dtype}
+    settings = _for_a_batch(
+        service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
+        max_concurrency,
+    )
+    if source.resolve() == target.resolve():
+        raise HierspecError("requests and answers must be two files")
+    console = notes()
+    taken = f"another batch is writing {target}: wait for it to end, or name another output"
+    with locked(target, "answers", taken), Output(target) as output, interruptible(console):
+        todo = pending(source, output)
+        with _bar(console, f"batch {source.name}") as report:
+            writer = Writer(output, todo, report)
+            if todo.left:
+                asked = _with_ray if ray else _here
+                asked(settings, todo, writer, max_concurrency, replicas)
+        return _summary(output, todo, target, console)
+
+
+def _for_a_batch(settings: ServeSettings, at_once: int) -> ServeSettings:
+    """The settings of a service with one patient client, which sends no key."""
+    return dataclasses.replace(
+        settings,
+        api_key=(),
+        max_queue=max(settings.max_queue, at_once),
+        request_timeout=0.0,
+        store_responses=0,
+    )
+
+
+def _here(
+    settings: ServeSettings, todo: Pending, writer: Writer, at_once: int, replicas: int
+) -> None:
+    """Ask a service in this process."""
+    if replicas != 1:
+        raise HierspecError("--replicas goes with --ray: one process holds the models once")
+    from hierspec.server.app import create_app
+    from hierspec.server.batch.inprocess import InProcess
+    from hierspec.server.batch.run import run
+    from hierspec.utils.threads import use as use_threads
+
+    use_threads(settings.threads)
+
+    async def work() -> None:
+        async with InProcess(create_app(settings)) as service:
+            await run(service, todo, writer, at_once)
+
+    asyncio.run(work())
+
+
+def _with_ray(
+    settings: ServeSettings, todo: Pending, writer: Writer, at_once: int, replicas: int
+) -> None:
+    """Ask services in Ray's processes."""
+    from hierspec.server.cluster.batch import run
+
+    run(settings, todo, writer, at_once, replicas)
+
+
+@contextmanager
+def _bar(console: Console, title: str) -> Iterator[Report]:
+    from .rendering import progress
+
+    with progress(console, title) as bar:
+        told = -1
+
+        def report(now: Progress) -> None:
+            nonlocal told
+            tenth = 10 * now.done // now.total
+            if console.is_terminal or tenth != told:  # elsewhere a line a tenth
+                bar(_words(now), now.done / now.total)
+            told = tenth
+
+        yield report
+
+
+def _words(now: Progress) -> str:
+    parts = [f"{now.total - now.done} of {now.total} left"]
+    if now.failures:
+        parts.append(f"{now.failures} failed")
+    if now.seconds_left:
+        minutes, seconds = divmod(round(now.seconds_left), 60)
+        parts.append(f"about {f'{minutes} min' if minutes else f'{seconds} s'}")
+    return ", ".join(parts)
+
+
+def _summary(output: Output, todo: Pending, target: Path, console: Console) -> int:
+    from .rendering import say
+
+    before = len(todo.answered)
+    words: list[Any] = [f"{len(output.ids)} answers in {target}"]
+    if before:
+        words.append(f"{before} of them were there")
+    if output.failures:
+        words.append(f"{output.failures} say what failed")
+    say(console, "; ".join(words))
+    return 1 if output.failures else 0

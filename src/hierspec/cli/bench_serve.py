@@ -1,0 +1,265 @@
+"""``hierspec bench serve``: load on a server, and what its clients see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierspec.errors import HierspecError
+
+from .options import load_tokenizer
+
+if TYPE_CHECKING:
+    from hierspec.bench.load.client import Endpoint
+    from hierspec.bench.load.run import Load, Run
+
+_MOST_PROMPTS, _MOST_AT_ONCE = 100_000, 4096
+
+
+def serve(
+    base_url: Annotated[
+        str, typer.Option(help="The server; /v1 at the end may be there or not.")
+    ] = "http://127.0.0.1:8000",
+    backend: Annotated[
+        str, typer.Option(help="openai (/v1/completions) or openai-chat (/v1/chat/completions).")
+    ] = "openai",
+    model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
+    num_prompts: Annotated[int, typer.Option(min=1, max=_MOST_PROMPTS, help="Requests.")] = 64,
+    max_concurrency: Annotated[
+        int, typer.Option(min=1, max=_MOST_AT_ONCE, help="Most requests under way at once.")
+    ] = 16,
+    request_rate: Annotated[
+        float, typer.Option(help="Requests per second on average; inf: as --max-concurrency lets.")
+    ] = float("inf"),
+    burstiness: Annotated[
+        float, typer.Option(help="Of arrivals. 1: Poisson; below: in bursts; above: more evenly.")
+    ] = 1.0,
+    dataset_name: Annotated[
+        str, typer.Option(help="built-in, custom (--dataset-path) or random. Default: built-in.")
+    ] = "",
+    dataset_path: Annotated[
+        Path | None,
+        typer.Option(help="A .jsonl file, a prompt a line; repeated where it is too short."),
+    ] = None,
+    input_len: Annotated[
+        int, typer.Option("--input-len", "--random-input-len", min=1, help="Of random prompts.")
+    ] = 256,
+    output_len: Annotated[
+        int,
+        typer.Option("--output-len", "--random-output-len", min=1, help="Most tokens an answer."),
+    ] = 128,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="A model's directory, hub id or zoo:NAME, to count --input-len in its tokens; "
+            "without one it counts words."
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Ask for answers of full length (an extension).")
+    ] = False,
+    extra_body: Annotated[
+        str | None, typer.Option(help="A JSON object: further fields of every request.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, of every request; repeatable.")
+    ] = None,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(help="METRIC:MS (ttft, tpot, e2el) that a good request keeps; repeatable."),
+    ] = None,
+    num_warmups: Annotated[
+        int, typer.Option(min=0, max=1000, help="Requests sent first, and not measured.")
+    ] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
+    time_limit: Annotated[
+        float, typer.Option(min=1, help="Seconds after which what is under way is given up.")
+    ] = 600.0,
+    ready_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a server that is not there yet.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals and random prompts.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the result to this file.")
+    ] = None,
+    save_detailed: Annotated[
+        bool, typer.Option("--save-detailed", help="With every request's texts and times.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result object.")] = False,
+) -> int:
+    """Load an OpenAI-compatible server and measure it as its clients do.
+
+    Requests are streamed. Fields and definitions are those of vllm bench serve. A key is read from
+    OPENAI_API_KEY. Exit status 1 where no request came to its end.
+
+    Examples:
+
+      hierspec bench serve --num-prompts 64 --max-concurrency 16
+
+      hierspec bench serve --backend openai-chat --request-rate 4 --dataset-path p.jsonl -o r.json
+    """
+    from hierspec.bench.load import client, prompts, run, summary
+    from hierspec.utils.files import probe, write_whole
+
+    from .rendering import interruptible, notes, progress, say
+
+    client.load_aiohttp()
+    if output is not None:
+        probe(output, "the result")
+    base_url = _base_url(base_url)
+    if backend not in client.BACKENDS:
+        raise HierspecError(f"--backend must be one of {', '.join(client.BACKENDS)}")
+    if request_rate <= 0 or burstiness <= 0:
+        raise HierspecError("--request-rate and --burstiness must be above 0")
+    limits = _goodput(goodput or [])
+    options = {"temperature": temperature, **({"ignore_eos": True} if ignore_eos else {})}
+    options |= _object(extra_body)
+    headers = _headers(header or [])
+    texts, dataset = prompts.choose(
+        dataset_name or ("built-in" if dataset_path is None else "custom"),
+        dataset_path,
+        num_prompts,
+        input_len=input_len,
+        seed=seed,
+        tokenizer=None if tokenizer is None else load_tokenizer(tokenizer),
+    )
+    load = run.Load(
+        request_rate=request_rate,
+        burstiness=burstiness,
+        max_concurrency=max_concurrency,
+        num_warmups=num_warmups,
+        time_limit=time_limit,
+        seed=seed,
+    )
+    console = notes()
+    with interruptible(console, lambda: "nothing was written"):
+        name = asyncio.run(run.first_model(base_url, headers, ready_timeout, model))
+        endpoint = client.Endpoint(
+            base_url=base_url, backend=backend, model=name, options=options, timeout=timeout
+        )
+        with progress(console, f"load on {base_url}") as bar:
+            quiet = not console.is_terminal
+
+            def report(done: int, failed: int) -> None:
+                words = f"{done} of {num_prompts} answered" + (f", {failed} failed" * bool(failed))
+                # Elsewhere a line a stage, so not one for every request.
+                if not quiet or done * 10 // num_prompts != (done - 1) * 10 // num_prompts:
+                    bar(words, done / num_prompts)
+
+            measured: Run = asyncio.run(
+                run.run(endpoint, texts, output_len, load, headers=headers, report=report)
+            )
+    result = {
+        **_settings(endpoint, load, num_prompts, output_len, dataset),
+        **summary.summary(measured, limits),
+    }
+    if save_detailed:
+        result |= summary.details(measured.outcomes)
+    if output is not None:
+        write_whole(output, json.dumps(result, indent=1) + "\n", "the result")
+        say(console, f"written to {output}")
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _show(result, summary.METRICS)
+    for error, count in result["error_counts"].items():
+        say(console, f"{count} failed: {error}")
+    return 0 if result["completed"] else 1
+
+
+def _settings(
+    endpoint: Endpoint, load: Load, num_prompts: int, output_len: int, dataset: dict[str, Any]
+) -> dict[str, Any]:
+    """What was asked for, in vLLM's fields where it has them."""
+    return {
+        "schema_version": 1,
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "backend": endpoint.backend,
+        "base_url": endpoint.base_url,
+        "model_id": endpoint.model,
+        "num_prompts": num_prompts,
+        # JSON has no infinity
+        "request_rate": "inf" if load.request_rate == float("inf") else load.request_rate,
+        "burstiness": load.burstiness,
+        "max_concurrency": load.max_concurrency,
+        "output_len": output_len,
+        "options": dict(endpoint.options),
+        "dataset": dataset,
+        "seed": load.seed,
+    }
+
+
+def _show(result: dict[str, Any], metrics: dict[str, str]) -> None:
+    from hierspec.utils.terminal import borderless
+
+    from .rendering import output
+
+    rates = borderless(("",), ("",))
+    for words, value in (
+        ("answered", f"{result['completed']} of {result['num_prompts']}"),
+        ("seconds", f"{result['duration']:.2f}"),
+        ("requests/s", f"{result['request_throughput']:.2f}"),
+        ("output tokens/s", f"{result['output_throughput']:.2f}"),
+        ("most at once", str(result["max_concurrent_requests"])),
+    ):
+        rates.add_row(words, value)
+    if "request_goodput" in result:
+        rates.add_row("good requests/s", f"{result['request_goodput']:.2f}")
+    if "spec_decode_acceptance_length" in result:
+        rates.add_row("acceptance", f"{result['spec_decode_acceptance_rate']:.1f} %")
+        rates.add_row("tokens a target call", f"{result['spec_decode_acceptance_length']:.2f}")
+    times = borderless(("milliseconds",), ("mean", "median", "p99"))
+    for name, words in metrics.items():
+        cells = (f"{result[f'{kind}_{name}_ms']:.2f}" for kind in ("mean", "median", "p99"))
+        times.add_row(f"{words} ({name})", *cells)
+    console = output(100)
+    console.print(rates)
+    console.print(times)
+
+
+def _base_url(text: str) -> str:
+    from urllib.parse import urlsplit
+
+    url = text.rstrip("/").removesuffix("/v1")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise HierspecError(f"--base-url is a URL such as http://127.0.0.1:8000, not {text!r}")
+    return url
+
+
+def _goodput(pairs: list[str]) -> dict[str, float]:
+    limits = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = -1.0
+        if name not in ("ttft", "tpot", "e2el") or not limits[name] > 0:
+            raise HierspecError(f"--goodput takes ttft:MS, tpot:MS or e2el:MS, not {pair!r}")
+    return limits
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
+    headers = {}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise HierspecError(f"--header takes KEY=VALUE, not {pair!r}")
+        headers[name] = value
+    return headers
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    from hierspec.utils.schema import json_object
+
+    return {} if text is None else json_object(text, "--extra-body", "it")

@@ -1,0 +1,136 @@
+"""The lines of a batch file: what a request says, and what its answer says.
+
+Source: OpenAI's batch format (custom_id, method, url, body; id, custom_id, response, error).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+_KEYS = ("custom_id", "method", "url", "body")
+LONGEST = 16 << 20  # bytes of a line
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the input.
+
+    Attributes:
+        id: of its answer: the line's number and a hash of its bytes, so that a second run finds
+            what the first has written.
+        custom_id: the user's name for it; ``None`` where it has none that can be read.
+        error: why it cannot be a request, as code and message; ``None``: it is one.
+    """
+
+    id: str
+    custom_id: str | None
+    url: str = ""
+    body: Mapping[str, Any] | None = None
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service says to a request: an HTTP status and a JSON body."""
+
+    status: int
+    body: Any
+    request_id: str = ""
+
+
+def read(path: Path) -> Iterator[Line]:
+    """The lines of a file in their order; empty ones are left out. Bad ones have an ``error``.
+
+    Raises:
+        HierspecError: the file cannot be read.
+    """
+    seen: set[str] = set()
+    try:
+        with path.open("rb") as stream:
+            for number, raw in enumerate(stream, 1):
+                if raw.strip():
+                    yield _line(number, raw.strip(), seen)
+    except OSError as error:
+        raise HierspecError(f"cannot read requests from {path}: {error.strerror}") from None
+
+
+def answered(line: Line, answer: Answer) -> bytes:
+    """The output line of a request that a service has answered, well or not."""
+    response = {
+        "status_code": answer.status,
+        "request_id": answer.request_id or line.id,
+        "body": answer.body,
+    }
+    return _written(line, response, None)
+
+
+def failed(line: Line, code: str, message: str) -> bytes:
+    """The output line of a request that no service has answered."""
+    return _written(line, None, {"code": code, "message": message})
+
+
+def _written(line: Line, response: Any, error: Any) -> bytes:
+    said = {"id": line.id, "custom_id": line.custom_id, "response": response, "error": error}
+    return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def _line(number: int, raw: bytes, seen: set[str]) -> Line:
+    name = f"batch_req_{number:08d}_{hashlib.sha256(raw).hexdigest()[:16]}"
+    custom_id: str | None = None
+    try:
+        if len(raw) > LONGEST:
+            raise _BadLineError(f"it is longer than {LONGEST >> 20} MiB")
+        request = _object(raw)
+        said = request.get("custom_id")
+        custom_id = said if isinstance(said, str) else None
+        _check(request)
+        if said in seen:
+            raise _BadLineError(
+                f"custom_id {said!r} stands in a line before", "duplicate_custom_id"
+            )
+        seen.add(str(said))
+    except _BadLineError as error:
+        return Line(name, custom_id, error=(error.code, f"line {number}: {error}"))
+    return Line(name, custom_id, request["url"], request["body"])
+
+
+class _BadLineError(Exception):
+    def __init__(self, message: str, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(raw)
+    except UnicodeDecodeError:
+        raise _BadLineError("not UTF-8 text", "invalid_json_line") from None
+    except (ValueError, RecursionError) as error:
+        raise _BadLineError(f"not JSON: {error}", "invalid_json_line") from None
+    if not isinstance(request, dict):
+        raise _BadLineError("not a JSON object", "invalid_json_line")
+    return request
+
+
+def _check(request: Mapping[str, Any]) -> None:
+    for key in request:
+        if key not in _KEYS:
+            raise _BadLineError(f"unknown key {key!r}; there are {', '.join(_KEYS)}")
+    if not isinstance(request.get("custom_id"), str) or not request["custom_id"]:
+        raise _BadLineError("custom_id must be a non-empty string")
+    if request.get("method") != "POST":
+        raise _BadLineError('method must be "POST"')
+    if request.get("url") not in URLS:
+        raise _BadLineError(f"url must be one of {', '.join(URLS)}", "invalid_url")
+    if not isinstance(request.get("body"), dict):
+        raise _BadLineError("body must be an object")
+    if request["body"].get("stream"):
+        raise _BadLineError("stream has no meaning in a batch: leave it out")

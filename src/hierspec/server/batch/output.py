@@ -1,0 +1,139 @@
+"""The output of a batch: lines are added whole, and a second run knows which are there.
+
+A process may be killed at any moment. A line is written by one call at the end of the file; of a
+line that was cut short nothing is kept. Every answer carries the id of its request, so whatever is
+missing is asked again, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+_SYNC_EVERY = 1.0  # seconds; what a power cut may take with it is asked again
+
+
+class Output:
+    """A file of answers, open for more. Hold :func:`hierspec.utils.files.locked` on it.
+
+    Attributes:
+        ids: of the answers that are in it.
+        failures: how many of them are errors, or answers with a status other than 200.
+
+    Raises:
+        HierspecError: it holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ids: set[str] = set()
+        self.failures = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        try:
+            os.ftruncate(self._file, self._recover())
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._synced = time.monotonic()
+
+    def add(self, line: bytes) -> bool:
+        """Add an answer; return false for one that is there already.
+
+        Args:
+            line: whole, with its newline.
+        """
+        answer = json.loads(line)
+        if answer["id"] in self.ids:
+            return False
+        try:
+            rest = memoryview(line)
+            while rest:  # a full disk takes a part; the next call says so
+                rest = rest[os.write(self._file, rest) :]
+            if time.monotonic() - self._synced > _SYNC_EVERY:
+                self.sync()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from None
+        self._count(answer)
+        return True
+
+    def sync(self) -> None:
+        """Have the system write what it holds back."""
+        os.fsync(self._file)
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        try:
+            self.sync()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from None
+        finally:
+            os.close(self._file)
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _recover(self) -> int:
+        """Count the answers that are there; return how many bytes of the file they are."""
+        good, broken = 0, 0
+        with os.fdopen(os.dup(self._file), "rb") as stream:
+            for number, line in enumerate(stream, 1):
+                answer = _answer(line)
+                if answer is None:
+                    broken = broken or number
+                elif broken:  # only an end can be torn off
+                    raise HierspecError(
+                        f"{self.path}, line {broken}: not an answer of a batch: name another output"
+                    )
+                elif answer["id"] in self.ids:
+                    raise HierspecError(
+                        f"{self.path}, line {number}: {answer['id']} is there twice: name another "
+                        "output"
+                    )
+                else:
+                    self._count(answer)
+                    good += len(line)
+        if broken and not good:
+            _refuse_foreign(self.path)
+        return good
+
+    def _count(self, answer: dict[str, Any]) -> None:
+        self.ids.add(answer["id"])
+        response = answer.get("response") or {}
+        self.failures += response.get("status_code") != 200
+
+
+def _answer(line: bytes) -> dict[str, Any] | None:
+    """What a whole line of ours holds."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    ours = isinstance(answer, dict) and {"id", "custom_id", "response", "error"} <= set(answer)
+    return answer if ours and isinstance(answer["id"], str) else None
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A file without a whole answer may be the torn beginning of one, and nothing else."""
+    start = b'{"id": "batch_req_'
+    with path.open("rb") as stream:
+        found = stream.read(len(start))
+    if not start.startswith(found) and found.strip(b"\0"):
+        raise HierspecError(f"{path} is there and holds no answers of a batch: name another output")
+
+
+def _cannot_write(path: Path, error: OSError) -> HierspecError:
+    return HierspecError(f"cannot write answers to {path}: {error.strerror}")

@@ -1,0 +1,138 @@
+"""A batch from its input to its output: what is missing is asked, so many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hierspec.errors import HierspecError
+
+from .lines import Answer, Line, answered, failed, read
+from .output import Output
+
+_BUSY = (429, 503)  # a service that is full asks to come again
+_TRIES = 8
+_PAUSE = 0.25  # seconds before the second try; doubled for every further one
+
+
+class Service(Protocol):
+    """Something that answers requests of OpenAI's API."""
+
+    async def post(self, url: str, body: Mapping[str, Any]) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is to be done.
+
+    Attributes:
+        answered: ids of the lines that had an answer when this run began.
+        total: how many lines there are in all.
+    """
+
+    path: Path
+    answered: frozenset[str]
+    total: int
+
+    @property
+    def left(self) -> int:
+        return self.total - len(self.answered)
+
+    def lines(self) -> Iterator[Line]:
+        """The lines without an answer, read as they are taken: inputs may be large."""
+        return (line for line in read(self.path) if line.id not in self.answered)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a batch is.
+
+    Attributes:
+        failures: errors, and answers with a status other than 200.
+        seconds_left: as the pace of this run has it; ``None`` before it has one.
+    """
+
+    done: int
+    total: int
+    failures: int
+    seconds_left: float | None
+
+
+Report = Callable[[Progress], None]
+
+
+def pending(path: Path, output: Output) -> Pending:
+    """What of the input the output does not answer yet.
+
+    Raises:
+        HierspecError: the output answers lines that this input does not have.
+    """
+    total, missing = 0, set(output.ids)
+    for line in read(path):
+        total += 1
+        missing.discard(line.id)
+    if missing:
+        raise HierspecError(
+            f"{output.path} answers another input than {path} ({min(missing)}): name another output"
+        )
+    if not total:
+        raise HierspecError(f"{path} holds no request")
+    return Pending(path, frozenset(output.ids), total)
+
+
+class Writer:
+    """Adds answers to the output, and says how far the batch is."""
+
+    def __init__(self, output: Output, todo: Pending, report: Report) -> None:
+        self.output, self.total, self.report = output, todo.total, report
+        self.first = 0.0  # when the first answer of this run came: models take a while to load
+        self.before = 0
+        self._tell()
+
+    def add(self, line: bytes) -> None:
+        if self.output.add(line):
+            if not self.first:
+                self.first, self.before = time.monotonic(), len(self.output.ids)
+            self._tell()
+
+    def _tell(self) -> None:
+        done = len(self.output.ids)
+        since, spent = done - self.before, time.monotonic() - self.first
+        left = spent / since * (self.total - done) if self.first and since else None
+        self.report(Progress(done, self.total, self.output.failures, left))
+
+
+async def run(service: Service, todo: Pending, writer: Writer, max_concurrency: int) -> None:
+    """Ask a service for every line, ``max_concurrency`` at once."""
+    lines = todo.lines()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(max_concurrency, todo.left)):
+            group.create_task(_work(service, lines, writer))
+
+
+async def _work(service: Service, lines: Iterator[Line], writer: Writer) -> None:
+    for line in lines:  # shared: every worker takes the next
+        writer.add(await outcome(service, line))
+
+
+async def outcome(
+    service: Service, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> bytes:
+    """The output line of a request; a service that is full is asked again."""
+    if line.error is not None:
+        return failed(line, *line.error)
+    assert line.body is not None
+    for attempt in range(_TRIES):
+        try:
+            answer = await service.post(line.url, line.body)
+        except Exception as error:  # one request's bug must not end the batch
+            return failed(line, "server_error", f"{type(error).__name__}: {error}")
+        if answer.status not in _BUSY:
+            break
+        if attempt + 1 < _TRIES:
+            await sleep(_PAUSE * 2**attempt)
+    return answered(line, answer)

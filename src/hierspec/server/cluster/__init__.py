@@ -1,0 +1,1 @@
+"""The service and batches on several processes and machines, through Ray: the extra ``ray``."""

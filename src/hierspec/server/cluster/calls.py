@@ -1,0 +1,153 @@
+"""A request on its way to a replica, and what becomes of it when the replica dies.
+
+Nothing here knows Ray: it is told how to ask, and which exceptions mean that a replica is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.server.batch.inprocess import Headers
+
+_TRIES = 5
+_PAUSE = 0.2  # seconds until the router has noticed a death; doubled for every further try
+_LEFT_OUT = (b"content-length", b"transfer-encoding", b"connection", b"server", b"date")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An HTTP request as one value.
+
+    Attributes:
+        prompt: what the router compares with what replicas have read: Ray's prefix-aware router
+            takes an argument's attribute of this name. Never empty.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Status and headers, which come before the pieces of a body."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @property
+    def streams(self) -> bool:
+        return any(
+            name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+            for name, value in self.headers
+        )
+
+
+Part = Start | bytes
+Ask = Callable[[Call], AsyncGenerator[Part, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client gets: at once, or piece by piece."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Exceptions: of a replica that is lost, and of replicas that are all full."""
+
+    lost: tuple[type[BaseException], ...]
+    full: tuple[type[BaseException], ...]
+
+
+async def forward(call: Call, ask: Ask, losses: Losses, pause: float = _PAUSE) -> Reply:
+    """Ask a replica, and another where that one dies before anything was sent.
+
+    An answer that does not stream is sent when all of it is here, so its loss is made good too.
+    A stream that is lost on its way ends with an error event.
+    """
+    for attempt in range(_TRIES):
+        parts = ask(call)
+        try:
+            start = await anext(parts)
+            assert isinstance(start, Start)
+            headers = tuple(h for h in start.headers if h[0].lower() not in _LEFT_OUT)
+            if start.streams:
+                first = await anext(parts, b"")
+                return Reply(start.status, headers, _rest(first, parts, losses))
+            whole = b"".join([part async for part in parts if isinstance(part, bytes)])
+            return Reply(start.status, headers, _once(whole))
+        except losses.full:
+            return refusal(503, "all replicas are full: try again later", retry_after=1)
+        except losses.lost:
+            await asyncio.sleep(pause * 2**attempt)
+    return refusal(503, "no replica could answer: they were lost one after the other", 5)
+
+
+def refusal(status: int, message: str, retry_after: int | None = None) -> Reply:
+    """An error in OpenAI's object."""
+    headers = [(b"content-type", b"application/json")]
+    if retry_after is not None:
+        headers.append((b"retry-after", str(retry_after).encode()))
+    return Reply(status, tuple(headers), _once(json.dumps(_error(message)).encode()))
+
+
+def prefix_of(path: str, body: bytes) -> str:
+    """What of a request replicas may have read before; its path where there is nothing."""
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return path
+    if not isinstance(asked, Mapping):
+        return path
+    said = next((asked[key] for key in ("messages", "prompt", "input") if asked.get(key)), None)
+    return _text(said) or path
+
+
+def _text(said: Any) -> str:
+    """Texts, conversations and token ids in one line of text each."""
+    if isinstance(said, list):
+        return "\n".join(_text(one) for one in said)
+    if isinstance(said, Mapping):
+        return f"{said.get('role', '')}: {_text(said.get('content') or said.get('text') or '')}"
+    return str(said or "")
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def _rest(
+    first: Part, parts: AsyncGenerator[Part, None], losses: Losses
+) -> AsyncIterator[bytes]:
+    try:
+        if isinstance(first, bytes) and first:
+            yield first
+        async for part in parts:
+            if isinstance(part, bytes):
+                yield part
+    except losses.lost:
+        error = _error("the replica that wrote this answer was lost: ask again")
+        yield b"data: " + json.dumps(error).encode() + b"\n\n"
+    finally:
+        await parts.aclose()
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+
+
+def headers_of(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers of a request without those that belong to a single connection."""
+    return tuple((k, v) for k, v in headers if k.lower() not in _LEFT_OUT)

@@ -1,0 +1,58 @@
+"""Ray, which is an extra."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from hierspec.errors import HierspecError
+
+_TRIES = 3  # on a busy machine its processes may take longer than Ray waits
+_OBJECT_STORE = 96 << 20  # bytes; what passes through it is small
+
+
+def ray() -> Any:
+    """The library. It reports nothing to anybody unless its user has said so.
+
+    Raises:
+        HierspecError: it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # On a busy machine Ray's agents take longer than the half minute that it gives them.
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as any other process; Ray says 15
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise HierspecError(
+            "several replicas need Ray: pip install 'hierspec[ray,server]'"
+        ) from None
+
+
+def ray_serve() -> Any:
+    """Ray Serve, as :func:`ray`."""
+    ray()
+    importlib.import_module("ray.serve.exceptions")
+    return importlib.import_module("ray.serve")
+
+
+def connect(address: str | None) -> None:
+    """Join a cluster, or start one of this machine alone, which ends with this process.
+
+    Args:
+        address: of the cluster; ``auto``: as found.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "namespace": "hierspec"}
+    if address is None:
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+        address = "local"
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            ray().init(address=address, **options)
+            return
+        except Exception as error:  # Ray has no class for this one
+            if not tries_left or "timed out during startup" not in str(error):
+                raise
+            ray().shutdown()

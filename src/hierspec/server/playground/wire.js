@@ -1,0 +1,93 @@
+// What goes to the server and what comes back: OpenAI's API, with the levels of every token.
+
+const HERE = new URL(".", location.href);
+
+/** An error that the server has put into words. */
+class Refusal extends Error {}
+
+function headers(key) {
+  const said = { "Content-Type": "application/json" };
+  if (key) said.Authorization = `Bearer ${key}`;
+  return said;
+}
+
+/** The server's models: [{id, hierarchies, levels, chat_template}], the default hierarchy first. */
+async function listModels(key) {
+  const response = await fetch(new URL("v1/models", HERE), { headers: headers(key) });
+  if (!response.ok) throw await refusal(response);
+  return (await response.json()).data;
+}
+
+async function refusal(response) {
+  const text = await response.text();
+  let message = text;
+  try {
+    const error = JSON.parse(text).error;
+    message = error.message ?? error;
+  } catch { /* not OpenAI's object: the text as it is */ }
+  return new Refusal(`${message || response.statusText} (HTTP ${response.status})`);
+}
+
+/** The body of a request; fields that were left empty are left out. */
+function bodyOf(settings, conversation, changes = {}) {
+  const body = { stream: true, stream_options: { include_usage: true }, return_levels: true };
+  for (const name of ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed"]) {
+    if (settings[name] !== "") body[name] = Number(settings[name]);
+  }
+  if (settings.stop) body.stop = settings.stop;
+  // Plain decoding of the same prompt is asked for with { speculative: false } in changes.
+  if (settings.hierarchy) body.hierarchy = settings.hierarchy;
+  if (settings.mode === "chat") body.messages = conversation;
+  else body.prompt = settings.prompt;
+  return { ...body, ...changes };
+}
+
+/** Ask, and give what comes: {text, tokens: [{text, level}], round, finish, usage}. */
+async function* ask(settings, body, signal) {
+  const place = settings.mode === "chat" ? "v1/chat/completions" : "v1/completions";
+  const response = await fetch(new URL(place, HERE), {
+    method: "POST", headers: headers(settings.key), body: JSON.stringify(body), signal,
+  });
+  if (!response.ok) throw await refusal(response);
+  let ended = false;
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") { ended = true; break; }
+    const event = JSON.parse(data);
+    if (event.error) throw new Refusal(event.error.message ?? String(event.error));
+    const found = piece(event);
+    ended ||= Boolean(found.finish);
+    yield found;
+  }
+  if (!ended) throw new Refusal("The server ended the answer before it was whole.");
+}
+
+/** The data of server-sent events, however the network cuts them. */
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** A chunk of either endpoint in one shape; with levels, a chunk is a round of the target. */
+function piece(event) {
+  const choice = event.choices?.[0];
+  const text = choice?.text ?? choice?.delta?.content ?? "";
+  const tokens = [...(event.hierspec?.tokens ?? [])];
+  const told = tokens.map((token) => token.text).join("");
+  // What was held back for a stop text, and all of it where the server tells no levels.
+  if (text.length > told.length) tokens.push({ text: text.slice(told.length), level: null });
+  const round = event.hierspec?.drafts?.map((one) => ({
+    level: one.level, drafted: one.num_draft_tokens, kept: one.num_accepted_tokens,
+  }));
+  return { text, tokens, round, finish: choice?.finish_reason, usage: event.usage };
+}

@@ -1,0 +1,133 @@
+"""A gateway between clients and replicas: retries, streams that break, what routers compare."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hierspec.errors import HierspecError
+from hierspec.server.cluster.calls import Call, Losses, Start, forward, prefix_of
+from hierspec.server.cluster.deployments import build
+from hierspec.server.cluster.scale import Scale
+
+LOSSES = Losses((ConnectionError,), (BlockingIOError,))
+CALL = Call("POST", "/v1/completions", b"", (), b"{}", "x")
+JSON = Start(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
+EVENTS = Start(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
+
+
+class Replicas:
+    """Each call goes to the next script: parts to send, and exceptions to raise."""
+
+    def __init__(self, *scripts):
+        self.scripts, self.asked, self.closed = list(scripts), 0, 0
+
+    async def ask(self, call):
+        self.asked += 1
+        try:
+            for part in self.scripts[min(self.asked, len(self.scripts)) - 1]:
+                if isinstance(part, Exception):
+                    raise part
+                yield part
+        finally:
+            self.closed += 1
+
+
+def answer(replicas, pieces=None):
+    async def go():
+        reply = await forward(CALL, replicas.ask, LOSSES, pause=0.0)
+        found = []
+        async for piece in reply.body:
+            found.append(piece)
+            if len(found) == pieces:
+                await reply.body.aclose()
+                break
+        return reply, found
+
+    return asyncio.run(go())
+
+
+def test_a_whole_answer_is_asked_again_wherever_its_replica_died():
+    replicas = Replicas(
+        [ConnectionError()], [JSON, b"ha", ConnectionError()], [JSON, b"who", b"le"]
+    )
+    reply, body = answer(replicas)
+    assert (reply.status, b"".join(body), replicas.asked) == (200, b"whole", 3)
+    assert reply.headers == ((b"Content-Type", b"application/json"),)  # lengths are made anew
+
+
+def test_a_stream_is_asked_again_until_something_was_sent():
+    replicas = Replicas([EVENTS, ConnectionError()], [EVENTS, b"a", b"b"])
+    _, body = answer(replicas)
+    assert (body, replicas.asked) == ([b"a", b"b"], 2)
+
+
+def test_a_stream_that_is_lost_on_its_way_ends_with_an_error_event():
+    replicas = Replicas([EVENTS, b"a", ConnectionError()])
+    reply, body = answer(replicas)
+    assert (reply.status, body[0], replicas.asked) == (200, b"a", 1)
+    assert body[1].startswith(b"data: ")
+    assert body[1].endswith(b"\n\n")
+    assert "was lost" in json.loads(body[1][6:])["error"]["message"]
+
+
+def test_a_client_that_leaves_frees_the_replica():
+    replicas = Replicas([EVENTS, b"a", b"b", b"c"])
+    _, body = answer(replicas, pieces=1)
+    assert (body, replicas.closed) == ([b"a"], 1)
+
+
+def test_full_and_lost_replicas_are_said_so():
+    reply, body = answer(Replicas([BlockingIOError()]))
+    assert (reply.status, dict(reply.headers)[b"retry-after"]) == (503, b"1")
+    assert "full" in json.loads(body[0])["error"]["message"]
+    replicas = Replicas([ConnectionError()])
+    reply, body = answer(replicas)
+    assert (reply.status, replicas.asked) == (503, 5)
+    assert "lost" in json.loads(body[0])["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"prompt": "once"}, "once"),
+        ({"prompt": ["once", "twice"]}, "once\ntwice"),
+        ({"prompt": [5, 6]}, "5\n6"),
+        ({"input": "once"}, "once"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "user: hi"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, None),
+        ({"prompt": ""}, "/p"),
+        ([], "/p"),
+    ],
+)
+def test_what_routers_compare_is_never_empty(body, said):
+    found = prefix_of("/p", json.dumps(body).encode())
+    assert found == said if said is not None else "hi" in found
+
+
+def test_a_conversation_that_goes_on_begins_as_before():
+    first = [{"role": "user", "content": "hi"}]
+    later = [*first, {"role": "assistant", "content": "ho"}]
+    before, after = (prefix_of("/", json.dumps({"messages": m}).encode()) for m in (first, later))
+    assert after.startswith(before)
+    assert prefix_of("/health", b"") == prefix_of("/health", b"\xff") == "/health"
+
+
+def test_how_many():
+    assert Scale.of(None, None) == Scale(1, 1)
+    assert str(Scale.of(2, None)) == "2 replicas"
+    assert Scale.of(None, "1:4").options(8)["autoscaling_config"]["max_replicas"] == 4
+    for bad in ("4", "0:2", "3:1", "1:99999", "a:b"):
+        with pytest.raises(HierspecError, match="--autoscale takes MIN:MAX"):
+            Scale.of(None, bad)
+    with pytest.raises(HierspecError, match="say one"):
+        Scale.of(2, "1:4")
+
+
+def test_the_arguments_of_a_serve_config_are_checked():
+    with pytest.raises(HierspecError, match="replicas"):
+        build({"replcas": 2})
+    with pytest.raises(HierspecError, match="is a number"):
+        build({"replicas": "2"})
