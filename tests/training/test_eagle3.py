@@ -16,7 +16,7 @@ from hierspec import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.lm import load
 from hierspec.lm.eagle3 import checkpoint
-from hierspec.training.eagle3 import texts
+from hierspec.training.eagle3 import start, texts
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.eagle3.store import Store
 from hierspec.training.eagle3.train import train
@@ -133,13 +133,17 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
             torch.testing.assert_close(found, wanted[network.known], rtol=1e-5, atol=1e-5)
 
 
-def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path):
+def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, monkeypatch):
     settings = Eagle3Settings(**QUICK, steps=60, batch=128)
     out = tmp_path / "drafter"
     with pytest.raises(KeyboardInterrupt):
         train(str(target), settings, out, [chats], stop_after=20)
     assert not out.exists()
-    info = train(str(target), settings, out, [chats])
+    out.mkdir()
+    (out / "config.json").write_text("{}")  # as after the first measuring on the way
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "frequent", None)  # its rows keep their tokens
+        info = train(str(target), settings, out, [chats])
     before, after = (info[when]["held out"] for when in ("before", "figures"))
     assert after["acceptance"][0] > before["acceptance"][0]
     assert len(after["agreement"]) == 3

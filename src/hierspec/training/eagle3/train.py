@@ -91,12 +91,14 @@ def train(
             settings, a target of another shape.
         KeyboardInterrupt: stopped; at most a minute of work is lost.
     """
-    if (output / "config.json").exists() and not overwrite and start_from != output:
+    folder = output.with_name(f"{output.name}.training")
+    # Beside an interrupted training lies what it wrote on its way.
+    finished = (output / "config.json").exists() and not folder.exists()
+    if finished and not overwrite and start_from != output:
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
     if not given:
         raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
     probe_folder(output.resolve().parent, output, "the drafter", "give another -o")
-    folder = output.with_name(f"{output.name}.training")
     fixed = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
         restart.check(folder, fixed, "--overwrite")
@@ -133,7 +135,13 @@ def train(
     if old is None:
         every = texts.read(given, tokenizer, (), settings.longest)
         learnt = (text for text in every if not text.group)
-        known = start.frequent(learnt, config.draft_vocab_size, config.vocab_size)
+        # Counted once: texts may have come in since an interruption, and rows keep their tokens.
+        known = torch.tensor(
+            restart.once(
+                folder / "vocabulary.json",
+                lambda: start.frequent(learnt, config.draft_vocab_size, config.vocab_size).tolist(),
+            )
+        )
         network = start.begun(config, source, known, scale, settings.seed)
     else:
         network = old
