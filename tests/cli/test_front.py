@@ -63,7 +63,7 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
         ("cut weights", "is damaged"),
         ("pickled weights", "pytorch_model.bin is no safetensors file"),
         ("cut tokenizer", "the tokenizer beside"),
-        ("adapter", "holds an adapter (LoRA)"),
+        ("adapter", "names no base model: set base_model_name_or_path"),
     ],
 )
 def test_what_is_wrong_with_a_folder(capsys, play, folder, said):
