@@ -74,7 +74,9 @@ class Playground:
     def models(self) -> st.SearchStrategy[str]:
         names = [self.target, self.draft, *(str(self.folder / name) for name in _SPOILT)]
         known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:large?eps=x", "zoo:small?a=b", "ngram",
-                 "exit:1", "exit:x", "prompt-lookup", "/nonexistent", "./no", "~/no",
+                 "exit:1", "exit:x", "exit:1,head=no", "prompt-lookup", "suffix", "quantized",
+                 "eagle3:no", "zoo:smollm2-eagle3", "zoo:smollm2-none", "/nonexistent",
+                 "./no", "~/no",
                  "~nobody-of-this-name/x", "a/b/c", "",
                  "no.gguf", str(self.folder / "text.txt"), str(self.folder / "empty folder"),
                  f"{self.target},temperature=x", f"{self.draft},window=entropy"]  # fmt: skip
@@ -312,9 +314,10 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
             "exit_layer", "exit_layers", "max_order", "table", "prompt_lookup_min", "levels",
             "prompt_lookup_max", "num_drafts", "skip", "skip_layers", "repeat", "confidence",
             "head", "dtype", "backend", "target", "allow_lossy", "top_m", "kind", "threshold",
-            "shared", "ngram_min", "ngram_max", "parts"]  # fmt: skip
+            "shared", "ngram_min", "ngram_max", "parts", "store", "bits"]  # fmt: skip
     methods = ["ngram_table", "prompt_lookup", "draft_model", "early_exit", "concatenate",
-               "layer_skip", "adaptive_exit", "ngram_pool", "nope"]  # fmt: skip
+               "layer_skip", "adaptive_exit", "ngram_pool", "suffix", "quantized", "eagle3",
+               "nope"]  # fmt: skip
     rules = [
         "block",
         "tokenwise",
@@ -344,7 +347,8 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
         if out["method"] == "draft_model":
             out["model"] = play.draft
         needed = {"early_exit": ("exit_layer", 1), "layer_skip": ("skip", 1),
-                  "adaptive_exit": ("exit_layers", [1]), "concatenate": ("levels", [])}  # fmt: skip
+                  "eagle3": ("model", "no"), "adaptive_exit": ("exit_layers", [1]),
+                  "concatenate": ("levels", [])}  # fmt: skip
         if out["method"] in needed:
             key, value = needed[out["method"]]
             out[key] = value

@@ -37,9 +37,9 @@ def generate(
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "suffix, quantized, swift, adadecode, lookahead, eagle3, auto (measures once, then plans). "
-            "Default: hierarchy; of zoo:smollm2, which runs where none is named and its package is "
-            "there, its best drafter.",
+            "suffix, quantized, swift, adadecode, lookahead, eagle3, auto (measures once, then "
+            "plans). Default: hierarchy; of zoo:smollm2, which runs where none is named and its "
+            "package is there, its best drafter.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
