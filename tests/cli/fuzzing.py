@@ -50,6 +50,7 @@ class Playground:
 
         self.folder = folder
         tokenizer = AutoTokenizer.from_pretrained(DATA)
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_attention_heads": 2}
         config = LlamaConfig(
             **sizes, hidden_size=8, intermediate_size=8, max_position_embeddings=64
@@ -103,7 +104,7 @@ class Playground:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Stop work before it begins; read a tokenizer once."""
+        """Stop work before it begins; read a tokenizer once; name a tiny model where none is."""
         from hierspec.config import checkpoints
 
         def stop(*args: Any, **kwargs: Any) -> Any:
@@ -119,6 +120,8 @@ class Playground:
             for name in _WORK:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
+            stack.enter_context(mock.patch("hierspec.presets.defaults.RELEASED", self.target))
+            stack.enter_context(mock.patch("hierspec.presets.defaults.missing", lambda: ""))
             cache = {"HIERSPEC_CACHE": str(self.folder / "cache")}
             stack.enter_context(mock.patch.dict(os.environ, cache))
             stack.enter_context(warnings.catch_warnings())
