@@ -193,6 +193,20 @@ def test_counts_that_nobody_could_wait_for(capsys, key):
     assert f"hierarchy.levels[0].{key}: it is more than 4096" in err
 
 
+def test_a_level_without_a_method_is_told_the_methods(capsys):
+    whole = json.dumps({"target": "zoo:small", "levels": [{"num_speculative_tokens": 2}]})
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
+    assert status == 2
+    assert "levels[0]: 'method' is missing; there are: draft_model, early_exit" in err
+    assert "quantized, suffix, concatenate" in err
+
+
+def test_an_empty_hierarchy_is_none(capsys):
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", "")
+    assert status == 2
+    assert "no preset called ''; there are: autoregressive" in err
+
+
 def test_why_plain_decoding_stands_alone(capsys, tmp_path):
     problem = tmp_path / "problem.json"
     problem.write_text(json.dumps({"costs": [9, 10], "acceptance": [[None, 0.1], [None, None]]}))
