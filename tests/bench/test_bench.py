@@ -307,6 +307,24 @@ def test_groups_and_names_select():
         names("speculativ")
 
 
+def test_each_drafter_alone_without_a_model_of_its_own(tiny_family, tmp_path):
+    target = TargetConfig(model=tiny_family["target"], dtype="float32")
+    models = BenchModels(target, ("suffix", "quantized"))
+    entries = select(["alone"], catalogue(models.drafts))[1:]
+    trial = [replace(one, candidates=first_of(one.candidates)) for one in entries]
+    done = methods_of(bench(models, trial).run())
+    assert list(done) == ["plain", "alone-suffix", "alone-quantized"]
+    for record in done.values():
+        assert record.skipped is None
+        assert all(run.same_as_plain for run in record.runs)
+    assert done["alone-quantized"].configuration["levels"][0]["method"] == "quantized"
+    assert grids.chains("hierarchy", models)[0].configuration["levels"][1]["method"] == "quantized"
+
+
+def first_of(candidates):
+    return lambda *given: candidates(*given)[:1]
+
+
 # Going on.
 
 

@@ -129,9 +129,14 @@ def test_each_drafter_alone_is_a_method():
     assert [label(name) for name in ("zoo:small", "exit:5,head=a/b", "prompt-lookup", "a/b/c")] == [
         "small", "exit-5", "prompt-lookup", "c",
     ]  # fmt: skip
+    assert label('{"method": "suffix", "max_order": 8}') == "suffix"
+    assert label("eagle3:models/drafter/") == "drafter"
     known = catalogue(["prompt-lookup", "exit:1"])
     names = [entry.name for entry in select(["alone"], known)]
     assert names == ["plain", "alone-prompt-lookup", "alone-exit-1"]
+    alike = catalogue(["a/draft", "b/draft", "quantized", "quantized,temperature=0.7"])
+    names = {name for name in alike if name.startswith("alone-")}
+    assert names == {"alone-draft", "alone-draft-2", "alone-quantized", "alone-quantized-2"}
 
 
 def test_a_bench_of_chats_that_end(folder, tmp_path, capsys):

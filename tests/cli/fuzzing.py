@@ -50,6 +50,7 @@ class Playground:
 
         self.folder = folder
         tokenizer = AutoTokenizer.from_pretrained(DATA)
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_attention_heads": 2}
         config = LlamaConfig(
             **sizes, hidden_size=8, intermediate_size=8, max_position_embeddings=64
@@ -74,7 +75,9 @@ class Playground:
     def models(self) -> st.SearchStrategy[str]:
         names = [self.target, self.draft, *(str(self.folder / name) for name in _SPOILT)]
         known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:large?eps=x", "zoo:small?a=b", "ngram",
-                 "exit:1", "exit:x", "prompt-lookup", "/nonexistent", "./no", "~/no",
+                 "exit:1", "exit:x", "exit:1,head=no", "prompt-lookup", "suffix", "quantized",
+                 "eagle3:no", "zoo:smollm2-eagle3", "zoo:smollm2-none", "/nonexistent",
+                 "./no", "~/no",
                  "~nobody-of-this-name/x", "a/b/c", "",
                  "no.gguf", str(self.folder / "text.txt"), str(self.folder / "empty folder"),
                  f"{self.target},temperature=x", f"{self.draft},window=entropy"]  # fmt: skip
@@ -101,7 +104,7 @@ class Playground:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Stop work before it begins; read a tokenizer once."""
+        """Stop work before it begins; read a tokenizer once; name a tiny model where none is."""
         from hierspec.config import checkpoints
 
         def stop(*args: Any, **kwargs: Any) -> Any:
@@ -117,6 +120,8 @@ class Playground:
             for name in _WORK:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
+            stack.enter_context(mock.patch("hierspec.presets.defaults.RELEASED", self.target))
+            stack.enter_context(mock.patch("hierspec.presets.defaults.missing", return_value=""))
             cache = {"HIERSPEC_CACHE": str(self.folder / "cache")}
             stack.enter_context(mock.patch.dict(os.environ, cache))
             stack.enter_context(warnings.catch_warnings())
@@ -312,9 +317,10 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
             "exit_layer", "exit_layers", "max_order", "table", "prompt_lookup_min", "levels",
             "prompt_lookup_max", "num_drafts", "skip", "skip_layers", "repeat", "confidence",
             "head", "dtype", "backend", "target", "allow_lossy", "top_m", "kind", "threshold",
-            "shared", "ngram_min", "ngram_max", "parts"]  # fmt: skip
+            "shared", "ngram_min", "ngram_max", "parts", "store", "bits"]  # fmt: skip
     methods = ["ngram_table", "prompt_lookup", "draft_model", "early_exit", "concatenate",
-               "layer_skip", "adaptive_exit", "ngram_pool", "nope"]  # fmt: skip
+               "layer_skip", "adaptive_exit", "ngram_pool", "suffix", "quantized", "eagle3",
+               "nope"]  # fmt: skip
     rules = [
         "block",
         "tokenwise",
@@ -344,7 +350,8 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
         if out["method"] == "draft_model":
             out["model"] = play.draft
         needed = {"early_exit": ("exit_layer", 1), "layer_skip": ("skip", 1),
-                  "adaptive_exit": ("exit_layers", [1]), "concatenate": ("levels", [])}  # fmt: skip
+                  "eagle3": ("model", "no"), "adaptive_exit": ("exit_layers", [1]),
+                  "concatenate": ("levels", [])}  # fmt: skip
         if out["method"] in needed:
             key, value = needed[out["method"]]
             out[key] = value

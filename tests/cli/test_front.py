@@ -63,7 +63,7 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
         ("cut weights", "is damaged"),
         ("pickled weights", "pytorch_model.bin is no safetensors file"),
         ("cut tokenizer", "the tokenizer beside"),
-        ("adapter", "holds an adapter (LoRA)"),
+        ("adapter", "names no base model: set base_model_name_or_path"),
     ],
 )
 def test_what_is_wrong_with_a_folder(capsys, play, folder, said):
@@ -191,6 +191,20 @@ def test_counts_that_nobody_could_wait_for(capsys, key):
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
     assert f"hierarchy.levels[0].{key}: it is more than 4096" in err
+
+
+def test_a_level_without_a_method_is_told_the_methods(capsys):
+    whole = json.dumps({"target": "zoo:small", "levels": [{"num_speculative_tokens": 2}]})
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
+    assert status == 2
+    assert "levels[0]: 'method' is missing; there are: draft_model, early_exit" in err
+    assert "quantized, suffix, concatenate" in err
+
+
+def test_an_empty_hierarchy_is_none(capsys):
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", "")
+    assert status == 2
+    assert "no preset called ''; there are: autoregressive" in err
 
 
 def test_why_plain_decoding_stands_alone(capsys, tmp_path):

@@ -77,7 +77,7 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
     assert trained.drafters_for("zoo:small", tmp_path) == ()
     assert trained.drafters_for(str(tmp_path), tmp_path) == ()
     assert trained.located("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
-    with pytest.raises(HierspecError, match="no zoo:smollm2-none"):
+    with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-none'"):
         trained.located("zoo:smollm2-none", tmp_path)
 
 

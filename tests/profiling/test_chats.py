@@ -1,6 +1,7 @@
 """Profiles of chat models: on their answers to questions, with whatever drafts for them."""
 
 import pytest
+import torch
 from chat_models import save_chat
 
 from hierspec.config.schema import TargetConfig
@@ -62,7 +63,8 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
-    monkeypatch.setattr(candidates, "METHODS", frozenset({"suffix", "eagle3"}))
+    monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
+    monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
         "suffix",
@@ -70,8 +72,8 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "exit:5,head=zoo:smollm2-heads",
         "exit:10,head=zoo:smollm2-heads",
         "zoo:smollm2-small",
+        "quantized",
     ]
-    monkeypatch.setattr(candidates, "METHODS", frozenset())
-    assert "suffix" not in default_names("zoo:smollm2")
-    assert "zoo:smollm2-eagle3" not in default_names("zoo:smollm2")
+    monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
+    assert "quantized" not in default_names("zoo:smollm2")
     assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"

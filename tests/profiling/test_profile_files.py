@@ -14,6 +14,7 @@ from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli
 from hierspec.config.build import build
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.planner.estimates import Chain
+from hierspec.planner.latency import latency
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import parse
@@ -137,6 +138,35 @@ def test_models_are_found_by_their_names_not_their_owners(whole, file):
     saved(level={"method": "draft_model", "model": "models/none"})
     with pytest.raises(ValueError, match="'models/none' not found from here: run from the folder"):
         load_profile(file)
+
+
+def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
+    """What it drafts, verifies and weighs; the profile holds while the target's files do."""
+    target, path = TargetConfig(model=family["target"], dtype="float32"), tmp_path / "p.json"
+    candidates = [parse("prompt-lookup"), parse("quantized")]
+    data = measure(target, candidates, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    profile = load_profile(path)
+    number = next(i for i, m in enumerate(profile.models) if m["name"] == "quantized")
+    copy, trunk = profile.models[number]["owner"], data["memory"][family["target"]]
+    assert copy != family["target"]
+    assert data["memory"][copy] == trunk // 4  # a byte a weight
+    (pair,) = [p for p in data["temperatures"]["0.0"]["pairs"]
+               if (p["drafter"], p["verifier"]) == (number, 2)]  # fmt: skip
+    assert pair["equal_argmax"] > 0.5
+    estimates = profile.estimates()
+    assert estimates.bytes([number, 2]) == trunk + trunk // 4
+    chain = Chain((number, 2), (2,))
+    assert latency(estimates, chain).ms_per_token > 0
+    answer = plan(estimates, memory=trunk)  # no room for a copy
+    assert number not in answer.best.chain.levels
+    drafting = HierarchyConfig.from_dict(profile.hierarchy(chain))
+    texts = [Hierarchy(build(config, loaded)).generate([5, 9, 7], max_new_tokens=8, ignore_eos=True)
+             for config in (drafting, HierarchyConfig(target=target))]  # fmt: skip
+    assert texts[0].token_ids == texts[1].token_ids
+    data["models"][number]["weights"] = "0" * 16
+    save(data, path)
+    with pytest.raises(ValueError, match=r"the weights of .* have changed"):
+        load_profile(path)
 
 
 def test_threads_are_a_choice(whole, file):
@@ -464,11 +494,12 @@ def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
     assert auto.cache_path(target, [parse(f"ngram:{copy}")]) != before
 
 
-def test_what_auto_tries_where_nothing_is_named(cache, monkeypatch):
+def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     def names(target):
         return [candidate.name for candidate in auto.default_candidates(target)]
 
-    assert names("somewhere/model") == ["prompt-lookup"]
+    assert names("somewhere/model") == ["prompt-lookup", "suffix"]
+    assert names(family["target"]) == ["prompt-lookup", "suffix", "quantized"]
     assert "zoo:trunk" in names("zoo:large")
     assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
     assert "exit:4" in names("zoo:trunk")

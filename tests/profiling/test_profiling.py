@@ -70,6 +70,12 @@ def random_tables(count, vocab=4, order=1, seed=3):
         ("ngram", "ngram_table", {"table": "zoo:ngram"}),
         ("ngram:a.safetensors", "ngram_table", {"table": "a.safetensors"}),
         ("prompt-lookup", "prompt_lookup", {"prompt_lookup_max": 4}),
+        ("suffix", "suffix", {"store": 0}),
+        ("quantized", "quantized", {"bits": 8}),
+        ("quantized,temperature=0.8", "quantized", {"temperature": 0.8}),
+        ("eagle3:folder", "eagle3", {"model": "folder"}),
+        ("zoo:smollm2-eagle3", "eagle3", {"model": "zoo:smollm2-eagle3"}),
+        ("exit:5,head=a/b", "early_exit", {"exit_layer": 5, "head": "a/b"}),
         ('{"method": "prompt_lookup", "prompt_lookup_max": 7}', "prompt_lookup",
          {"prompt_lookup_max": 7}),
         ('{"method": "draft_model", "model": "m", "window": {"kind": "entropy", "threshold": 2}}',
@@ -82,7 +88,7 @@ def test_candidates(text, method, fields):
     assert candidate.level.method == method
     for key, value in fields.items():
         assert getattr(candidate.level, key) == value
-    scoring = method in ("draft_model", "early_exit")
+    scoring = method in ("draft_model", "early_exit", "quantized")
     assert candidate.verifies == (scoring and not candidate.window.signal)
 
 

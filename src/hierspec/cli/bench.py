@@ -442,8 +442,8 @@ def _measure(
             _begin(files, data)
             files.next_step = files.to_go_on
             effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
-            texts: Sequence[Any] = tuning if settings.chat else prompts.tuning
-            models.planning = planned.Planning(models, texts, effort, path=files.profile)
+            texts = [one for one in prompts.tuning if isinstance(one, str)]
+            models.planning = planned.Planning(models, texts or tuning, effort, files.profile)
             Bench(
                 models=models,
                 settings=settings,

@@ -168,7 +168,7 @@ def generate(
         config, own_chat, note = _default(target, dtype, device)
         chat = own_chat and not ids if chat is None else chat
     else:
-        named = hierarchy or "hierarchy"
+        named = "hierarchy" if hierarchy is None else hierarchy
         config = None if automatic else _config(named, target, drafts, dtype, device)
     use_threads(threads)
     # A wrong parameter should not wait for the models.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from hierspec.config.levels import METHODS
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.zoo import registry, trained
 
@@ -64,14 +63,13 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     """
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    if trained.EAGLE3 in shipped and "eagle3" in METHODS:
+    if trained.EAGLE3 in shipped:
         level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}
         levels = [{**level, "num_speculative_tokens": _EAGLE3}]
     elif trained.HEADS in shipped:
         levels = _exits(shipped[trained.HEADS])
     else:
-        method = "suffix" if "suffix" in METHODS else "prompt_lookup"
-        levels = [{"method": method, "num_speculative_tokens": _COPIED}]
+        levels = [{"method": "suffix", "num_speculative_tokens": _COPIED}]
     whole = {"target": {"model": target.model}, "levels": levels, "verify": "block"}
     found = HierarchyConfig.from_dict(whole)
     return HierarchyConfig(target=target, levels=found.levels, verify=found.verify)

@@ -64,7 +64,8 @@ def choose(
 
     Args:
         drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
-            shipped family, or prompt lookup alone for any other target.
+            shipped family, or for any other target what needs no model beside it
+            (:func:`hierspec.profiling.candidates.default_names`).
         temperature: of the requests to come; 0 is greedy.
         chat: whether they are questions in the target's chat template: its answers are measured.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.

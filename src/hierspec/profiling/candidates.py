@@ -98,16 +98,22 @@ def default_names(target: str) -> list[str]:
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
     names = ["prompt-lookup", "suffix"]
-    on_cpu = machine.device("auto").type == "cpu"
-    if on_cpu and quantizable(target_config(target)):
-        names.append("quantized")
     for drafter in trained.drafters_for(target):
         if trained.kind(drafter) == trained.HEADS:
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
         else:
             names.append(drafter)
+    if machine.device("auto").type == "cpu" and _quantizable(target):
+        names.append("quantized")  # last: a chain's levels stand in this order, and it costs most
     return names
+
+
+def _quantizable(target: str) -> bool:
+    try:
+        return quantizable(target_config(target))
+    except HierspecError:
+        return False  # no model: loading it says so
 
 
 def _method(head: str) -> dict[str, Any]:

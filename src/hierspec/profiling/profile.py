@@ -189,8 +189,7 @@ def stale(profile: Profile) -> list[str]:
         if measured.get(key) != value
     ]
     for model in profile.models:
-        # Where its files are: its owner's name may say a data type as well.
-        source = (model["level"] or {}).get("model", model["owner"])
+        source = _source(profile, model)
         if not model["weights"] or model["weights"] == fingerprint.weights(source):
             continue
         if fingerprint.found(source):
@@ -199,6 +198,14 @@ def stale(profile: Profile) -> list[str]:
             why.append(f"{source!r} not found from here: run from the folder where it was measured")
         break
     return why
+
+
+def _source(profile: Profile, model: MeasuredModel) -> str:
+    """Where a model's files are: its owner's name may say a data type as well."""
+    level = model["level"] or {}
+    if level.get("method") == "quantized":
+        return str(profile.data["target"]["model"])
+    return level.get("model", model["owner"])
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:

@@ -354,12 +354,12 @@ def _inside(shape: Any, step: Any) -> Any:
     return Any if arguments else get_type_hints(shape, include_extras=True).get(str(step), Any)
 
 
-def _tags(member: Any) -> list[Any]:
-    """What tells a member of a tagged union from the others: its literals."""
+def _tags(member: Any) -> list[str]:
+    """What tells a member of a tagged union from the others: its literal words."""
     if not isinstance(member, type):
         return []
-    hints = get_type_hints(member).values()
-    return [tag for hint in hints if get_origin(hint) is Literal for tag in get_args(hint)]
+    literals = [hint for hint in get_type_hints(member).values() if get_origin(hint) is Literal]
+    return [tag for hint in literals for tag in get_args(hint) if isinstance(tag, str)]
 
 
 def _short(value: Any) -> str:

@@ -5,7 +5,9 @@ Every preset is here of itself, and so is whatever :mod:`hierspec.bench.peers` l
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -46,9 +48,9 @@ def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
         drafts: each of which is a method ``alone-…`` besides, tuned over its lengths.
     """
     found = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
-    for draft in drafts:
-        name = f"{ALONE}-{label(draft)}"
-        about = f"{label(draft)} alone", "baseline", "", f"{draft} alone, at its best length; tuned"
+    for draft, word in zip(drafts, labels(drafts), strict=True):
+        name = f"{ALONE}-{word}"
+        about = f"{word} alone", "baseline", "", f"{draft} alone, at its best length; tuned"
         found[name] = MethodEntry(name, *about, _alone(name, draft))
     for preset in PRESETS.values():
         name = preset.name
@@ -63,9 +65,23 @@ def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
     return dict(sorted(found.items(), key=lambda item: order[item[1].group]))
 
 
+def labels(drafts: Sequence[str]) -> list[str]:
+    """A word for each draft; of those that would have the same, the second gets ``-2``, …"""
+    found: list[str] = []
+    for draft in drafts:
+        word, number = label(draft), 2
+        while word in found:
+            word, number = f"{label(draft)}-{number}", number + 1
+        found.append(word)
+    return found
+
+
 def label(draft: str) -> str:
     """A draft in a word: ``exit-5`` for ``exit:5,head=…``, ``small`` for ``zoo:small``."""
-    head = draft.partition(",")[0].removeprefix("zoo:")
+    with contextlib.suppress(ValueError, AttributeError):  # a level as JSON
+        level = json.loads(draft)
+        draft = str(level.get("model") or level.get("method"))
+    head = draft.strip().rstrip("/").partition(",")[0].removeprefix("zoo:")
     if head.startswith("exit:"):
         return head.replace(":", "-")
     return head.rpartition("/")[2].rpartition(":")[2] or head
