@@ -38,7 +38,7 @@ def joint_law(
         for tokens, mass in law.items():
             context = Context([*prompt, *tokens])
             # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
-            slot.agreed = 0
+            slot.other_text()
             scores = model.score([Query(slot, context, len(context))])
             job = ScoreRows(params, context, len(context), 1, len(prompt), model.vocab_size)
             (row,) = distributions([job], scores)

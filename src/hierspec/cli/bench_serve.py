@@ -197,9 +197,8 @@ def _settings(
 
 
 def _show(result: dict[str, Any], metrics: dict[str, str]) -> None:
+    from hierspec.utils import terminal
     from hierspec.utils.terminal import borderless
-
-    from .rendering import output
 
     rates = borderless(("",), ("",))
     for words, value in (
@@ -219,7 +218,7 @@ def _show(result: dict[str, Any], metrics: dict[str, str]) -> None:
     for name, words in metrics.items():
         cells = (f"{result[f'{kind}_{name}_ms']:.2f}" for kind in ("mean", "median", "p99"))
         times.add_row(f"{words} ({name})", *cells)
-    console = output(100)
+    console = terminal.console()
     console.print(rates)
     console.print(times)
 

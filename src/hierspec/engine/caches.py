@@ -48,7 +48,7 @@ class KeptCache:
             self._taken = True
             slots, self._slots = self._slots, {}
         for _, slot in slots.values():
-            slot.agreed = 0  # what it agreed with was the last text
+            slot.other_text()
         return slots
 
     def give_back(self, slots: Slots) -> None:

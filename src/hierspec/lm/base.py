@@ -28,6 +28,14 @@ class Guest(Protocol):
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         ...
 
+    def other_text(self) -> None:
+        """Forget that any tokens were committed: the next text may differ from this one."""
+        ...
+
+    def fork(self, length: int) -> Guest:
+        """A copy of its own, of what it keeps of the first ``length`` tokens."""
+        ...
+
 
 @dataclass(slots=True)
 class Slot:
@@ -56,6 +64,12 @@ class Slot:
             n += 1
         self.agreed = max(self.agreed, min(n, len(context.committed)))
         return n
+
+    def other_text(self) -> None:
+        """Keep what is cached for a text that may begin differently."""
+        self.agreed = 0
+        for guest in self.guests.values():
+            guest.other_text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,19 @@ class _State:
         del self.text.held[length:]
         self.text.agreed = min(self.text.agreed, length)
 
+    def other_text(self) -> None:
+        """See :class:`hierspec.lm.base.Guest`."""
+        self.text.agreed = 0
+
+    def fork(self, length: int) -> _State:
+        """See :class:`hierspec.lm.base.Guest`."""
+        held = self.text.held[:length]
+        seen = min(self.seen, max(len(held) - 1, 0))  # row t reads token t + 1
+        with torch.inference_mode():
+            cache = torch.empty_like(self.cache)
+            cache[:, :, :seen] = self.cache[:, :, :seen]
+        return _State(cache, Slot(held), seen)
+
     def settle(self, seen: int) -> None:
         """Go on from ``seen`` rows of the target's; what was drafted is void."""
         self.tokens.clear()

@@ -137,6 +137,7 @@ class Trunk:
         # Held before lengths: see the invariants above.
         new.held = slot.held[:length]
         own.lengths = [min(n, length) for n in state.lengths]
+        new.guests = {key: guest.fork(length) for key, guest in slot.guests.items()}
         return new
 
     def rewind(self, slot: Slot, length: int) -> None:
