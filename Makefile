@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo serve test lint dist format clean
+.PHONY: setup demo serve test lint docs dist format clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The guide as a site, in site/; a warning (a page without a place, a dead link) is an error.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # Builds the package, installs it into a fresh environment and uses it there.
 dist: setup
 	.ci/dist $(BIN)/python
@@ -48,4 +53,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist site

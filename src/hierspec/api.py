@@ -142,8 +142,8 @@ class Hierarchy:
                 shipped family; for any other target what copies text, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
-            online: let budgets and levels follow the text
-            (:mod:`hierspec.planner.online.controller`).
+            online: let budgets and levels adapt during generation
+                (:mod:`hierspec.planner.online.controller`).
             report: told what is being measured, and the share of it that is done.
         """
         from hierspec.planner.online.controller import OnlineController
