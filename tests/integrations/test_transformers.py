@@ -238,13 +238,13 @@ def test_stop_strings_without_a_tokenizer_say_what_to_do(model):
 @pytest.mark.parametrize(
     ("hierarchy", "says"),
     [
-        ("speculative", "is not JSON"),
-        ("h.json", "is not JSON"),
-        ("[{", "is not JSON"),
+        ("speculative", "'speculative' needs a draft model"),
+        ("h.json", "'h.json' is neither a preset nor JSON"),
+        ("[{", "neither a preset nor JSON"),
         ("3", "must be a list of levels"),
         ({"target": "zoo:large", "levels": LEVELS}, "leave 'target' out"),
         (5, "must be a list of levels"),
-        ([{"method": {1}}], "no hierarchy file can"),
+        ([{"method": {1}}], r"levels\[0\].method is {1}; there are: draft_model"),
     ],
 )
 def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
