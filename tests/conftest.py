@@ -1,4 +1,4 @@
-"""Shared set-up: few threads (tiny tensors, shared machines), no hub, models built once."""
+"""Shared set-up: one thread (tiny tensors, shared machines), no hub, models built once."""
 
 import os
 
@@ -11,9 +11,7 @@ import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
-    torch.set_num_threads(1)
-else:
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+torch.set_num_threads(1)  # a second one waits longer for the first than it works
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,11 @@ float64, so that equality means equality.
 import math
 import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
+from eagle3_cases import save_drafter
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig, preset
 from hierspec.config.vocabulary import VocabularyWarning
@@ -46,11 +48,22 @@ def plain_greedy(path, prompts, tokens):
 def built(tiny_family, name, **changes):
     target = TargetConfig(model=tiny_family["target"], dtype="float64")
     if name in PRESETS:
-        config = preset(name, target, [tiny_family["small"], tiny_family["draft"]])
+        drafts = [tiny_family["small"], tiny_family["draft"]]
+        if name == "eagle3":
+            drafts = [eagle3_drafter(tiny_family["target"])]
+        config = preset(name, target, drafts)
     else:
         config = HierarchyConfig.from_dict({"target": vars_of(target), **CONFIGS[name], **changes})
         config = fill(config, tiny_family)
     return Hierarchy.from_config(config)
+
+
+def eagle3_drafter(target):
+    """The folder of a random one, beside the target."""
+    from transformers import AutoConfig
+
+    folder = Path(target).with_name("eagle3")
+    return folder if folder.is_dir() else save_drafter(folder, AutoConfig.from_pretrained(target))
 
 
 def vars_of(target):
@@ -108,15 +121,20 @@ CONFIGS = {
 EVERYTHING = [*PRESETS, *CONFIGS]
 
 
+@pytest.fixture(scope="module")
+def greedy_40(tiny_family):
+    """What the target alone writes after the first three prompts."""
+    return plain_greedy(tiny_family["target"], PROMPTS[:3], 40)
+
+
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, name):
-    expected = plain_greedy(tiny_family["target"], PROMPTS[:3], 40)
+def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, greedy_40, name):
     hierarchy = built(tiny_family, name)
-    for prompt, tokens in zip(PROMPTS[:3], expected, strict=True):
+    for prompt, tokens in zip(PROMPTS[:3], greedy_40, strict=True):
         result = hierarchy.generate(prompt, max_new_tokens=40, ignore_eos=True)
         assert result.token_ids == tokens
     batch = hierarchy.generate_batch(PROMPTS[:3], max_new_tokens=40, ignore_eos=True)
-    assert [r.token_ids for r in batch] == expected
+    assert [r.token_ids for r in batch] == greedy_40
 
 
 @pytest.mark.parametrize("family", FAMILIES)

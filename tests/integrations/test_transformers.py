@@ -14,6 +14,7 @@ from transformers import (
     LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
 import hierspec
@@ -129,7 +130,7 @@ def test_what_is_no_next_token_law_is_refused_by_name(model):
     ids = torch.tensor([[5, 9]])
     with pytest.raises(ValueError, match="beam search"):
         model.generate(ids, custom_generate=hierspec.custom_generate, hierarchy=LEVELS, num_beams=2)
-    with pytest.raises(ValueError, match="say which levels"):
+    with pytest.raises(ValueError, match="say what drafts"):
         model.generate(ids, custom_generate=hierspec.custom_generate, max_new_tokens=3)
 
 
@@ -181,7 +182,13 @@ def test_a_processor_of_ones_own_may_know_its_rows(model):
 
 
 def test_processors_that_remember_are_refused_by_name(model):
-    with pytest.raises(ValueError, match=r"UnbatchedClassifierFree.*leave guidance_scale out"):
+    guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(3.0, model)
+    with pytest.raises(ValueError, match=r"UnbatchedClassifierFree.*leave it out"):
+        both(model, torch.tensor([[5, 9]]), max_new_tokens=4, logits_processor=[guided])
+
+
+def test_an_option_that_guides_by_a_second_prompt_is_refused(model):
+    with pytest.raises(ValueError, match="second prompt: leave guidance_scale unset"):
         both(model, torch.tensor([[5, 9]]), max_new_tokens=4, guidance_scale=3.0)
 
 
@@ -231,13 +238,13 @@ def test_stop_strings_without_a_tokenizer_say_what_to_do(model):
 @pytest.mark.parametrize(
     ("hierarchy", "says"),
     [
-        ("speculative", "is not JSON"),
-        ("h.json", "is not JSON"),
-        ("[{", "is not JSON"),
+        ("speculative", "'speculative' needs a draft model"),
+        ("h.json", "'h.json' is neither a preset nor JSON"),
+        ("[{", "neither a preset nor JSON"),
         ("3", "must be a list of levels"),
         ({"target": "zoo:large", "levels": LEVELS}, "leave 'target' out"),
         (5, "must be a list of levels"),
-        ([{"method": {1}}], "no hierarchy file can"),
+        ([{"method": {1}}], r"levels\[0\].method is {1}; there are: draft_model"),
     ],
 )
 def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):

@@ -38,8 +38,8 @@ def chat(
     hierarchy: Annotated[
         str | None,
         typer.Option(
-            help="A preset name, a .json or .toml file, or inline JSON. Default: prompt-lookup, "
-            "which needs no draft model; hierarchy, with --draft."
+            help="A preset name, a .json or .toml file, or inline JSON. Default: the best drafter "
+            "shipped for the target, else what copies text; hierarchy, with --draft."
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="What the system message says.")] = None,
@@ -99,12 +99,15 @@ def _config(
     device: str | None,
 ) -> HierarchyConfig:
     from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.presets.defaults import RELEASED, stack
     from hierspec.presets.registry import PRESETS, preset
-    from hierspec.zoo.registry import PREFIX, SMOLLM2
 
-    name = hierarchy or ("hierarchy" if drafts else "prompt-lookup")
-    if name in PRESETS:
-        config = preset(name, TargetConfig(model=target or PREFIX + SMOLLM2), drafts)
+    answering = TargetConfig(model=target or RELEASED)
+    name = "hierarchy" if hierarchy is None else hierarchy
+    if hierarchy is None and not drafts:
+        config = stack(answering)
+    elif name in PRESETS:
+        config = preset(name, answering, drafts)
     else:
         if drafts:
             raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")

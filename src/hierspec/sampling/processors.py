@@ -53,7 +53,6 @@ _BY_PLACE = {
 }
 _OPTIONS = {
     "SynthIDTextWatermarkLogitsProcessor": "watermarking_config",
-    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
 }
 
 
