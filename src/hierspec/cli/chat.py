@@ -102,7 +102,9 @@ def _config(
     from hierspec.presets.registry import PRESETS, preset
     from hierspec.zoo.registry import PREFIX, SMOLLM2
 
-    name = hierarchy or ("hierarchy" if drafts else "prompt-lookup")
+    name = hierarchy
+    if name is None:
+        name = "hierarchy" if drafts else "prompt-lookup"
     if name in PRESETS:
         config = preset(name, TargetConfig(model=target or PREFIX + SMOLLM2), drafts)
     else:
