@@ -66,6 +66,12 @@ def test_presets_with_draft_models_ask_for_them_under_the_released_model():
     assert preset("prompt-lookup", "zoo:smollm2").target.model == "zoo:smollm2"
 
 
+def test_a_network_for_the_released_model_goes_with_no_other():
+    assert preset("eagle3", "zoo:smollm2") == preset("eagle3")
+    with pytest.raises(HierspecError, match="'eagle3' needs a draft model"):
+        preset("eagle3", "zoo:small")
+
+
 def test_trained_drafters_are_found_by_their_folders(tmp_path):
     for name in ("smollm2-heads", "smollm2-eagle3", "smollm2-empty", "small"):
         (tmp_path / name).mkdir()

@@ -57,7 +57,8 @@ def bench(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draft model, or ngram, prompt-lookup or suffix; repeat it, smallest first. "
+            help="Draft model, or ngram, prompt-lookup, suffix, exit:LAYER, eagle3:FOLDER or "
+            "quantized; repeat it, smallest first. "
             "Default for the shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,

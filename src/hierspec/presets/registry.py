@@ -68,13 +68,13 @@ def preset(
     for ref in (*((target.model,) if target else ()), *drafts):
         if not resolves(ref) and not expanded(ref).is_dir():
             check_reference(ref)  # before anything is said of what goes with it
-    shipped = target is None or is_shipped(target.model)
-    if not drafts and not shipped and PRESETS[name].max_drafts != 0:
+    one = PRESETS[name]
+    own = target is None or target.model == one.target or _alike(target.model, one.target)
+    if not drafts and not own and one.max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs a draft model of the target's family: add --draft MODEL "
             "(in Python: drafts=[model])"
         )
-    one = PRESETS[name]
     chosen = target or TargetConfig(model=one.target)
 
     def num_layers() -> int:
@@ -83,6 +83,11 @@ def preset(
     exits = trained_exits(chosen.model)
     models = PresetModels(chosen, tuple(drafts) or one.drafts, num_layers, *exits)
     return one.make(models)
+
+
+def _alike(target: str, other: str) -> bool:
+    """Whether both are of the shipped family, whose drafters serve either."""
+    return is_shipped(target) and is_shipped(other)
 
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
