@@ -34,10 +34,11 @@ def saved(tmp_path_factory):
     return lambda family: save_tiny(family, folder / family, seed=1, layers=4)
 
 
-@pytest.fixture(
-    params=["llama", "hf llama", "deepseek_v3", "bloom", "gemma2", "deterministic", "skipping"]
-    + ["fixed shapes", "quantized", "eagle3", "eagle3 on hf"]
-)
+FAMILIES = ("llama", "hf llama", "deepseek_v3", "bloom", "gemma2")
+OTHERS = ("deterministic", "skipping", "fixed shapes", "quantized", "eagle3", "eagle3 on hf")
+
+
+@pytest.fixture(params=[*FAMILIES, *OTHERS])
 def models(request, saved, tmp_path) -> list[Any]:
     """Models that share slots, the target first, and an exit of it."""
     kind, exits = request.param, [1, 2, 3]

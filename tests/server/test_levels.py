@@ -74,8 +74,9 @@ def test_greedy_texts_are_those_of_plain_decoding(hierarchies, name):
     assert len(set(wanted)) > 6
     alone = texts(served(models), bodies, together=False)
     assert words(alone) == wanted
-    for answer in alone:
-        assert answer["speculative"]["levels"][-1]["num_draft_tokens"] > 0
+    # Some have no drafts, while the service tries what pays.
+    drafted = [one["speculative"]["levels"][-1]["num_draft_tokens"] for one in alone]
+    assert sum(drafted) > 0
     # Half of them without drafts, all twice: the second time on what is cached of the first.
     mixed = [{**body, "speculative": i % 2 > 0} for i, body in enumerate(bodies)]
     assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
