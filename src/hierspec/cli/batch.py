@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +114,8 @@ def _here(
     """Ask a service in this process."""
     if replicas != 1:
         raise HierspecError("--replicas goes with --ray: one process holds the models once")
+    import asyncio
+
     from hierspec.server.app import create_app
     from hierspec.server.batch.inprocess import InProcess
     from hierspec.server.batch.run import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from datetime import UTC, datetime
@@ -105,6 +104,8 @@ def serve(
 
       hierspec bench serve --backend openai-chat --request-rate 4 --dataset-path p.jsonl -o r.json
     """
+    import asyncio
+
     from hierspec.bench.load import client, prompts, run, summary
     from hierspec.utils.files import probe, write_whole
 

@@ -59,7 +59,7 @@ def engine_requests(
     )
     timeout = min((each for each in (settings.request_timeout, body.timeout) if each), default=None)
     # Under `match` the target's own random numbers decide, whatever was drafted.
-    independent = params.greedy or service.hierarchies[lane].root.rule.name == "match"
+    independent = params.greedy or service.hierarchies[lane].root.rule.own_tokens
     fixed = body.seed is not None and not independent
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
     prediction = predicted(service, body)

@@ -1,0 +1,108 @@
+"""Every kind of level behind the service: texts are those of plain decoding, alone and mixed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from eagle3_cases import save_drafter
+from server_cases import asking
+from transformers import AutoConfig
+
+from hierspec import Hierarchy
+from hierspec.server.app import create_app
+from hierspec.server.settings import ServeSettings
+
+INT8 = {"method": "quantized", "num_speculative_tokens": 3}
+LOOK_UP = {"method": "prompt_lookup", "num_speculative_tokens": 2}
+EXIT = {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2}
+BODIES = [
+    {
+        "prompt": f"{'the ' * (i % 4)}number {i % 3} on {'in the ' * (7 * (i % 2))}",
+        "max_tokens": 6 + i % 7,
+        "ignore_eos": True,
+    }
+    for i in range(12)
+]
+
+
+@pytest.fixture(scope="module")
+def hierarchies(family, tmp_path_factory):
+    """Hierarchies over one target, by name of their levels."""
+    config = AutoConfig.from_pretrained(family["target"])
+    drafter = save_drafter(tmp_path_factory.mktemp("eagle3"), config, max_position_embeddings=2048)
+    eagle3 = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": 3}
+    chains = {
+        "quantized": [INT8],
+        "quantized above a look-up": [LOOK_UP, {**INT8, "num_speculative_tokens": 4}],
+        "eagle3": [eagle3],
+        "eagle3 below an exit": [eagle3, {**EXIT, "exit_layer": 2, "num_speculative_tokens": 5}],
+    }
+    target = {"model": family["target"], "dtype": "float32"}
+    return lambda name, rule="block": Hierarchy.from_config(
+        {"target": target, "levels": chains[name], "verify": rule}
+    )
+
+
+def texts(app, bodies, together):
+    async def work(client):
+        made = [client.post("/v1/completions", json=body) for body in bodies]
+        answers = await asyncio.gather(*made) if together else [await one for one in made]
+        assert [answer.status_code for answer in answers] == [200] * len(bodies)
+        return [answer.json() for answer in answers]
+
+    return asking(app, work)
+
+
+def words(answers):
+    return [answer["choices"][0]["text"] for answer in answers]
+
+
+def served(hierarchy, **settings):
+    chosen = ServeSettings(served_model_name="tiny", prefill_chunk=8, **settings)
+    return create_app(chosen, {"default": hierarchy})
+
+
+@pytest.mark.parametrize(
+    "name", ["quantized", "quantized above a look-up", "eagle3", "eagle3 below an exit"]
+)
+def test_greedy_texts_are_those_of_plain_decoding(hierarchies, name):
+    models = hierarchies(name)
+    bodies = [{**body, "temperature": 0} for body in BODIES]
+    plain = [{**body, "speculative": False} for body in bodies]
+    wanted = words(texts(served(models, prefix_caching=False), plain, together=False))
+    assert len(set(wanted)) > 6
+    alone = texts(served(models), bodies, together=False)
+    assert words(alone) == wanted
+    # Some have no drafts, while the service tries what pays.
+    drafted = [one["speculative"]["levels"][-1]["num_draft_tokens"] for one in alone]
+    assert sum(drafted) > 0
+    # Half of them without drafts, all twice: the second time on what is cached of the first.
+    mixed = [{**body, "speculative": i % 2 > 0} for i, body in enumerate(bodies)]
+    assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
+
+
+@pytest.mark.parametrize("name", ["quantized", "eagle3", "eagle3 below an exit"])
+def test_a_seed_is_a_seed_whoever_shares_the_service(hierarchies, name):
+    models = hierarchies(name)
+    bodies = [{**body, "seed": i, "temperature": 0.9} for i, body in enumerate(BODIES)]
+    options = {"temperature": 0.9, "ignore_eos": True}
+    wanted = [
+        models.generate(b["prompt"], max_new_tokens=b["max_tokens"], seed=b["seed"], **options).text
+        for b in bodies
+    ]
+    assert words(texts(served(models, max_num_seqs=7), bodies * 2, together=True)) == wanted * 2
+
+
+@pytest.mark.parametrize("name", ["quantized", "eagle3"])
+def test_under_match_a_seed_gives_plain_decodings_text(hierarchies, name):
+    """No draft shows in it: none at all, and drafts that follow the load, write the same."""
+    models = hierarchies(name, "match")
+    bodies = [{**body, "seed": i, "temperature": 0.9} for i, body in enumerate(BODIES)]
+    plain = [{**body, "speculative": False} for body in bodies]
+    wanted = words(texts(served(models, prefix_caching=False), plain, together=False))
+    assert words(texts(served(models), bodies, together=False)) == wanted
+    mixed = [{**body, "speculative": i % 2 > 0} for i, body in enumerate(bodies)]
+    assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
+    predicted = [{**body, "prediction": {"content": wanted[i]}} for i, body in enumerate(bodies)]
+    assert words(texts(served(models), predicted, together=True)) == wanted
