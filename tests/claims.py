@@ -253,8 +253,8 @@ PAGE = [
     Claim(
         MEASURED,
         "On more and longer text ({} prompts × {} tokens) the planned hierarchy is {} as fast as "
-        "own plain decoding with greedy decoding and {} at temperature 1; its gain over the best single "
-        "draft is {} and {}.",
+        "own plain decoding with greedy decoding and {} at temperature 1; its gain over the best "
+        "single draft is {} and {}.",
         lambda: (
             bench("0.2-long").settings.num_prompts,
             bench("0.2-long").settings.max_new_tokens,
@@ -284,8 +284,8 @@ PAGE = [
     ),
     Claim(
         MEASURED,
-        "Outside forward passes a token costs {} ms greedy and {} ms sampling in these hierarchies, over "
-        "all {} runs on the Xeon (on Zen 5, {} prompts, {} and {})",
+        "Outside forward passes a token costs {} ms greedy and {} ms sampling in these "
+        "hierarchies, over all {} runs on the Xeon (on Zen 5, {} prompts, {} and {})",
         lambda: (
             overheads(0.0, "Intel", runs_on("Intel")),
             overheads(1.0, "Intel", runs_on("Intel")),
@@ -330,8 +330,8 @@ PAGE = [
     ),
     Claim(
         MEASURED,
-        "Of {} greedy texts of ours in bfloat16, {} equal plain decoding's and {} diverge from it at "
-        "a near-tie ({}).",
+        "Of {} greedy texts of ours in bfloat16, {} equal plain decoding's and {} diverge from it "
+        "at a near-tie ({}).",
         lambda: (*near_ties(), percent(near_ties()[2] / near_ties()[0], 0)),
     ),
     Claim(
