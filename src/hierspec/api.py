@@ -91,7 +91,7 @@ class Hierarchy:
         In a mapping, loaded models may stand wherever a file has the name of one.
 
         Raises:
-            ValueError: with what is wrong and how to mend it.
+            ValueError: with what is wrong and how to fix it.
         """
         from hierspec.presets.registry import AUTO, PRESETS
 

@@ -124,7 +124,6 @@ def _dtype(name: str) -> torch.dtype | None:
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if dtype not in DTYPES:
         raise HierspecError(
-            f"dtype {name!r} is none that models run in; use auto, float32, bfloat16, float16 or "
-            "float64"
+            f"unsupported dtype {name!r}; use auto, float32, bfloat16, float16 or float64"
         )
     return dtype

@@ -1,7 +1,7 @@
 """The papers' systems, and what people compare them with, built from the models at hand.
 
 One function each, from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
-own where they give any. What was mended to keep the target's distribution is named in MATH's words:
+own where they give any. What was fixed to keep the target's distribution is named in MATH's words:
 recovered and bonus tokens are handed up with the level's own distribution, residuals use that of
 the model that drafted the slot.
 """
@@ -290,7 +290,7 @@ def naive(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
 )
 def multi_draft(models: PresetModels) -> HierarchyConfig:
-    """Several drafts, block verification of one after another: P4's Algorithm 3, mended."""
+    """Several drafts, block verification of one after another: P4's Algorithm 3, fixed."""
     return models.under(level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="block-rrs")
 
 

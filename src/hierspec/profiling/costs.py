@@ -254,7 +254,7 @@ def alone(
 
 
 def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
-    """The entrants from the cheapest call to the dearest; the target stays last.
+    """The entrants from the cheapest call to the most expensive; the target stays last.
 
     Exits of one trunk stay in the order of their layers, whatever the noise.
     """

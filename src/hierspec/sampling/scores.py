@@ -229,7 +229,7 @@ def unusable(batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
                 processors = ", ".join(map(repr, rows.params.logits_processors))
                 return HierspecError(
                     f"{rows.model}'s scores became {kind} through "
-                    f"{processors or 'logit_bias, penalties'}: mend that"
+                    f"{processors or 'logit_bias, penalties'}: fix that"
                 )
             return HierspecError(f"{rows.model} produced {kind} scores; try --dtype float32")
         if bool((edited == -math.inf).all(-1).any()):

@@ -5,7 +5,7 @@ Definition 5 applied at the draft's end too) is the same law under another deriv
 alias ``branch``: P4's min(1, r*_k) is w_k, and its D*(p, q)/D*(q, p) is h_k. See
 ``docs/branch-is-block.md``. No lossless one-draft rule accepts more in expectation. [MATH §1]
 
-:class:`Uncapped` is a LOSSY specimen: P4's released code and printed listing end with
+:class:`Uncapped` is deliberately LOSSY: P4's released code and printed listing end with
 h_n = min(1, R_n), the plain product of the ratios, where the capped w_n belongs. It keeps more
 draft tokens than any lossless rule may, and its output is not the target's (TV .02–.24 on random
 small models). ``certify`` shows it; the runtime refuses it unless ``allow_lossy`` is set.

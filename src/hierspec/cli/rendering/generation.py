@@ -60,6 +60,9 @@ class Painter:
         self.console.file.flush()
 
 
+_ENDS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
+
+
 def summary(
     result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
 ) -> list[Table | Text]:
@@ -76,10 +79,10 @@ def speeds(
         same: whether both texts are equal; ``None`` where they need not be.
     """
     text = Text(
-        f"{result.num_tokens} tokens ({result.finish_reason}), "
+        f"{result.num_tokens} tokens{_ENDS.get(result.finish_reason, '')}, "
         f"{result.tokens_per_second:.1f} tokens/s, "
         f"{result.mean_acceptance_length:.2f} tokens per target call, "
-        f"first after {result.time_to_first_token * 1e3:.0f} ms"
+        f"time to first token {result.time_to_first_token * 1e3:.0f} ms"
     )
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second

@@ -228,7 +228,7 @@ def bound(plan: Plan, unit: str) -> str:
     model = " by P1's formula" if plan.latency_model == "corollary" else ""
     return (
         f"lower bound {_figure(plan.lower_bound)}{unit}: no hierarchy of these models can be "
-        f"faster, {near}{model}; searched for {plan.search_seconds:.3f} s"
+        f"faster, {near}{model}; search took {plan.search_seconds:.3f} s"
     )
 
 

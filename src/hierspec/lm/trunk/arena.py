@@ -88,7 +88,7 @@ class Arena:
             self._show(state)
 
     def _show(self, state: SlotState) -> None:
-        """Let the ordinary road see the state's row, without the scratch column."""
+        """Let the normal path see the state's row, without the scratch column."""
         row, held = state.row, slice(self.capacity)
         state.cache = self.cache[:, row : row + 1, :, held]
         state.edges = [edge[row, held] for edge in self.edges]

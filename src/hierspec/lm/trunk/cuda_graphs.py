@@ -4,7 +4,7 @@ Every sequence's cache is a row of one arena (:mod:`hierspec.lm.trunk.arena`). A
 to a *bucket*: sequences, tokens and attended columns to powers of two; what fills it up goes to the
 scratch column. Whatever its segments, a call is one replay, and a draft of n tokens is one replay
 too: each token is picked on the device and fed to the next step there, so that the host waits
-once, for all of them. Long prompts take the ordinary road, through views of the same memory.
+once, for all of them. Long prompts use the normal path, through views of the same memory.
 
 Recording takes some milliseconds, once a shape: a generation has few.
 """

@@ -125,7 +125,7 @@ class OnlineController:
         self.plans = tuple(one.plan for one in found)
         self.chains = tuple(one.chain for one in found)
         self.worst = tuple(worst_ms(estimates, one) for one in self.chains)
-        # The account holds what the dearest plan needs.
+        # The account holds what the most expensive plan needs.
         self.loss = tuple(ms - estimates.plain_ms for ms in self.worst)
         self.most = max(_SPARE * max(self.loss), loss_budget * estimates.plain_ms)
         if catch_up_ms is None:

@@ -5,8 +5,8 @@ The trunk has next-token loss at the last exit and at one random early exit per 
 What a draft is worth is its acceptance, 1 − TV(trunk, draft) on the text met while decoding. That
 text is the trunk's own, at the temperatures users choose; so a part of the students' batches is
 text the trunk wrote. Their loss starts as a KL divergence, which is easy to follow, and becomes the
-total variation itself. All students share each forward pass of the trunk, the dearest part of a
-step.
+total variation itself. All students share each forward pass of the trunk, the most expensive part
+of a step.
 """
 
 from __future__ import annotations
