@@ -164,7 +164,7 @@ def load_adapter(where: str) -> Adapter:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found: Any = getattr(module, name, None)
+    found: Adapter | None = getattr(module, name, None)
     if not callable(found):
         raise HierspecError(f"{path} has no function {name!r}")
     return found
