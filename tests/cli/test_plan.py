@@ -223,6 +223,7 @@ class FakeProfile:
     def __init__(self) -> None:
         self.asked: list[object] = []
         self.max_measured = 9
+        self.data = {"temperatures": {}}
 
     def nearest(self, temperature):
         return min((0.0, 1.0), key=lambda t: abs(t - temperature))

@@ -21,6 +21,7 @@ class Profile:
     def __init__(self, pairs=None, classes=0) -> None:
         self.pairs, self.classes = pairs, classes
         self.max_measured = 9
+        self.data = {"temperatures": {}}
 
     def nearest(self, temperature):
         return float(temperature > 0)

@@ -64,7 +64,7 @@ def test_a_plan_shows_levels_budgets_shares_and_runners_up(tmp_path):
     assert "hands up at least 8" in said
     assert f"{best.latency.tokens_per_call:.2f} tokens a call" in said
     for ms in best.latency.spent:
-        assert f"{100 * ms / best.ms:.0f} % of the time" in said
+        assert f"{100 * ms / best.ms:.0f} % of a token's time" in said
     assert "tiny 4 → mid 8 → big" in said
     assert "mid 6 → big" in said
     assert "lower bound of all chains" in said
@@ -166,7 +166,7 @@ def test_exits_with_given_budgets_are_drawn(tmp_path):
     said = texts(tmp_path / "exits.svg")
     assert f"{sweep.values[1, 0]:.2f}" in said
     assert "draft: exit after layer" in said
-    assert "Budgets 3 and 6." in said
+    assert "Tokens: 3 of the draft, 6 of the verifier." in said
 
 
 def test_exits_must_be_models_below_the_target():
@@ -190,8 +190,8 @@ def test_overshoot_handed_up_only_helps_and_the_map_names_hierarchies(tmp_path):
     formula = further_model([1.0, 32.0], [0.5, 0.9], largest=8, price=corollary)
     assert (exact.values >= formula.values - 1e-12).all()
     said = texts(tmp_path / "map.svg")
-    assert "A-B-C" in said
-    assert "A-C" in said
+    assert "C drafts for B, and B for A" in said
+    assert "C drafts for A, without B" in said
     assert "A alone" not in said  # best nowhere, so not in the legend
     assert "A costs 1024, B 256; A accepts 50 % of B's tokens." in said
 
