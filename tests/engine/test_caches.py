@@ -1,9 +1,18 @@
 """Caches kept from one generation to the next: the same text as a cold run, and less to read."""
 
 import pytest
+import torch
+from eagle3_cases import LAYERS, save_drafter
 
 from hierspec import Hierarchy, HierspecError
+from hierspec.core.context import Context
 from hierspec.engine.caches import KeptCache
+from hierspec.lm.base import Query
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.utils.testing import tiny_config
 
 PROMPT = [5, 9, 7, 22, 31, 8, 60, 12]
 LEVELS = [
@@ -61,6 +70,25 @@ def test_another_text_is_read_from_where_it_differs(hierarchy):
     assert kept.overlap(hierarchy.root.model.cache_owner, other) == 5
     assert turn(hierarchy, other, kept) == turn(hierarchy, other)
     assert turn(hierarchy, [90], kept) == turn(hierarchy, [90])
+
+
+def test_a_network_on_the_targets_states_reads_another_text_anew(tiny_family, tmp_path):
+    trunk = Trunk(load(tiny_family["target"]), LAYERS)
+    drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama"))
+    model, kept = Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"), KeptCache()
+
+    def scores(slot, tokens):
+        context = Context(tokens)
+        trunk.view().score([Query(slot, context, len(tokens))])
+        return model.score([Query(slot, context, len(tokens))])
+
+    slots = kept.take()
+    slots[id(trunk), 0] = (trunk, trunk.open())
+    scores(slots[id(trunk), 0][1], PROMPT)
+    kept.give_back(slots)
+    other = [*PROMPT[:3], 70, 71, 72, 73, 74, 75]
+    (_, slot) = kept.take()[id(trunk), 0]
+    torch.testing.assert_close(scores(slot, other), scores(trunk.open(), other))
 
 
 def test_an_abandoned_generation_gives_its_cache_back(hierarchy):

@@ -194,6 +194,12 @@ class Streams:
 
 
 def _shown(name: str) -> str:
-    """A model's name without the folders it lies in, which are nobody's business."""
-    whole, exit_, layer = name.partition("@")
-    return f"{Path(whole).name}{exit_}{layer}" if Path(whole).exists() else name
+    """A level's name without the folders its model lies in, which are nobody's business.
+
+    What a level makes of a model stands behind it: ``@layer``, ``:int8``, ``~layers kept/depth``.
+    """
+    for end in (len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] in "@:~")):
+        path = Path(name[:end])
+        if path.exists():
+            return path.name + name[end:]
+    return name

@@ -26,9 +26,9 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
             if exporter is None:
-                from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+                from opentelemetry.exporter.otlp.proto.http import trace_exporter  # type: ignore
 
-                exporter = OTLPSpanExporter(endpoint=endpoint)
+                exporter = trace_exporter.OTLPSpanExporter(endpoint=endpoint)
         except ImportError:
             raise HierspecError(
                 "otlp_endpoint needs an extra: pip install 'hierspec[otel]'"

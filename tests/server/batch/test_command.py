@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from asgi_cases import request, write
@@ -26,7 +27,7 @@ def test_answers_are_those_of_the_service(tmp_path, target, capsys):
     options = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
     lines = [request(f"r{i}", f"text {i}", **options) for i in range(3)]
     for line in lines:
-        line["body"]["model"] = target
+        line["body"]["model"] = Path(target).name
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     lines.append({**request("chat", ""), "url": "/v1/chat/completions", "body": chat})
     source, output = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
@@ -47,7 +48,7 @@ def test_answers_are_those_of_the_service(tmp_path, target, capsys):
 def test_what_is_refused_becomes_its_line_and_the_status_says_so(tmp_path, target, capsys):
     lines = [request("a", "x", max_tokens=2, temprature=1), request("b", "x", max_tokens=2)]
     for line in lines:
-        line["body"]["model"] = target
+        line["body"]["model"] = Path(target).name
     source, output = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert batch(source, output, target) == 1
     found = {one["custom_id"]: one["response"] for one in map(json.loads, output.open())}
