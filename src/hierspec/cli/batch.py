@@ -44,7 +44,7 @@ def batch(
     device: Device = None,
     threads: Threads = None,
     max_concurrency: Annotated[
-        int, typer.Option(min=1, max=4096, help="Most requests under way at once, each process.")
+        int, typer.Option(min=1, max=4096, help="Maximum concurrent requests of each process.")
     ] = 32,
     config: Annotated[
         Path | None, typer.Option(help="Settings of the service, .json or .toml, as for serve.")

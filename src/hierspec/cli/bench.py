@@ -100,12 +100,12 @@ def bench(
     ] = False,
     until_eos: Annotated[
         bool,
-        typer.Option("--until-eos", help="An end of text ends an output; else all are as long."),
+        typer.Option("--until-eos", help="Stop at end of text; else all outputs are equally long."),
     ] = False,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of all randomness, below 2**63.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed, below 2**63.")] = 0,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,

@@ -36,13 +36,13 @@ def plan(
         typer.Option(help="exact (default): overshoot is handed up; corollary: P1's formula."),
     ] = None,
     max_models: Annotated[
-        int | None, typer.Option(min=1, help="Most models to stack, the target included.")
+        int | None, typer.Option(min=1, help="Maximum number of models, the target included.")
     ] = None,
     max_speculative_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens a level is asked for; default: 15.")
+        int | None, typer.Option(min=1, help="Maximum tokens asked of a level; default: 15.")
     ] = None,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Most weights, such as 2GiB or 500MB.")
+        str | None, typer.Option(help="Memory for weights, such as 2GiB or 500MB.")
     ] = None,
     temperature: Annotated[
         float | None,
@@ -83,7 +83,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Find the hierarchy that serves a token fastest, or say that plain decoding does.
+    """Find the fastest hierarchy, or say that plain decoding does.
 
     Example:
 
