@@ -63,8 +63,8 @@ def batch(
     """Answer a file of requests, each line exactly once.
 
     Requests are handled as hierspec serve handles them, in this process and without a network. The
-    same command goes on where it was, however it ended. Lines that are no request, and requests
-    that fail, are answered with their error; then the exit status is 1.
+    same command continues where it stopped, however it ended. Lines that are not requests, and
+    requests that fail, are answered with their error; then the exit status is 1.
 
     Examples:
 

@@ -287,7 +287,7 @@ class _Files:
         if is_finished(self.results):  # the same command would be refused
             return self.to_show_again()
         same = "the same command without --overwrite" if self.overwrite else "the same command"
-        return f"{same} goes on where it was"
+        return f"{same} continues where it stopped"
 
     def to_show_again(self) -> str:
         """Say where the results are, and the command that makes the files which were asked for."""

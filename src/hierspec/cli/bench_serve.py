@@ -80,7 +80,7 @@ def serve(
     ] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
     time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which what is under way is given up.")
+        float, typer.Option(min=1, help="Seconds after which running requests are abandoned.")
     ] = 600.0,
     ready_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server that is not there yet.")

@@ -161,7 +161,7 @@ class Conversation:
         try:
             generation = self.session.start(messages, chat=True, **self.request)
         except HierspecError as error:  # the context is full, or the template refuses
-            say(self.console, f"hierspec: error: {error} (/reset starts anew)")
+            say(self.console, f"hierspec: error: {error} (/reset starts again)")
             return
         prompt = generation.streams[0].sequence.tokens
         kept = self.session.cache.overlap(generation.root.model.cache_owner, prompt)

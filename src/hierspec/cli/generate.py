@@ -256,7 +256,7 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
         )
     text = read_stdin() if prompt == "-" else prompt
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
-        raise HierspecError("the prompt is no UTF-8 text")
+        raise HierspecError("the prompt is not UTF-8 text")
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
@@ -300,7 +300,7 @@ def _config(
     else:
         if hierarchy not in PRESETS and file.is_file():
             raise HierspecError(
-                f"{file} is no hierarchy file by its name: it ends in .json or .toml"
+                f"{file} is not a hierarchy file by its name: it ends in .json or .toml"
             )
         _check_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, TargetConfig(model=target) if target else None, drafts)

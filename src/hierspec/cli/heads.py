@@ -40,7 +40,7 @@ def train(
             "-o",
             "--output",
             help="File to write; default: exit_heads.safetensors in the model's directory. "
-            "For eagle3 a folder. An interrupted training goes on.",
+            "For eagle3 a folder. Interrupted training is continued.",
         ),
     ] = None,
     texts: Annotated[
@@ -271,7 +271,7 @@ def _train_eagle3(
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(help="A file of heads, or the folder it lies in.")],
+    file: Annotated[Path, typer.Argument(help="A file of heads, or its folder.")],
     as_json: AsJson = False,
 ) -> int:
     """Show what heads a file contains, and how much better they draft than the exits without."""

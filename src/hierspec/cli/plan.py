@@ -356,5 +356,5 @@ def size(text: str) -> int:
     if found is None or unit is None or float(found[1]) <= 0:
         raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
     if not float(found[1]) < 1e15:
-        raise HierspecError(f"--memory-budget of {text[:20]}… is no size of any machine")
+        raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
     return int(float(found[1]) * unit)
