@@ -21,7 +21,7 @@ from hierspec.bench.run import Bench
 pytestmark = pytest.mark.usefixtures("small_buffer")
 
 PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
-GOES_ON = "interrupted: the same command goes on where it was"
+GOES_ON = "interrupted: the same command continues where it stopped"
 NOTHING = "interrupted: nothing was measured"
 WRITES = 8  # of the results file: begun, two methods arranged, two rounds, measured, judged, done
 

@@ -61,7 +61,7 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
         ("more heads", "self_attn.q_proj.weight has shape"),
         ("other vocabulary", "but its config.json asks for (99, 8)"),
         ("cut weights", "is damaged"),
-        ("pickled weights", "pytorch_model.bin is no safetensors file"),
+        ("pickled weights", "pytorch_model.bin is not a safetensors file"),
         ("cut tokenizer", "the tokenizer beside"),
         ("adapter", "names no base model: set base_model_name_or_path"),
     ],

@@ -203,7 +203,7 @@ def test_what_a_module_says_of_its_machine_stays(hierspec, toy):
         (("toy", *SMALL, "--output", "/proc/x.json"), "no file can be made in /proc"),
         (("toy", *SMALL, "--output", "/dev/null/x.json"), "there is no folder"),
         (("toy", *SMALL, "--threads", "100000"), "--threads must lie between 1 and"),
-        (("all", "--output", __file__), "is no folder; name another folder"),
+        (("all", "--output", __file__), "is not a folder; name another folder"),
         (("all", "--output", "/proc/x"), "no file can be made in /proc"),
         (("all", "--output", "x", "--json"), "leave --json out"),
         (("tyo",), "did you mean toy?"),

@@ -51,7 +51,7 @@ def test_a_profile_survives_its_file(whole, file):
     ("change", "words"),
     [
         ({"unfinished": True}, "is not finished: give the same hierspec profile command again"),
-        ({"kind": "hierspec-trace"}, "is no profile: hierspec profile -o FILE writes one"),
+        ({"kind": "hierspec-trace"}, "is not a profile: hierspec profile -o FILE writes one"),
         ({"schema_version": 99}, "schema version 99"),
         ({"temperatures": {}}, "damaged: temperatures must be"),
         ({"temperatures": {"hot": {}}}, "damaged: temperatures.hot: could not convert"),
@@ -80,7 +80,7 @@ def test_damaged_and_missing_files(file):
     text = file.read_text()
     for body in (text[: len(text) // 2], "[]", "", "\x00"):
         file.write_text(body)
-        with pytest.raises(ValueError, match=r"not valid JSON|is no profile"):
+        with pytest.raises(ValueError, match=r"not valid JSON|is not a profile"):
             load_profile(file)
     file.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ValueError, match="not valid JSON"):
@@ -643,7 +643,7 @@ def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "agreements", interrupted)
     status, out, err = command("--candidates", "exit:1", "--temperature", "0")
     assert (status, out) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: the same command goes on where it was"
+    assert err.splitlines()[-1] == "interrupted: the same command continues where it stopped"
     assert "Traceback" not in err
     monkeypatch.undo()
     path = tmp_path / "out" / "profile.json"

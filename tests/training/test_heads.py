@@ -597,4 +597,4 @@ def test_interrupting_the_command_says_how_to_go_on(models, tmp_path, capsys, mo
     path = tmp_path / "h.safetensors"
     argv = ["heads", "train", "--model", str(models["llama"]), "--exits", "1", "-o", str(path)]
     assert run([*argv, "--tokens", "600", "--width", "16"]) == 130
-    assert "goes on where it was" in capsys.readouterr().err
+    assert "continues where it stopped" in capsys.readouterr().err

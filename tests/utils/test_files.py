@@ -54,7 +54,7 @@ def test_what_is_no_file_can_be_written_to():
     ("path", "says"),
     [
         ("", "it is a folder; name a file in it$"),
-        ("file/x", "file is no folder; name another file$"),
+        ("file/x", "file is not a folder; name another file$"),
         ("/proc/x", r"no file can be made in /proc \(.*\); name another file$"),
     ],
 )

@@ -89,7 +89,7 @@ def _explain(error: Exception) -> int:
         _complain(f"cannot write to standard output: {error.strerror}")
         return 2
     if isinstance(error, UnicodeEncodeError):
-        what = "what was given is no UTF-8 text"
+        what = "what was given is not UTF-8 text"
         if error.encoding.lower().replace("-", "") != "utf8":
             what = f"the output takes {error.encoding} alone: set PYTHONIOENCODING=utf-8"
         _complain(what)

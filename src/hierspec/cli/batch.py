@@ -43,7 +43,7 @@ def batch(
     device: Device = None,
     threads: Threads = None,
     max_concurrency: Annotated[
-        int, typer.Option(min=1, max=4096, help="Most requests under way at once, each process.")
+        int, typer.Option(min=1, max=4096, help="Maximum concurrent requests of each process.")
     ] = 32,
     config: Annotated[
         Path | None, typer.Option(help="Settings of the service, .json or .toml, as for serve.")
@@ -62,8 +62,8 @@ def batch(
     """Answer a file of requests, each line exactly once.
 
     Requests are handled as hierspec serve handles them, in this process and without a network. The
-    same command goes on where it was, however it ended. Lines that are no request, and requests
-    that fail, are answered with their error; then the exit status is 1.
+    same command continues where it stopped, however it ended. Lines that are not requests, and
+    requests that fail, are answered with their error; then the exit status is 1.
 
     Examples:
 

@@ -101,12 +101,12 @@ def bench(
     ] = False,
     until_eos: Annotated[
         bool,
-        typer.Option("--until-eos", help="An end of text ends an output; else all are as long."),
+        typer.Option("--until-eos", help="Stop at end of text; else all outputs are equally long."),
     ] = False,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of all randomness, below 2**63.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed, below 2**63.")] = 0,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -288,7 +288,7 @@ class _Files:
         if is_finished(self.results):  # the same command would be refused
             return self.to_show_again()
         same = "the same command without --overwrite" if self.overwrite else "the same command"
-        return f"{same} goes on where it was"
+        return f"{same} continues where it stopped"
 
     def to_show_again(self) -> str:
         """Say where the results are, and the command that makes the files which were asked for."""

@@ -31,7 +31,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
     num_prompts: Annotated[int, typer.Option(min=1, max=_MOST_PROMPTS, help="Requests.")] = 64,
     max_concurrency: Annotated[
-        int, typer.Option(min=1, max=_MOST_AT_ONCE, help="Most requests under way at once.")
+        int, typer.Option(min=1, max=_MOST_AT_ONCE, help="Maximum concurrent requests.")
     ] = 16,
     request_rate: Annotated[
         float, typer.Option(help="Requests per second on average; inf: as --max-concurrency lets.")
@@ -79,17 +79,17 @@ def serve(
     ] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
     time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which what is under way is given up.")
+        float, typer.Option(min=1, help="Seconds after which running requests are abandoned.")
     ] = 600.0,
     ready_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server that is not there yet.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of arrivals and random prompts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of arrivals and prompts.")] = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the result to this file.")
     ] = None,
     save_detailed: Annotated[
-        bool, typer.Option("--save-detailed", help="With every request's texts and times.")
+        bool, typer.Option("--save-detailed", help="Also save every request's texts and times.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result object.")] = False,
 ) -> int:

@@ -29,13 +29,15 @@ def certify(
         ),
     ] = None,
     as_json: AsJson = False,
-    law: Annotated[bool, typer.Option("--law", help="Print the whole law as well.")] = False,
+    law: Annotated[
+        bool, typer.Option("--law", help="Print the whole distribution as well.")
+    ] = False,
     allow_inconclusive: Annotated[
         bool,
-        typer.Option("--allow-inconclusive", help="Let pass what was not seen to be lossy."),
+        typer.Option("--allow-inconclusive", help="Accept a case that is undecided."),
     ] = False,
 ) -> int:
-    """Compute the exact law of a hierarchy's output by enumeration, and compare it.
+    """Compute the exact distribution of a hierarchy's output by enumeration, and compare it.
 
     Exit status 0 when the output is proved to have the target's law, by one round from every
     state that a generation can be in; 1 when it has not (total variation distance above 1e-9),

@@ -42,14 +42,16 @@ def chat(
             "shipped for the target, else what copies text; hierarchy, with --draft."
         ),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="What the system message says.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens to generate per answer.")
+        int, typer.Option(min=1, help="Maximum number of tokens per answer.")
     ] = 512,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of all randomness; default: fresh.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling, as in transformers.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed; default: a fresh one.")] = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -162,7 +164,7 @@ class Conversation:
         try:
             generation = self.session.start(messages, chat=True, **self.request)
         except HierspecError as error:  # the context is full, or the template refuses
-            say(self.console, f"hierspec: error: {error} (/reset starts anew)")
+            say(self.console, f"hierspec: error: {error} (/reset starts again)")
             return
         prompt = generation.streams[0].sequence.tokens
         kept = self.session.cache.overlap(generation.root.model.cache_owner, prompt)

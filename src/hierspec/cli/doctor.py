@@ -15,7 +15,7 @@ from .options import AsJson
 
 
 def doctor(as_json: AsJson = False) -> int:
-    """Say what hierspec finds here: versions, devices, threads, caches, fast paths."""
+    """Show what hierspec finds here: versions, devices, threads, caches, fast paths."""
     found = examine()
     if as_json:
         print(json.dumps(found, indent=2))

@@ -64,29 +64,27 @@ def generate(
         int, typer.Option(min=1, help="Prompts of --prompts decoded together.")
     ] = 1,
     max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens to generate per prompt.")
+        int, typer.Option(min=1, help="Maximum number of tokens per prompt.")
     ] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Keep tokens above this share of the likeliest.")
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling, as in transformers.")
     ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="As in transformers.")] = None,
     repetition_penalty: Annotated[float, typer.Option(help="As in transformers.")] = 1.0,
     frequency_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
     presence_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of all randomness, below 2**64; default: a fresh one."),
+        typer.Option(help="Random seed, below 2**64; default: a fresh one."),
     ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Text that ends the output; repeatable.")
-    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; repeatable.")] = None,
     include_stop: Annotated[
         bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
     ] = False,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")
+        bool, typer.Option("--ignore-eos", help="Continue after an end-of-text token.")
     ] = False,
     chat: Annotated[
         bool | None,
@@ -258,7 +256,7 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
         )
     text = read_stdin() if prompt == "-" else prompt
     if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
-        raise HierspecError("the prompt is no UTF-8 text")
+        raise HierspecError("the prompt is not UTF-8 text")
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
@@ -302,7 +300,7 @@ def _config(
     else:
         if hierarchy not in PRESETS and file.is_file():
             raise HierspecError(
-                f"{file} is no hierarchy file by its name: it ends in .json or .toml"
+                f"{file} is not a hierarchy file by its name: it ends in .json or .toml"
             )
         _check_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, TargetConfig(model=target) if target else None, drafts)

@@ -29,7 +29,7 @@ def train(
     ] = None,
     *,
     model: Annotated[
-        str, typer.Option("--model", "--target", help=f"The model, which stays as it is: {MODEL}.")
+        str, typer.Option("--model", "--target", help=f"The model, which stays unchanged: {MODEL}.")
     ],
     exits: Annotated[
         str | None, typer.Option(help="Heads for exits after which layers, as in 2,4,8.")
@@ -40,7 +40,7 @@ def train(
             "-o",
             "--output",
             help="File to write; default: exit_heads.safetensors in the model's directory. "
-            "For eagle3 a folder. An interrupted training goes on.",
+            "For eagle3 a folder. Interrupted training is continued.",
         ),
     ] = None,
     texts: Annotated[
@@ -84,7 +84,7 @@ def train(
     ] = None,
     start_from: Annotated[
         Path | None,
-        typer.Option("--from", help="Heads or a drafter to go on with, of the same kind."),
+        typer.Option("--from", help="Heads or a drafter to continue from, of the same kind."),
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the texts.")] = 2,
     steps: Annotated[
@@ -97,7 +97,7 @@ def train(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
     width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -135,7 +135,7 @@ def train(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train drafters to match the model's own law, the model left as it is.
+    """Train drafters to match the model's own distribution; the model stays unchanged.
 
     Examples:
 
@@ -271,10 +271,10 @@ def _train_eagle3(
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(help="A file of heads, or the folder it lies in.")],
+    file: Annotated[Path, typer.Argument(help="A file of heads, or its folder.")],
     as_json: AsJson = False,
 ) -> int:
-    """Say what heads a file holds, and how much better they draft than the exits without."""
+    """Show what heads a file contains, and how much better they draft than the exits without."""
     from hierspec.config.exit_heads import read
 
     heads = read(file)

@@ -36,13 +36,13 @@ def plan(
         typer.Option(help="exact (default): overshoot is handed up; corollary: P1's formula."),
     ] = None,
     max_models: Annotated[
-        int | None, typer.Option(min=1, help="Most models to stack, the target included.")
+        int | None, typer.Option(min=1, help="Maximum number of models, the target included.")
     ] = None,
     max_speculative_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens a level is asked for; default: 15.")
+        int | None, typer.Option(min=1, help="Maximum tokens asked of a level; default: 15.")
     ] = None,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Most weights, such as 2GiB or 500MB.")
+        str | None, typer.Option(help="Memory for weights, such as 2GiB or 500MB.")
     ] = None,
     temperature: Annotated[
         float | None,
@@ -83,7 +83,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Find the hierarchy that serves a token fastest, or say that plain decoding does.
+    """Find the fastest hierarchy, or say that plain decoding does.
 
     Example:
 
@@ -356,5 +356,5 @@ def size(text: str) -> int:
     if found is None or unit is None or float(found[1]) <= 0:
         raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
     if not float(found[1]) < 1e15:
-        raise HierspecError(f"--memory-budget of {text[:20]}… is no size of any machine")
+        raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
     return int(float(found[1]) * unit)

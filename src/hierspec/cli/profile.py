@@ -32,7 +32,7 @@ def profile(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write; an interrupted run goes on.")
+        Path, typer.Option("-o", "--output", help="File to write; an interrupted run is continued.")
     ],
     target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large",
     candidates: Annotated[

@@ -58,7 +58,7 @@ def serve(
         typer.Option(help="Of a Ray cluster (auto: as found). Default: this machine alone."),
     ] = None,
 ) -> int:
-    """Serve a model to OpenAI's clients.
+    """Serve a model to OpenAI clients.
 
     Examples:
 

@@ -121,7 +121,7 @@ def _id(value: Any, what: str) -> int:
     try:
         return whole(value, "")
     except ValueError:
-        raise HierspecError(f"{what} holds {shortened(value)}, which is no token id") from None
+        raise HierspecError(f"{what} holds {shortened(value)}, which is not a token id") from None
 
 
 def shortened(value: Any) -> str:

@@ -258,7 +258,10 @@ class ModelDrafter:
             found = model.draft(queries, counts, steps, sampler, uniforms)
         except NoDistributionError as error:
             if error.scores is None:
-                text = f"{self.node.name} produced scores that are no law; try --dtype float32"
+                text = (
+                    f"{self.node.name} produced scores that are not a distribution; "
+                    "try --dtype float32"
+                )
                 raise HierspecError(text) from None
             jobs = [draft.call.job for draft in drafts]
             raise unusable(jobs[: len(error.scores)], error.scores, error.scores) from None

@@ -219,14 +219,14 @@ class NgramModel:
                 vocabulary = (file.metadata() or {}).get("vocabulary", "")
         except (OSError, SafetensorError) as error:
             raise HierspecError(
-                f"cannot read the n-gram table {path}: {error}; build it anew"
+                f"cannot read the n-gram table {path}: {error}; build it again"
             ) from None
         stored = 1
         while f"{stored + 1}.keys" in tensors:
             stored += 1
         if "unigram" not in tensors:
             raise HierspecError(
-                f"{path} is no n-gram table of hierspec; build one, or use zoo:ngram"
+                f"{path} is not an n-gram table of hierspec; build one, or use zoo:ngram"
             )
         if max_order is not None and not 1 <= max_order <= stored:
             raise HierspecError(f"max_order is {max_order}, but {path} has orders 1 to {stored}")
@@ -235,7 +235,7 @@ class NgramModel:
             model = cls(tensors["unigram"], orders)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise HierspecError(
-                f"{path} is a damaged n-gram table ({error}): build it anew"
+                f"{path} is a damaged n-gram table ({error}): build it again"
             ) from None
         model.vocabulary = vocabulary
         return model

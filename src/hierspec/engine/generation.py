@@ -101,7 +101,7 @@ class Generation:
 
     def __iter__(self) -> Iterator[TokenEvent]:
         if self.started:
-            raise HierspecError("a generation runs once: call start(...) anew, or ask results()")
+            raise HierspecError("a generation runs once: call start(...) again, or ask results()")
         self.started = True
         return self._run()
 

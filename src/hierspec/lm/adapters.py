@@ -76,7 +76,7 @@ def plain_model(model: Any) -> Any:
         model = model.get_base_model()
     if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):
         raise HierspecError(
-            f"{type(model).__name__} is no causal language model of transformers: load one with "
+            f"{type(model).__name__} is not a causal language model of transformers: load one with "
             "AutoModelForCausalLM.from_pretrained"
         )
     return model

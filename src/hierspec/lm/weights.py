@@ -210,7 +210,7 @@ def _check_format(path: Path) -> None:
     others = (f for ending in ("*.bin", "*.pt", "*.pth", "*.ckpt") for f in path.glob(ending))
     if other := next(others, None):
         raise HierspecError(
-            f"{other} is no safetensors file, and only those are read: load the model with "
+            f"{other} is not a safetensors file, and only those are read: load the model with "
             "transformers once and save_pretrained it into another folder, which writes safetensors"
         )
 

@@ -77,7 +77,7 @@ def parse(text: str) -> Candidate:
         key, equals, value = option.partition("=")
         if key not in _OPTIONS or not equals:
             raise HierspecError(
-                f"candidate {text!r}: {option!r} is no option; there are: "
+                f"candidate {text!r}: {option!r} is not an option; there are: "
                 + ", ".join(f"{name}=..." for name in _OPTIONS)
             )
         if key in level:

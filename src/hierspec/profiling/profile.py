@@ -150,7 +150,7 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
         ValueError: it is none, or not finished, or of another version, or damaged.
     """
     if not isinstance(data, Mapping) or data.get("kind") != KIND:
-        raise HierspecError(f"{where} is no profile: hierspec profile -o FILE writes one")
+        raise HierspecError(f"{where} is not a profile: hierspec profile -o FILE writes one")
     if (version := data.get("schema_version")) != SCHEMA_VERSION:
         raise HierspecError(
             f"{where} has schema version {version!r}, this hierspec reads {SCHEMA_VERSION}: "

@@ -89,7 +89,7 @@ def check_processors(processors: Sequence[Any]) -> None:
         if kind.__module__ == _HOME and kind.__name__ not in _ROW_BY_ROW | _BY_PLACE:
             option = _OPTIONS.get(kind.__name__)
             raise HierspecError(
-                f"hierspec cannot run {kind.__name__} on drafts, since it is no function of a "
+                f"hierspec cannot run {kind.__name__} on drafts, since it is not a function of a "
                 f"row's ids and scores alone: leave {option or 'it'} out"
             )
 

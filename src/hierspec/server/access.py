@@ -96,7 +96,7 @@ def _check_length(headers: dict[bytes, bytes], most: int) -> None:
     if given is None:
         return
     if not given.isdigit():
-        raise ApiError("Content-Length is no number")
+        raise ApiError("Content-Length is not a number")
     if len(given) > 15 or int(given) > most:
         raise _too_long(most)
 

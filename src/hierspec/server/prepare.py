@@ -147,7 +147,7 @@ def sampling_params(service: Service, body: Sampling) -> SamplingParams:
     for key, value in (body.logit_bias or {}).items():
         if not key.isascii() or not key.isdigit() or int(key[:12]) >= service.vocab_size:
             raise ApiError(
-                f"logit_bias: {key[:32]!r} is no token id below {service.vocab_size}",
+                f"logit_bias: {key[:32]!r} is not a token id below {service.vocab_size}",
                 param="logit_bias",
             )
         bias[int(key)] = value

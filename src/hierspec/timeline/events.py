@@ -105,7 +105,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):  # of JSON or of UTF-8
             if number == len(lines):
                 break  # no line feed follows: writing was cut short
-            raise HierspecError(f"{path}, line {number}: not JSON; write the trace anew") from None
+            raise HierspecError(f"{path}, line {number}: not JSON; write the trace again") from None
         try:
             check(event)
         except HierspecError as error:
@@ -127,6 +127,6 @@ def check(event: Any) -> Event:
     if isinstance(event, Mapping) and not {"began", "seconds"} <= event.keys():
         raise HierspecError(
             "no times (began, seconds): the trace is from an interpreter without a clock or an "
-            "older version; write it anew with: hierspec generate --trace FILE"
+            "older version; write it again with: hierspec generate --trace FILE"
         )
     return schema.read(_ANY, event, "")

@@ -167,7 +167,7 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
         while not there.exists():
             there = there.parent
         if not there.is_dir():
-            raise HierspecError(f"cannot write {what} to {path}: {there} is no folder; {fix}")
+            raise HierspecError(f"cannot write {what} to {path}: {there} is not a folder; {fix}")
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

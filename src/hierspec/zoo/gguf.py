@@ -173,7 +173,7 @@ def _reader(path: Path) -> Any:
     try:
         return GGUFReader(path)
     except Exception as error:  # it raises whatever its parsing comes across
-        raise HierspecError(f"{path} is no GGUF file, or is damaged ({error})") from None
+        raise HierspecError(f"{path} is not a GGUF file, or is damaged ({error})") from None
 
 
 def _config(path: Path, reader: Any) -> dict[str, Any]:

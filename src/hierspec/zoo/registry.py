@@ -140,7 +140,7 @@ def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, i
         widen, deepen = int(given.get("widen", WIDEN)), int(given.get("deepen", DEEPEN))
     except ValueError:
         raise HierspecError(
-            f"an option of {name!r} is no number (all but eps are whole ones); say "
+            f"an option of {name!r} is not a number (all but eps are whole ones); say "
             "zoo:large?eps=0.1&seed=1&widen=4&deepen=2"
         ) from None
     if not 0 <= eps < float("inf"):

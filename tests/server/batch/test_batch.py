@@ -70,7 +70,7 @@ BAD = {
     "not JSON": '{"custom_id": "a"',
     "not a JSON object": '["a"]',
     "custom_id must be": json.dumps({**request("", "p")}),
-    "stands in a line before": json.dumps(request("good", "p")),
+    "is used in an earlier line": json.dumps(request("good", "p")),
     "method must be": json.dumps({**request("m", "p"), "method": "GET"}),
     "url must be one of": json.dumps({**request("u", "p"), "url": "/v1/embeddings"}),
     "body must be": json.dumps({**request("b", "p"), "body": "p"}),

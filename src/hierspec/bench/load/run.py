@@ -31,7 +31,7 @@ class Load:
         burstiness: 1: a Poisson process; below: in bursts; above: more evenly.
         max_concurrency: most requests under way at once.
         num_warmups: requests sent one by one before, and not measured.
-        time_limit: seconds after which what is under way is given up.
+        time_limit: seconds after which running requests are abandoned.
     """
 
     request_rate: float = float("inf")

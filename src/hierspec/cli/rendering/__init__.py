@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
 
 
-GOES_ON = "the same command goes on where it was"
+GOES_ON = "the same command continues where it stopped"
 
 
 def notes() -> Console:

@@ -118,7 +118,7 @@ def _fill(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) 
         tensors["t2d"] = network.t2d.clone()
     for name, tensor in own.items():
         if name not in tensors:
-            raise HierspecError(f"{path} lacks {name!r}: it is no EAGLE-3 drafter of one layer")
+            raise HierspecError(f"{path} lacks {name!r}: it is not an EAGLE-3 drafter of one layer")
         if tensors[name].shape != tensor.shape:
             raise HierspecError(
                 f"{path}: {name} has shape {tuple(tensors[name].shape)}, where its config.json "

@@ -94,7 +94,7 @@ def _line(number: int, raw: bytes, seen: set[str]) -> Line:
         _check(request)
         if said in seen:
             raise _BadLineError(
-                f"custom_id {said!r} stands in a line before", "duplicate_custom_id"
+                f"custom_id {said!r} is used in an earlier line", "duplicate_custom_id"
             )
         seen.add(str(said))
     except _BadLineError as error:

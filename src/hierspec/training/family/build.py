@@ -105,7 +105,7 @@ def train(
 
     Raises:
         ValueError: ``checkpoints`` holds a training with another seed.
-        KeyboardInterrupt: stopped; the same call goes on where it was.
+        KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     plan = QUICK if quick else FULL
     if trunk_steps:

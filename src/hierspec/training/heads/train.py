@@ -222,7 +222,9 @@ def target_file(model: str, output: Path | None) -> Path:
             raise HierspecError(f"heads are written as .safetensors; -o says {output}")
         return path
     if model.startswith(registry.PREFIX) or not expanded(model).is_dir():
-        raise HierspecError(f"{model} is no directory to write heads into: say where with -o FILE")
+        raise HierspecError(
+            f"{model} is not a directory to write heads into: say where with -o FILE"
+        )
     return expanded(model) / files.FILE
 
 

@@ -106,7 +106,7 @@ def train(
     Raises:
         HierspecError: the model is not there, the folder holds a training of another seed or model,
             or something cannot be written.
-        KeyboardInterrupt: stopped; the same call goes on where it was.
+        KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     asked = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
     restart.check(out, asked, "another --output")
