@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -167,4 +167,4 @@ def load_adapter(where: str) -> Adapter:
     found: Adapter | None = getattr(module, name, None)
     if not callable(found):
         raise HierspecError(f"{path} has no function {name!r}")
-    return found
+    return cast("Adapter", found)
