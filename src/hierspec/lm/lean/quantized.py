@@ -59,7 +59,8 @@ class QuantizedMatrix(nn.Module):
             y, rest = y.chunk(2)
             y = torch.add(y, rest, alpha=1.0 / 126.0)
         y.mul_(scale)
-        return y if self.bias is None else y.add_(self.bias)
+        bias = self.bias  # TorchScript learns what a local name holds, not an attribute
+        return y if bias is None else y.add_(bias)
 
 
 def _packed(weight: Tensor) -> Any:
@@ -119,11 +120,12 @@ def quantized(backend: Any) -> LeanBackend:
     copied = copy.copy(backend)
     layers: list[Any] = list(backend.stack.layers)
     copied.stack = Stack([_quantized_layer(layer) for layer in layers])
-    copied._run = compiled(copied.stack) or copied.stack
+    scripted = compiled(copied.stack)
+    copied._run = scripted or copied.stack
     copied._norm, copied._lm_head = _float32(backend._norm), _matrix(backend._lm_head)
     copied.weight_dtype = torch.int8
     copied.name = f"{backend.name}:int8"
-    copied.fast_path = "lean, int8 weights"
+    copied.fast_path = f"lean, int8 weights{', scripted' if scripted else ''}"
     return copied
 
 
