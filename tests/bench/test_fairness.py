@@ -270,6 +270,10 @@ def test_other_engines_get_as_many_trials(drafts, monkeypatch):
     monkeypatch.setattr("hierspec.bench.peers.sequential.step_of", lambda method: None)
     sizes = {}
     for entry in peers():
+        if entry.name.startswith("llama.cpp-file"):
+            with pytest.raises(Unavailable, match="not read from a GGUF file"):
+                entry.candidates(zoo(*drafts), 1.0)
+            continue
         found = entry.candidates(zoo(*drafts), 1.0)
         assert len({repr(method.configuration) for method in found}) == len(found)
         sizes[entry.name] = len(found)

@@ -87,10 +87,20 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
         trained.located("zoo:smollm2-none", tmp_path)
 
 
+def test_the_int8_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
+    monkeypatch.setattr(defaults, "quantization_works", lambda: True)
+    levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
+    assert [level.method for level in levels] == ["suffix", "quantized"]
+    monkeypatch.setattr(defaults, "RELEASED", "another")
+    levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
+    assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
+
+
 def test_trained_exits_come_before_look_ups(monkeypatch):
     class File:
         exits = (5, 10, 15)
 
+    monkeypatch.setattr(defaults, "quantization_works", lambda: False)
     monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
     levels = defaults.stack(TargetConfig(model="zoo:smollm2")).levels

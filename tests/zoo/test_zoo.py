@@ -162,7 +162,7 @@ def test_shipped_checkpoints_load_in_transformers(name: str) -> None:
 def test_the_zoo_is_small() -> None:
     files = [file for file in DATA.rglob("*") if file.is_file() and ".training" not in file.parts]
     assert max(file.stat().st_size for file in files) < 16 * 2**20
-    assert sum(file.stat().st_size for file in files) < 45_000_000
+    assert sum(file.stat().st_size for file in files) < 80_000_000
     assert ngram_path("zoo:ngram").stat().st_size < 1_500_000
 
 
@@ -196,7 +196,7 @@ def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it has: eps, seed, widen, deepen"):
         resolve("zoo:large?epsilon=1")
     for wrong in ("eps=much", "widen=wide", "widen=2.5", "deepen="):
-        with pytest.raises(ValueError, match="no number"):
+        with pytest.raises(ValueError, match="is not a number"):
             resolve(f"zoo:large?{wrong}")
     for wrong in ("widen=0", "widen=1", "widen=3", "widen=-2", "widen=12"):
         with pytest.raises(ValueError, match=r"widen .* power of two, at least 2"):

