@@ -132,7 +132,8 @@ def test_exits(deep):
         assert [r.label for r in table.rows if "default" in r.label] == ["1-2 (default)"]
         got = columns(table)
         low, middle, high = (got[name] for name in ("low 95", "speed-up", "high 95"))
-        assert all(0 < a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
+        assert all(speedup > 0 for speedup in middle)
+        assert {*low, *high} == {None}, "two prompts are too few for an interval"
         assert all(1 <= tokens <= 8 for tokens in got["tokens a call"])
         assert all(0 <= kept <= 1 for kept in got["kept by target"])
         check_lossless(table)
@@ -257,7 +258,7 @@ def test_table_1(deep, monkeypatch):
         assert list(rows) == ["plain", *p3_table1.PRESETS]
         assert rows["AdaDecode"].extra[3:] == ("",) * 5
         assert any("AdaDecode is left out: no preset" in note for note in table.notes)
-        assert rows["plain"].extra[3:7] == (1.0, 1.0, 1.0, 1.0)
+        assert rows["plain"].extra[3:7] == (1.0, None, None, 1.0)  # too few for an interval
         assert rows["HiSpec"].extra[0] == pytest.approx(1.7047, abs=1e-4)
         assert rows["HiSpec"].extra[3] > 0
         assert "P3's cells give 1.19" in table.notes[0]
@@ -288,7 +289,8 @@ def test_p2(tiny_family):
         )
         assert ways["by formula"] == sorted(ways["by formula"], reverse=True)
         plain = next(row for row in orders.rows if row.label == "plain")
-        assert plain.extra[:-1] == (0, 0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        assert [value for value in plain.extra[:-1] if value is not None] == [0, 0, *[1.0] * 4]
+        assert plain.extra.count(None) == 2, "too few prompts for an interval"
         labels = [f"{way} {n}" for n in range(4) for way in ("interleaved", "horizontal")]
         labels.remove("horizontal 0")
         assert [row.label for row in sweep.rows] == labels
