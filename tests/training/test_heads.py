@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
 from hierspec.cli import run
-from hierspec.config.exit_heads import HeadsWarning, attach, read
+from hierspec.config.exit_heads import HeadsWarning, attach, load_into, read
 from hierspec.lm import Context, Query, Trunk, load
 from hierspec.lm.exit_heads import KINDS, Heads
 from hierspec.sampling.parameters import SamplingParams
@@ -261,10 +261,8 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
     for name in FAMILIES:
         file = read(trained[name])
         backend = load(models[name], backend="hf")
-        heads = Heads(file.kind, (1, 2), backend)
-        heads.load_state_dict(
-            {key.removeprefix("exit."): t for key, t in load_file(file.path).items()}
-        )
+        heads = Heads(file.kind, (1, 2), backend, inner=file.info.get("inner_size") or 0)
+        load_into(heads, file)
         ids = torch.arange(20)
         states = Frozen(backend, (1, 2)).states(ids[None])
         for layer, h in zip((1, 2), states[:2], strict=True):
@@ -568,7 +566,7 @@ def test_train_and_show(models, tmp_path, capsys) -> None:
         (["--exits", "1", "--inner", "8"], "kind transform has none"),
         (["--exits", "1", "--vocabulary", "96"], "no part of the model's 96"),
         (["--exits", "1", "--lr", "0"], "learning_rate must be above 0"),
-        (["--exits", "1", "--dtype", "int8"], "dtype must be"),
+        (["--exits", "1", "--dtype", "int8", "--overwrite"], "dtype must be"),
         (["--exits", "1", "--width", "9999"], "smaller --width"),
         (["--exits", "1", "--texts", "nowhere.txt"], "cannot read texts from nowhere.txt"),
         (["--exits", "1", "--threads", "100000"], "--threads must lie between 1 and"),

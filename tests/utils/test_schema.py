@@ -200,7 +200,8 @@ def test_closed_mappings():
 
 @pytest.mark.parametrize("text", ["{", "", "[1,]", b"\xff", "[" * 100_000])
 def test_what_is_not_json_is_said(text: Any):
-    with pytest.raises(HierspecError, match=r"^f\.json: not valid JSON: ") as caught:
+    says = r"^f\.json: (not valid JSON: |nested too deeply to be anything of hierspec's$)"
+    with pytest.raises(HierspecError, match=says) as caught:
         parse_json(text, "f.json")
     assert "\n" not in str(caught.value)
 
