@@ -30,11 +30,11 @@ PROMPTS = [
 ]
 
 
-def plain_greedy(path, prompts, tokens):
+def plain_greedy(path, prompts, tokens, dtype=torch.float64):
     """The reference: argmax over transformers' own forward, whole context each time."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     out = []
     for prompt in prompts:
         ids = list(prompt)
@@ -141,12 +141,14 @@ def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, gre
 def test_every_tried_family_is_greedy_exact(family, tmp_path):
     target = save_tiny(family, tmp_path / "target", seed=1)
     other = save_tiny(family, tmp_path / "other", seed=2, layers=2)
+    # torch's product over experts knows no float64.
+    dtype = "float32" if family == "mixtral" else "float64"
     config = {
-        "target": {"model": str(target), "dtype": "float64"},
+        "target": {"model": str(target), "dtype": dtype},
         "levels": [EXIT1, draft(str(other), 3, verify="block")],
     }
     hierarchy = Hierarchy.from_config(config)
-    expected = plain_greedy(target, PROMPTS[:4], 24)
+    expected = plain_greedy(target, PROMPTS[:4], 24, getattr(torch, dtype))
     batch = hierarchy.generate_batch(PROMPTS[:4], max_new_tokens=24, ignore_eos=True)
     assert [r.token_ids for r in batch] == expected
 
