@@ -58,7 +58,8 @@ def examine() -> dict[str, dict[str, Any]]:
         "fast_paths": {
             f"prepacked {name} weights": _on(prepacking_works(getattr(torch, name)))
             for name in ("bfloat16", "float32")
-        },
+        }
+        | {"int8 copies": _int8_road()},
         "dtype_auto_on_cpu": {
             f"{name} checkpoints run in": dtypes.described(getattr(torch, name))
             for name in ("bfloat16", "float16")
@@ -71,6 +72,14 @@ def examine() -> dict[str, dict[str, Any]]:
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
         | {entry.name: entry.about for entry in ENTRIES},
     }
+
+
+def _int8_road() -> str:
+    from hierspec.lm.lean import kernels, quantized
+
+    if kernels.load() is not None:
+        return "compiled kernels"
+    return "FBGEMM (no C compiler found)" if quantized.fbgemm_works() else "not here"
 
 
 def _on(works: bool) -> str:

@@ -1,21 +1,24 @@
 """A lean model's matrices in 8 bits: a copy that drafts, on a quarter of float32's memory traffic.
 
 A token at a time, a CPU spends its time reading weights. Every matrix is kept here as int8 with one
-scale for each of its output rows, and multiplied by FBGEMM's integer product, which also makes a
-check of several rows cheap. Each row of the input is scaled by its own largest entry and written as
-two rows of 7 bits, what is left by the first being the second: 7 bits alone cost a tenth of the
-agreement, and a second row costs next to nothing. (Sums of two products of 7 and 8 bits fit into
-the 16 bits that processors without VNNI have.) So a row's scores depend on that row alone, however
-many are computed together. Norms, rotations, attention and the residual stream stay as they are,
-so that the copy can read and write the caches of the model it was made from.
+scale for each of its output rows. Norms, rotations, attention and the residual stream stay as they
+are, so that the copy can read and write the caches of the model it was made from. A row's scores
+depend on that row alone, however many are computed together.
 
-The integer product is not torch's public interface: it is tried once, and its absence said.
+Where there is a C compiler the layers run in kernels of our own (:mod:`.kernels`), which convert
+weights as they read them: a third of the time of what follows, and inputs are not rounded. Else,
+and for float64 targets, each matrix is multiplied by FBGEMM's integer product. Each row of the
+input is scaled by its own largest entry and written as two rows of 7 bits, what is left by the
+first being the second: 7 bits alone cost a tenth of the agreement, and a second row costs next to
+nothing. (Sums of two products of 7 and 8 bits fit into the 16 bits that processors without VNNI
+have.) That product is not torch's public interface: it is tried once, and its absence said.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
 import copy
 import threading
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,7 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Linear, Span
 
+from . import kernels
 from .decoder import LeanBackend
 from .layers import Layer, Matrix, Norm, Stack, compiled
 from .shape import unsupported
@@ -79,8 +84,13 @@ def _packed(weight: Tensor) -> Any:
             torch.backends.quantized.engine = before
 
 
-@cache
 def quantization_works() -> bool:
+    """Whether a model can have an int8 copy here, by the compiled kernels or by FBGEMM."""
+    return kernels.load() is not None or fbgemm_works()
+
+
+@cache
+def fbgemm_works() -> bool:
     """Whether the integer product is there on this CPU, right, and the same for a row alone."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return False
@@ -104,19 +114,23 @@ def quantized(backend: Any) -> LeanBackend:
     """A copy of a lean model whose matrices are int8; embedding, norms and caches are shared.
 
     Raises:
-        HierspecError: the model runs on another backend or device, or in float64, or torch has no
-            such product here.
+        HierspecError: the model runs on another backend or device, or neither a C compiler nor
+            FBGEMM is here.
     """
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
             f"a quantized draft needs the lean backend (Llama-shaped models), and {backend.name} "
             "runs on transformers' own modules: use early_exit or layer_skip instead"
         )
-    if backend.device.type != "cpu" or not quantization_works():
+    library = kernels.load() if backend.dtype == torch.float32 else None
+    if backend.device.type != "cpu" or not (library or fbgemm_works()):
         raise HierspecError(
-            "a quantized draft needs a CPU for which torch has FBGEMM's integer products (x86 with "
-            "AVX2): use early_exit or layer_skip instead"
+            "a quantized draft needs a CPU, and there a C compiler (for models that are not in "
+            "float64) or torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use "
+            "early_exit or layer_skip instead"
         )
+    if library is not None:
+        return KernelBackend(backend, library)
     copied = copy.copy(backend)
     layers: list[Any] = list(backend.stack.layers)
     copied.stack = Stack([_quantized_layer(layer) for layer in layers])
@@ -127,6 +141,36 @@ def quantized(backend: Any) -> LeanBackend:
     copied.name = f"{backend.name}:int8"
     copied.fast_path = f"lean, int8 weights{', scripted' if scripted else ''}"
     return copied
+
+
+class KernelBackend(LeanBackend):
+    """A copy whose layers run in the compiled kernels; it shares all but the matrices."""
+
+    def __init__(self, backend: LeanBackend, library: Any) -> None:
+        vars(self).update(vars(backend))
+        layers: list[Any] = list(backend.stack.layers)
+        self._library = library
+        self._layers = kernels.KernelLayers(library, layers, self.shape.head_dim, self._windows)
+        self._output = kernels.Panels(backend._lm_head.plain())
+        self._norm = _float32(backend._norm)
+        self.weight_dtype = torch.int8
+        self.name = f"{backend.name}:int8"
+        self.fast_path = "lean, int8 weights, compiled kernels"
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        rotations = self.rotations_to(max(start + n for _, start, n in spans))
+        threads = self._num_threads(self._layer_weights, len(h))
+        return self._layers(h, lo, hi, rotations, spans, threads)
+
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
+        if unembed is not None:
+            return super().head(h, unembed)
+        threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
+        return kernels.head(self._library, self._output, self._norm, h, threads)
+
+    def _num_threads(self, num_weights: int, rows: int) -> int:
+        with self._threads(num_weights, rows):
+            return torch.get_num_threads()
 
 
 def _quantized_layer(layer: Layer) -> Layer:

@@ -1,0 +1,426 @@
+/* A lean model's layers in one call: one parallel region, weights read once, rows kept apart.
+ *
+ * torch runs a layer as some twenty operations, each with its own threads to wake; for a draft of
+ * one token that is most of the time. Here all threads stay together from the first layer to the
+ * last and meet at barriers. Weights are converted to float32 as they are read, so that inputs are
+ * not rounded. Every row of the result is summed in the same order whatever the number of rows, so
+ * that a row's scores do not depend on what is computed beside it.
+ *
+ * Plain C with GNU vector types (gcc, clang): native.py compiles it for the processor at hand.
+ */
+#include <math.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_thread_num(void) { return 0; }
+static int omp_get_num_threads(void) { return 1; }
+#endif
+
+/* As many numbers as a register holds: vectors of other sizes live in memory with gcc. */
+#if defined(__AVX512F__)
+#define W 16
+#elif defined(__AVX__)
+#define W 8
+#else
+#define W 4
+#endif
+typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+#define PANEL 16
+#define PARTS (PANEL / W)
+#define BLOCK 6 /* rows of a tile: so many sums fit into the registers */
+#define MOST_SUMS (BLOCK * (PARTS == 1 ? 2 : PARTS))
+#define ALWAYS static inline __attribute__((always_inline))
+
+typedef struct {
+    const int8_t *weight;      /* [panels, in, PANEL]: outputs side by side; zeros past `out` */
+    const float *scale, *bias; /* [panels, PANEL] */
+    int64_t out, in;
+} Matrix;
+
+typedef struct {
+    Matrix qkv, proj, gate, up, down;
+    const float *norm, *mlp_norm; /* [hidden], with sqrt(hidden) in it */
+    const float *head_norm;       /* [heads + kv_heads, dim], with sqrt(dim) in it, or null */
+    int64_t window;               /* positions seen back, itself included; 0: all */
+} Layer;
+
+typedef struct {
+    int64_t hidden, inner, heads, kv_heads, dim;
+    float eps, head_eps; /* each added to a sum of squares */
+    const Layer *layers;
+} Model;
+
+typedef struct {
+    float *cache; /* one sequence's, of layer 0: [2 kv_heads, capacity, dim], keys then values */
+    int64_t layer_stride, head_stride;
+    int64_t start, count; /* its rows: positions start … start + count − 1 */
+} Span;
+
+/* --- threads that meet */
+
+typedef struct {
+    int arrived, generation, count;
+} Barrier;
+
+static void meet(Barrier *b) {
+    if (b->count == 1) return;
+    int generation = __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == b->count) {
+        __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&b->generation, generation + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int spins = 0; __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) == generation; spins++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        /* Somebody else has the processor that the others need. */
+        if (spins > 4000) sched_yield();
+    }
+}
+
+/* A thread's part of some things, lo … hi − 1. */
+typedef struct {
+    int64_t lo, hi;
+} Part;
+
+static Part share(int64_t things, int thread, int threads) {
+    return (Part){things * thread / threads, things * (thread + 1) / threads};
+}
+
+static int64_t panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
+
+/* Outputs in some panels of a matrix. */
+static Part outputs(const Matrix *m, Part part) {
+    int64_t end = part.hi * PANEL;
+    return (Part){part.lo * PANEL, end < m->out ? end : m->out};
+}
+
+/* --- sums in one order */
+
+ALWAYS float total(vec x) {
+    float sums[W];
+    memcpy(sums, &x, sizeof sums);
+    for (int width = W / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) sums[i] += sums[i + width];
+    return sums[0];
+}
+
+ALWAYS vec widened(const int8_t *w) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)w)));
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)w)));
+#else
+    vec wide;
+    for (int i = 0; i < W; i++) wide[i] = w[i];
+    return wide;
+#endif
+}
+
+static float dot(const float *a, const float *b, int64_t n) {
+    vec sum = {0};
+    int64_t k = 0;
+    for (; k + W <= n; k += W) sum += *(const vec *)(a + k) * *(const vec *)(b + k);
+    float rest = total(sum);
+    for (; k < n; k++) rest += a[k] * b[k];
+    return rest;
+}
+
+/* PANELS panels of PANEL outputs, of ROWS rows x [in, ROWS]: y[r][o] = scale · Σ w x + bias. A lane
+ * is an output, so that nothing is summed across lanes and all is read in the order it lies in. */
+ALWAYS void tile(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+                 float *y, int64_t y_stride) {
+    vec sums[MOST_SUMS];
+    const int64_t n = m->in;
+#pragma GCC unroll 16
+    for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
+    for (int64_t k = 0; k < n; k++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < PANELS * PARTS; i++) {
+            int64_t at = ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
+            vec wide = widened(m->weight + at);
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += wide * x[k * ROWS + r];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < PANELS * PARTS; i++) {
+        int64_t o = panel * PANEL + i * W;
+        vec scale = *(const vec *)(m->scale + o), bias = *(const vec *)(m->bias + o);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) {
+            vec sum = sums[i * ROWS + r] * scale + bias;
+            float *to = y + r * y_stride + i * W;
+            if (o + W <= m->out)
+                *(vec *)to = sum;
+            else
+                for (int64_t j = 0; o + j < m->out; j++) to[j] = sum[j];
+        }
+    }
+}
+
+/* Rows of x [rows, n] in the order in which tiles read them: blocks of BLOCK rows and a rest, each
+ * [n, rows of it]. */
+static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
+    for (int64_t block; rows; rows -= block, x += block * n, packed += block * n) {
+        block = rows < BLOCK ? rows : BLOCK;
+        for (int64_t r = 0; r < block; r++)
+            for (int64_t k = 0; k < n; k++) packed[k * block + r] = x[r * n + k];
+    }
+}
+
+/* PANELS panels of all rows. */
+ALWAYS void strip(const int PANELS, const Matrix *m, int64_t panel, const float *x, int64_t rows,
+                  float *y, int64_t y_stride) {
+    for (; rows >= BLOCK; rows -= BLOCK, x += BLOCK * m->in, y += BLOCK * y_stride)
+        tile(PANELS, BLOCK, m, panel, x, y, y_stride);
+    switch (rows) {
+    case 5: tile(PANELS, 5, m, panel, x, y, y_stride); break;
+    case 4: tile(PANELS, 4, m, panel, x, y, y_stride); break;
+    case 3: tile(PANELS, 3, m, panel, x, y, y_stride); break;
+    case 2: tile(PANELS, 2, m, panel, x, y, y_stride); break;
+    case 1: tile(PANELS, 1, m, panel, x, y, y_stride); break;
+    }
+}
+
+/* Those panels of m · x for all rows x, in blocks; y points at the first of their outputs, of row 0.
+ * Weights come from memory once, whatever the rows. */
+static void product(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
+                    int64_t y_stride) {
+    int64_t p = own.lo;
+    if (rows == 1)
+        for (; p + 8 / PARTS <= own.hi; p += 8 / PARTS, y += 8 / PARTS * PANEL)
+            tile(8 / PARTS, 1, m, p, x, y, y_stride);
+    for (; p + 2 <= own.hi && PARTS == 1; p += 2, y += 2 * PANEL)
+        strip(2, m, p, x, rows, y, y_stride);
+    for (; p < own.hi; p++, y += PANEL) strip(1, m, p, x, rows, y, y_stride);
+}
+
+static void normed(const float *x, const float *weight, float eps, int64_t n, float *y) {
+    float inverse = 1.0f / sqrtf(dot(x, x, n) + eps);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * inverse * weight[i];
+}
+
+/* e^x for x ≤ 88, to about 1e-7: 2^n · a polynomial on ± ln 2 / 2. */
+ALWAYS vec exponential(vec x) {
+    ivec low = x < -87.0f;
+    x = (vec)(((ivec)x & ~low) | ((ivec)((vec){0} - 87.0f) & low));
+    vec scaled = x * 1.44269504f;
+    ivec sign = (ivec)scaled & INT32_MIN;
+    ivec n = __builtin_convertvector(scaled + (vec)((ivec)((vec){0} + 0.5f) | sign), ivec);
+    vec whole = __builtin_convertvector(n, vec);
+    vec r = x - whole * 0.693359375f;
+    r = r + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vec)((n + 127) << 23);
+}
+
+/* gate ← silu(gate) · up */
+static void gated(float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) {
+        vec g = *(vec *)(gate + i);
+        vec minus = -g;
+        ivec high = minus > 87.0f;
+        minus = (vec)(((ivec)minus & ~high) | ((ivec)((vec){0} + 87.0f) & high));
+        *(vec *)(gate + i) = g / (1.0f + exponential(minus)) * *(const vec *)(up + i);
+    }
+    for (; i < n; i++) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}
+
+/* --- attention */
+
+static void rotated(const float *x, const float *rotation, int64_t dim, float *y) {
+    for (int64_t j = 0; j < dim; j += 2) {
+        float a = x[j], b = x[j + 1];
+        y[j] = a * rotation[j] - b * rotation[j + 1];
+        y[j + 1] = a * rotation[j + 1] + b * rotation[j];
+    }
+}
+
+/* One query over the keys and values first … last; `scores` has room for them, padded to 16. */
+static void attend(const float *q, const float *keys, const float *values, int64_t first,
+                   int64_t last, int64_t dim, float *scores, float *out) {
+    int64_t n = last - first + 1, padded = (n + 15) / 16 * 16;
+    float scale = 1.0f / sqrtf((float)dim), most = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        scores[i] = scale * dot(q, keys + (first + i) * dim, dim);
+        if (scores[i] > most) most = scores[i];
+    }
+    for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
+    vec sums = {0};
+    for (int64_t i = 0; i < padded; i += W) {
+        vec e = exponential(*(vec *)(scores + i) - most);
+        *(vec *)(scores + i) = e;
+    }
+    for (int64_t i = n; i < padded; i++) scores[i] = 0.0f;
+    for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
+    float inverse = 1.0f / total(sums);
+    int64_t d = 0;
+    for (; d + 2 * W <= dim; d += 2 * W) {
+        vec a = {0}, b = {0};
+        const float *v = values + first * dim + d;
+        for (int64_t i = 0; i < n; i++, v += dim) {
+            a += scores[i] * *(const vec *)v;
+            b += scores[i] * *(const vec *)(v + W);
+        }
+        *(vec *)(out + d) = a * inverse;
+        *(vec *)(out + d + W) = b * inverse;
+    }
+    for (; d < dim; d++) {
+        float sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += scores[i] * values[(first + i) * dim + d];
+        out[d] = sum * inverse;
+    }
+}
+
+/* h += those outputs of m · x; `room` holds them for a moment. */
+static void added(const Matrix *m, Part own, const float *x, int64_t rows, float *room, float *h) {
+    Part columns = outputs(m, own);
+    int64_t width = columns.hi - columns.lo;
+    product(m, own, x, rows, room, width);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < width; o++) h[r * m->out + columns.lo + o] += room[r * width + o];
+}
+
+/* --- what Python calls */
+
+/* Layers lo … hi − 1 on h [rows, hidden], in place. `rotations` [positions, dim]: cos, sin of a
+ * pair side by side. Returns 0, or −1 where there is no memory. */
+int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_t rows,
+                    const float *rotations, const Span *spans, int64_t num_spans, int threads) {
+    const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
+    const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
+    int64_t longest = 0, row = 0;
+    for (int64_t s = 0; s < num_spans; s++) {
+        int64_t end = spans[s].start + spans[s].count;
+        if (end > longest) longest = end;
+    }
+    longest = (longest + 15) / 16 * 16 + 16;
+    /* Shared: products and what is attended; each thread's own: rows, a head, scores. */
+    int64_t widest = d > inner ? d : inner;
+    if (heads * dim > widest) widest = heads * dim;
+    int64_t common = rows * (width + heads * dim + 2 * inner);
+    int64_t each = rows * (d + widest) + dim + longest;
+    float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
+    int64_t *where = malloc(sizeof(int64_t) * 2 * (size_t)rows); /* span and position of a row */
+    if (!memory || !where) {
+        free(memory);
+        free(where);
+        return -1;
+    }
+    for (int64_t s = 0; s < num_spans; s++)
+        for (int64_t i = 0; i < spans[s].count; i++, row++) {
+            where[2 * row] = s;
+            where[2 * row + 1] = spans[s].start + i;
+        }
+    float *qkv = memory, *attended = qkv + rows * width, *gate = attended + rows * heads * dim;
+    float *up = gate + rows * inner;
+    Barrier barrier = {0, 0, threads};
+#pragma omp parallel num_threads(threads)
+    {
+        /* OpenMP may give fewer threads than asked for. */
+#pragma omp single
+        barrier.count = omp_get_num_threads();
+        const int t = omp_get_thread_num(), all = barrier.count;
+        float *x = memory + common + t * each, *packed = x + rows * d;
+        float *head = packed + rows * widest, *scores = head + dim;
+        for (int64_t l = lo; l < hi; l++) {
+            const Layer *layer = model->layers + l;
+            for (int64_t r = 0; r < rows; r++)
+                normed(h + r * d, layer->norm, model->eps, d, x + r * d);
+            blocked(x, rows, d, packed);
+            Part own = share(panels(&layer->qkv), t, all);
+            product(&layer->qkv, own, packed, rows, qkv + own.lo * PANEL, width);
+            meet(&barrier);
+
+            own = share(rows * 2 * kv, t, all);
+            for (int64_t i = own.lo; i < own.hi; i++) {
+                int64_t r = i / (2 * kv), g = i % (2 * kv), position = where[2 * r + 1];
+                const Span *span = spans + where[2 * r];
+                float *source = qkv + r * width + (heads + g) * dim;
+                float *place = span->cache + l * span->layer_stride + g * span->head_stride +
+                               position * dim;
+                if (g >= kv) {
+                    memcpy(place, source, sizeof(float) * (size_t)dim);
+                } else {
+                    if (layer->head_norm)
+                        normed(source, layer->head_norm + (heads + g) * dim, model->head_eps, dim,
+                               source);
+                    rotated(source, rotations + position * dim, dim, place);
+                }
+            }
+            meet(&barrier);
+
+            own = share(rows * heads, t, all);
+            for (int64_t i = own.lo; i < own.hi; i++) {
+                int64_t r = i / heads, g = i % heads, position = where[2 * r + 1];
+                const Span *span = spans + where[2 * r];
+                float *query = qkv + r * width + g * dim;
+                if (layer->head_norm)
+                    normed(query, layer->head_norm + g * dim, model->head_eps, dim, query);
+                rotated(query, rotations + position * dim, dim, head);
+                int64_t first = layer->window ? position + 1 - layer->window : 0;
+                const float *keys = span->cache + l * span->layer_stride +
+                                    g / (heads / kv) * span->head_stride;
+                attend(head, keys, keys + kv * span->head_stride, first < 0 ? 0 : first, position,
+                       dim, scores, attended + i * dim);
+            }
+            meet(&barrier);
+
+            blocked(attended, rows, heads * dim, packed);
+            added(&layer->proj, share(panels(&layer->proj), t, all), packed, rows, x, h);
+            meet(&barrier);
+
+            for (int64_t r = 0; r < rows; r++)
+                normed(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
+            blocked(x, rows, d, packed);
+            own = share(panels(&layer->gate), t, all);
+            Part columns = outputs(&layer->gate, own);
+            product(&layer->gate, own, packed, rows, gate + columns.lo, inner);
+            product(&layer->up, own, packed, rows, up + columns.lo, inner);
+            for (int64_t r = 0; r < rows; r++)
+                gated(gate + r * inner + columns.lo, up + r * inner + columns.lo,
+                      columns.hi - columns.lo);
+            meet(&barrier);
+
+            blocked(gate, rows, inner, packed);
+            added(&layer->down, share(panels(&layer->down), t, all), packed, rows, x, h);
+            meet(&barrier);
+        }
+    }
+    free(memory);
+    free(where);
+    return 0;
+}
+
+/* Final norm and output matrix: h [rows, hidden] → scores [rows, out]. */
+int hierspec_head(const Matrix *matrix, const float *norm, float eps, const float *h, int64_t rows,
+                  float *scores, int threads) {
+    const int64_t d = matrix->in;
+    float *x = malloc(sizeof(float) * (size_t)(2 * rows * d)), *packed = x + rows * d;
+    if (!x) return -1;
+    for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
+    blocked(x, rows, d, packed);
+#pragma omp parallel num_threads(threads)
+    {
+        Part own = share(panels(matrix), omp_get_thread_num(), omp_get_num_threads());
+        product(matrix, own, packed, rows, scores + own.lo * PANEL, matrix->out);
+    }
+    free(x);
+    return 0;
+}

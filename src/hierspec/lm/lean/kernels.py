@@ -1,0 +1,291 @@
+"""The kernels of ``kernels.c``: compiled once for this processor, called on tensors' addresses.
+
+A C compiler need not be there: without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns
+None and callers use torch's own operations. What is compiled is kept in the user's cache, under a
+name that holds the source, the compiler and the processor; where that cannot be written, it lives
+as long as the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+from hierspec.utils.files import cache_folder
+
+from .layers import Layer, Matrix, Norm
+
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC"]
+# Of these, the first that the compiler takes: some know one name of the processor, some have no
+# OpenMP (kernels then run on one thread).
+_VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
+_SECONDS = 120  # for the compiler
+_WEIGHT_RANGE = 127
+_PANEL = 16  # outputs that lie side by side, as in kernels.c
+_lock = threading.Lock()
+
+
+class _Matrix(Structure):
+    _fields_ = [
+        ("weight", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("out", c_int64),
+        ("width", c_int64),
+    ]
+
+
+class _Layer(Structure):
+    _fields_ = [
+        *((name, _Matrix) for name in ("qkv", "proj", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("norm", "mlp_norm", "head_norm")),
+        ("window", c_int64),
+    ]
+
+
+class _Model(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim")),
+        ("eps", c_float),
+        ("head_eps", c_float),
+        ("layers", POINTER(_Layer)),
+    ]
+
+
+class _Span(Structure):
+    _fields_ = [
+        ("cache", c_void_p),
+        *((name, c_int64) for name in ("layer_stride", "head_stride", "start", "count")),
+    ]
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """The compiled kernels; None where there is no compiler, or where what it made is not right."""
+    if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0" or os.name != "posix":
+        return None
+    found = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
+    if found is None:
+        return None
+    source = files("hierspec.lm.lean").joinpath("kernels.c").read_bytes()
+    mark = [source, found.encode(), _processor().encode(), repr((_FLAGS, _VARIANTS)).encode()]
+    name = f"kernels-{hashlib.sha256(b'|'.join(mark)).hexdigest()[:16]}.so"
+    with _lock:
+        library = _kept(found.split(), source, name)
+    if library is None:
+        return None
+    library.hierspec_layers.argtypes = [
+        *(POINTER(_Model), c_int64, c_int64, c_void_p, c_int64, c_void_p),
+        *(POINTER(_Span), c_int64, c_int),
+    ]
+    library.hierspec_head.argtypes = [
+        *(POINTER(_Matrix), c_void_p, c_float, c_void_p, c_int64, c_void_p, c_int),
+    ]
+    library.hierspec_layers.restype = library.hierspec_head.restype = c_int
+    return library if _right(library) else None
+
+
+def _kept(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | None:
+    """The library from the user's cache, compiled first where it is not there or is damaged."""
+    path = None
+    with contextlib.suppress(HierspecError, OSError):
+        folder = cache_folder("kernels")
+        path = folder / name
+        if path.exists():
+            return ctypes.CDLL(str(path))
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        made = _compiled(compiler, source, Path(scratch))
+        if made is None:
+            return None
+        with contextlib.suppress(OSError):
+            if path is not None:
+                beside = path.with_name(f".{name}.{os.getpid()}")
+                shutil.copyfile(made, beside)
+                beside.replace(path)
+        try:
+            return ctypes.CDLL(str(made))
+        except OSError:
+            return None
+
+
+def _compiled(compiler: Sequence[str], source: bytes, folder: Path) -> Path | None:
+    written, made = folder / "kernels.c", folder / "kernels.so"
+    written.write_bytes(source)
+    for variant in _VARIANTS:
+        command = [*compiler, *_FLAGS, *variant, str(written), "-o", str(made), "-lm"]
+        try:
+            if not subprocess.run(command, capture_output=True, timeout=_SECONDS).returncode:
+                return made
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return None
+
+
+def _processor() -> str:
+    """What tells this processor from one that code made here might not run on."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        telling = ("model name", "flags", "Features", "CPU part")
+        return "|".join(sorted({line for line in lines if line.startswith(telling)}))
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def _right(library: ctypes.CDLL) -> bool:
+    """Whether a small product comes out as torch's."""
+    weight = torch.linspace(-1, 1, 21 * 40).view(21, 40).sin()
+    x = torch.linspace(-3, 3, 3 * 40).view(3, 40).cos()
+    norm = Norm(torch.ones(40), 40, 1e-5, torch.float32)
+    matrix = Panels(weight)
+    scores = head(library, matrix, norm, x, 1)
+    return bool(torch.allclose(scores, norm(x) @ matrix.plain().T, atol=1e-4))
+
+
+class Panels:
+    """A matrix [out, in] as int8 with a float32 scale an output, in the order the kernels read it.
+
+    Args:
+        weight: [out, in], of any floating dtype.
+        bias: [out].
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        weight = weight.detach().float()
+        self.num_out, self.width = weight.shape
+        self.num_weights = weight.numel()
+        padded = -(-self.num_out // _PANEL) * _PANEL
+        self.scale, self.bias = torch.ones(padded), torch.zeros(padded)
+        if bias is not None:
+            self.bias[: self.num_out] = bias.detach().float()
+        scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
+        self.scale[: self.num_out] = scale
+        rows = torch.zeros(padded, self.width, dtype=torch.int8)
+        rows[: self.num_out] = (weight / scale[:, None]).round_()
+        self.weight = rows.view(-1, _PANEL, self.width).transpose(1, 2).contiguous()
+
+    def plain(self) -> torch.Tensor:
+        """The weights that products are made with, float32 [out, in]."""
+        rows = self.weight.transpose(1, 2).reshape(-1, self.width)
+        return (rows * self.scale[:, None])[: self.num_out]
+
+    def c(self) -> _Matrix:
+        """The same for C; it borrows this object's memory."""
+        addresses = (t.data_ptr() for t in (self.weight, self.scale, self.bias))
+        return _Matrix(*addresses, self.num_out, self.width)
+
+
+class KernelLayers:
+    """A lean model's layers, their matrices in int8, run by the kernels.
+
+    Args:
+        layers: the lean model's, in any dtype; they are copied.
+        dim: D, of a head.
+        windows: by kind of layer, how many positions one sees back; None for all.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        layers: Sequence[Layer],
+        dim: int,
+        windows: Sequence[int | None],
+    ) -> None:
+        self._library = library
+        self._kept: list[object] = []  # what C holds addresses of
+        first = layers[0]
+        array = (_Layer * len(layers))()
+        for place, layer in zip(array, layers, strict=True):
+            place.qkv, place.proj = self._matrix(layer.qkv), self._matrix(layer.out)
+            place.gate, place.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
+            place.down = self._matrix(layer.down)
+            place.norm, place.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
+            place.head_norm = self._weight(layer.head_norm)
+            place.window = windows[layer.kind] or 0
+        self._model = _Model(
+            hidden=first.down.num_out,
+            inner=first.gate_up.num_out // 2,
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            dim=dim,
+            eps=float(first.norm.eps) ** 2,
+            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            layers=array,
+        )
+
+    def __call__(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        rotations: torch.Tensor,
+        spans: Sequence[Span],
+        threads: int,
+    ) -> torch.Tensor:
+        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d]; keys and values go into the caches.
+
+        Args:
+            rotations: complex64 [positions, 1, D / 2], contiguous.
+            spans: whose caches are float32 [layers, 1, 2 K, capacity, D].
+        """
+        h = h.contiguous().clone()
+        array = (_Span * len(spans))()
+        for place, (held, start, count) in zip(array, spans, strict=True):
+            place.cache = held.data_ptr()
+            place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
+            place.start, place.count = start, count
+        failed = self._library.hierspec_layers(
+            *(self._model, lo, hi, h.data_ptr(), len(h), rotations.data_ptr()),
+            *(array, len(spans), threads),
+        )
+        if failed:
+            raise MemoryError(f"no memory for {len(h)} rows")
+        return h
+
+    def _matrix(self, matrix: Matrix, half: int | None = None) -> _Matrix:
+        weight, bias = matrix.plain(), matrix.bias
+        if half is not None:
+            weight = weight.chunk(2)[half]
+            bias = None if bias is None else bias.chunk(2)[half]
+        copied = Panels(weight, bias)
+        self._kept.append(copied)
+        return copied.c()
+
+    def _weight(self, norm: Norm | None) -> int | None:
+        if norm is None:
+            return None
+        weight = norm.weight.detach().float().contiguous()
+        self._kept.append(weight)
+        return weight.data_ptr()
+
+
+def head(
+    library: ctypes.CDLL, matrix: Panels, norm: Norm, h: torch.Tensor, threads: int
+) -> torch.Tensor:
+    """Norm and output matrix: h [N, d] float32 → scores [N, V] float32."""
+    h = h.contiguous()
+    scores = torch.empty(len(h), matrix.num_out)
+    weight = norm.weight.detach().float().contiguous()
+    failed = library.hierspec_head(
+        *(matrix.c(), weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h)),
+        *(scores.data_ptr(), threads),
+    )
+    if failed:
+        raise MemoryError(f"no memory for {len(h)} rows")
+    return scores

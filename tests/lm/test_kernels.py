@@ -1,0 +1,190 @@
+"""The compiled kernels against the same layers run by torch on the same int8 weights."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from typing import Any
+
+import pytest
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+from hierspec.lm.lean import kernels
+from hierspec.lm.lean import quantized as lean
+from hierspec.lm.lean.layers import Matrix, Stack
+from hierspec.lm.load import load
+from hierspec.utils.testing import save_tiny
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # plain, windows, biases, norms of heads
+
+needs_compiler = pytest.mark.skipif(
+    kernels.load() is None, reason="no C compiler here: torch's own operations run instead"
+)
+
+
+def pair(path, **sizes):
+    """A copy on the kernels; and the lean backend by torch with the very weights of that copy."""
+    backend: Any = load(save_tiny(path.name, path / "m", seed=1, **sizes), dtype=torch.float32)
+    copied = lean.quantized(backend)
+    assert isinstance(copied, lean.KernelBackend)
+
+    def rounded(matrix):
+        panels = kernels.Panels(matrix.plain(), matrix.bias)
+        return Matrix(panels.plain(), matrix.bias)
+
+    layers = []
+    for layer in backend.stack.layers:
+        own = copy.copy(layer)
+        own._modules = dict(layer._modules)
+        for name in ("qkv", "out", "gate_up", "down"):
+            setattr(own, name, rounded(getattr(layer, name)))
+        layers.append(own)
+    reference = copy.copy(backend)
+    reference.stack = reference._run = Stack(layers)
+    reference._lm_head = rounded(backend._lm_head)
+    return copied, reference
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def both(request, tmp_path_factory):
+    return pair(tmp_path_factory.mktemp("kernels") / request.param)
+
+
+def run(backend, ids, spans):
+    with torch.inference_mode():
+        h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
+        return backend.head(h)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 13])
+def test_layers_and_head_are_torchs(both, rows):
+    copied, _ = both
+    ids = torch.arange(3, 43)
+    found = []
+    for backend in both:
+        cache = backend.new_cache(64)
+        run(backend, ids[:-rows], [Span(cache, 0, 40 - rows)])
+        found.append(
+            (run(backend, ids[-rows:], [Span(cache, 40 - rows, rows)]), cache[..., :40, :])
+        )
+    (ours, kept), (theirs, expected) = found
+    assert ours.shape == (rows, copied.vocab_size)
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(kept, expected, atol=2e-5, rtol=1e-4)
+
+
+@needs_compiler
+def test_a_row_has_the_same_bits_alone_and_among_others(both):
+    copied, _ = both
+    sequences = [list(range(5, 5 + n)) for n in (1, 4, 11, 25)]
+    together = [copied.new_cache(32) for _ in sequences]
+    ids = torch.tensor([token for tokens in sequences for token in tokens])
+    spans = [Span(cache, 0, len(s)) for cache, s in zip(together, sequences, strict=True)]
+    scores = run(copied, ids, spans).split([len(s) for s in sequences])
+    for tokens, rows in zip(sequences, scores, strict=True):
+        cache = copied.new_cache(32)
+        for at, token in enumerate(tokens):
+            alone = run(copied, torch.tensor([token]), [Span(cache, at, 1)])
+            assert torch.equal(alone[0], rows[at]), at
+
+
+@needs_compiler
+def test_sizes_that_fill_no_register(tmp_path):
+    """Widths, heads and vocabularies that are no multiple of a vector or of a panel."""
+    sizes = {
+        "hidden_size": 36,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "head_dim": 6,
+        "intermediate_size": 50,
+        "vocab_size": 101,
+    }
+    ids = torch.arange(3, 20)
+    ours, theirs = (
+        run(backend, ids, [Span(backend.new_cache(32), 0, len(ids))])
+        for backend in pair(tmp_path / "llama", **sizes)
+    )
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@needs_compiler
+def test_any_number_of_threads_gives_the_same_bits(both, monkeypatch):
+    copied, _ = both
+    ids, found = torch.arange(3, 30), []
+    for threads in (1, 2, 3, 5):
+        monkeypatch.setattr(copied, "_num_threads", lambda *_, threads=threads: threads)
+        found.append(run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))]))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@needs_compiler
+def test_large_scores_do_not_overflow(both):
+    copied, _ = both
+    h = torch.full((2, copied.hidden_size), 1e18)
+    h[1] = -1e18
+    spans = [Span(copied.new_cache(4), 0, 2)]
+    with torch.inference_mode():
+        assert copied.layers(h, 0, copied.num_layers, spans).isfinite().all()
+
+
+# --- compilers
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A cache of its own, and nothing loaded yet."""
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    kernels.load.cache_clear()
+    yield tmp_path / "cache" / "kernels"
+    kernels.load.cache_clear()
+
+
+@needs_compiler
+def test_they_are_compiled_once(fresh, monkeypatch):
+    assert kernels.load() is not None
+    (kept,) = fresh.iterdir()
+    kernels.load.cache_clear()
+    monkeypatch.setattr(kernels, "_compiled", lambda *_: pytest.fail("compiled again"))
+    assert kernels.load() is not None
+    assert list(fresh.iterdir()) == [kept]
+
+
+@needs_compiler
+def test_a_damaged_library_is_made_anew(fresh):
+    assert kernels.load() is not None
+    (kept,) = fresh.iterdir()
+    kept.unlink()  # not overwritten: this process has it mapped
+    kept.write_bytes(b"damaged")
+    kernels.load.cache_clear()
+    assert kernels.load() is not None
+    assert kept.read_bytes() != b"damaged"
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_done_without(fresh):
+    fresh.parent.write_text("a file where the folder should be")
+    assert kernels.load() is not None
+
+
+@pytest.mark.parametrize(
+    "environment", [{"HIERSPEC_KERNELS": "0"}, {"CC": "/nowhere/cc"}, {"CC": "false"}]
+)
+def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert kernels.load() is None
+    backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
+    if not lean.fbgemm_works():
+        with pytest.raises(HierspecError, match="C compiler"):
+            lean.quantized(backend)
+    else:
+        assert "compiled kernels" not in lean.quantized(backend).fast_path
+
+
+def test_no_compiler_on_the_path(fresh, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert kernels.load() is None
