@@ -18,6 +18,7 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, 
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
@@ -90,7 +91,8 @@ def default_names(target: str) -> list[str]:
     """What may draft for a target when the user names nothing, as :func:`parse` reads it.
 
     A released model gets what copies text, and whatever is shipped for it: trained exits, EAGLE-3,
-    small models on its tokenizer.
+    small models on its tokenizer. Where its int8 copy runs in the compiled kernels no exits: a few
+    of the target's own layers then cost more than the whole copy, which agrees far better.
     """
     if registry.is_shipped(target):
         names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
@@ -98,13 +100,14 @@ def default_names(target: str) -> list[str]:
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
     names = ["prompt-lookup", "suffix"]
+    has_copy = machine.device("auto").type == "cpu" and _quantizable(target)
     for drafter in trained.drafters_for(target):
-        if trained.kind(drafter) == trained.HEADS:
+        if trained.kind(drafter) != trained.HEADS:
+            names.append(drafter)
+        elif not (has_copy and kernels.load()):
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
-        else:
-            names.append(drafter)
-    if machine.device("auto").type == "cpu" and _quantizable(target):
+    if has_copy:
         names.append("quantized")  # last: a chain's levels stand in this order, and it costs most
     return names
 

@@ -85,7 +85,11 @@ def settings(prompts: int, tokens: int) -> ProfileSettings:
 
 def candidates(models: BenchModels) -> list[str]:
     """Names for :func:`hierspec.profiling.candidates.parse`."""
-    own = ["ngram"] if is_shipped(models.target.model) else default_names(models.target.model)
+    own: list[str] = []
+    if is_shipped(models.target.model):
+        own = ["ngram"]
+    elif not models.drafts:
+        own = default_names(models.target.model)
     return list(dict.fromkeys([*own, *models.drafts, "prompt-lookup"]))
 
 
