@@ -64,6 +64,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
     monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
+    monkeypatch.setattr(candidates.kernels, "load", lambda: None)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
@@ -74,6 +75,9 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "zoo:smollm2-small",
         "quantized",
     ]
+    monkeypatch.setattr(candidates.kernels, "load", lambda: "a library")
+    assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
     assert "quantized" not in default_names("zoo:smollm2")
+    assert "exit:5,head=zoo:smollm2-heads" in default_names("zoo:smollm2")
     assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"

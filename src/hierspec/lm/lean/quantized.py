@@ -129,8 +129,11 @@ def quantized(backend: Any) -> LeanBackend:
             "float64) or torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use "
             "early_exit or layer_skip instead"
         )
-    if library is not None:
-        return KernelBackend(backend, library)
+    return KernelBackend(backend, library) if library else fbgemm_copy(backend)
+
+
+def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
+    """The copy whose matrices FBGEMM multiplies, layer by layer in torch."""
     copied = copy.copy(backend)
     layers: list[Any] = list(backend.stack.layers)
     copied.stack = Stack([_quantized_layer(layer) for layer in layers])

@@ -1,0 +1,91 @@
+"""What a step of a target and of its int8 copy costs, by rows: oneDNN, FBGEMM, compiled kernels.
+
+The three take turns on every number of rows, all layers and the head, in a context of a given
+length. Run it alone on the machine.
+
+    python benchmarks/kernels.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import common
+import torch
+
+from hierspec.lm.backend import Span
+from hierspec.lm.lean import kernels, quantized
+from hierspec.lm.load import load
+from hierspec.zoo import registry
+
+_FIRST = 100  # a token; which ones does not matter here
+
+
+def step(backend: Any, cache: Any, start: int, rows: int) -> float:
+    """Milliseconds of a call for ``rows`` tokens from position ``start`` on."""
+    ids, spans = torch.arange(_FIRST, _FIRST + rows), [Span(cache, start, rows)]
+    began = time.perf_counter()
+    h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
+    backend.head(h)
+    return (time.perf_counter() - began) * 1e3
+
+
+def roads(target: str) -> dict[str, Any]:
+    """The target in float32 and the copies that can be had here."""
+    path = registry.resolve(target) if registry.resolves(target) else target
+    backend: Any = load(path, dtype=torch.float32)
+    found = {"target": backend}
+    if quantized.fbgemm_works():
+        found["fbgemm"] = quantized.fbgemm_copy(backend)
+    if kernels.load() is not None:
+        found["kernels"] = quantized.quantized(backend)
+    return found
+
+
+@torch.inference_mode()
+def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: int) -> Any:
+    """Milliseconds a call by rows and road."""
+    cache = backends["target"].new_cache(context + max(rows))
+    step(backends["target"], cache, 0, context)
+    times = {n: {name: [] for name in backends} for n in rows}
+    for turn in range(repeats + 1):  # the first turn warms up
+        for n in rows:
+            for name, backend in list(backends.items())[:: 1 if turn % 2 else -1]:
+                spent = step(backend, cache, context, n)
+                if turn:
+                    times[n][name].append(spent)
+    return {
+        str(n): {name: common.spread(found) for name, found in of.items()}
+        for n, of in times.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="zoo:smollm2")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16])
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print("expected: about a minute", flush=True)
+    backends = roads(args.target)
+    found = measure(backends, sorted(args.rows), args.context, args.repeats)
+    for n, of in found.items():
+        print(f"{n} rows: " + ", ".join(f"{name} {t['median']:.1f} ms" for name, t in of.items()))
+    common.write(
+        "kernels",
+        {
+            "environment": common.environment(),
+            "settings": vars(args),
+            "roads": {name: backend.fast_path for name, backend in backends.items()},
+            "milliseconds": found,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
