@@ -95,3 +95,15 @@ def test_a_quantization_without_its_package_names_it(tmp_path):
     file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": how}))
     with pytest.raises(HierspecError, match=r"cannot be loaded by transformers: .*GPTQ.*optimum"):
         Hierarchy(str(tmp_path))
+
+
+def test_an_adapter_of_an_adapter_is_refused(tmp_path):
+    """Also one that names itself, which has no end."""
+    for name in ("upper", "lower"):
+        folder = tmp_path / name
+        folder.mkdir()
+        named = {"base_model_name_or_path": str(tmp_path / "lower"), "peft_type": "LORA"}
+        (folder / "adapter_config.json").write_text(json.dumps(named))
+    for name in ("upper", "lower"):
+        with pytest.raises(HierspecError, match="is an adapter itself: merge that one"):
+            Hierarchy(str(tmp_path / name), drafts=[])

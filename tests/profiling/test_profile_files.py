@@ -483,7 +483,7 @@ def test_caches_that_cannot_be_written(family, tmp_path, monkeypatch):
     monkeypatch.delenv("HIERSPEC_CACHE")
     monkeypatch.setattr(Path, "expanduser", homeless)
     with pytest.raises(ValueError, match=hint):
-        auto.cache_folder()
+        auto.cache_folder("profiles")
 
 
 def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
@@ -506,7 +506,7 @@ def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     assert "zoo:small" not in names("zoo:small")
     monkeypatch.delenv("HIERSPEC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert str(auto.cache_folder()) == "/somewhere/hierspec/profiles"
+    assert str(auto.cache_folder("profiles")) == "/somewhere/hierspec/profiles"
 
 
 # The command

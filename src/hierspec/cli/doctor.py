@@ -33,11 +33,11 @@ def examine() -> dict[str, dict[str, Any]]:
 
     from hierspec.lm import dtypes
     from hierspec.lm.lean.linear import prepacking_works
-    from hierspec.profiling.auto import cache_folder
+    from hierspec.utils.files import cache_folder
     from hierspec.zoo.registry import DATA, ENTRIES
 
     try:
-        profiles = cache_folder()
+        profiles = cache_folder("profiles")
         kept = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
     except HierspecError as error:
         kept = str(error)

@@ -21,7 +21,7 @@ def base_of(path: str | Path) -> str:
     """The model that an adapter was made for, as its folder names it.
 
     Raises:
-        HierspecError: it names none.
+        HierspecError: it names none, or another adapter.
     """
     file = Path(path).expanduser() / FILE
     try:
@@ -32,6 +32,12 @@ def base_of(path: str | Path) -> str:
         raise HierspecError(
             f"{file} names no base model: set base_model_name_or_path, or load both with peft and "
             "give the model itself"
+        )
+    if is_adapter(name):
+        raise HierspecError(
+            f"{file} names {name} as its base model, which is an adapter itself: merge that one "
+            "into its model first (peft's merge_and_unload), or load all with peft and give the "
+            "model"
         )
     return str(name)
 

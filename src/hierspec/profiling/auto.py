@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from filelock import FileLock, Timeout
 from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
 from hierspec.utils import machine
-from hierspec.utils.files import file_key, probe
+from hierspec.utils.files import cache_folder, file_key, probe
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
@@ -171,7 +169,7 @@ def cache_path(
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
     ]
-    return cache_folder() / f"{file_key(what)}.json"
+    return cache_folder("profiles") / f"{file_key(what)}.json"
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
@@ -186,19 +184,3 @@ def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
 
 def _is_here(name: str) -> bool:
     return registry.resolves(name) or Path(name).exists()
-
-
-def cache_folder() -> Path:
-    """``$HIERSPEC_CACHE/profiles``, else below the user's cache folder.
-
-    Raises:
-        ValueError: the user has no home.
-    """
-    base = os.environ.get("HIERSPEC_CACHE")
-    if base:
-        return Path(base) / "profiles"
-    try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    except RuntimeError:
-        raise HierspecError(f"there is no home folder to keep profiles in; {_HINT}") from None
-    return caches / "hierspec/profiles"

@@ -224,7 +224,8 @@ def cache_folder(part: str) -> Path:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
         raise HierspecError(
-            f"there is no home folder to keep {part} in; set HIERSPEC_CACHE to a folder"
+            f"there is no home folder to keep {part} in; set HIERSPEC_CACHE to a folder that can "
+            "be written"
         ) from None
     return caches / "hierspec" / part
 
