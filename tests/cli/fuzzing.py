@@ -330,6 +330,8 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
         "branch",
         "rrs",
         "block-rrs",
+        "traversal",
+        "induced-block",
         "x",
     ]
     right = {

@@ -30,7 +30,7 @@ from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.verifiers import check, get
+from hierspec.verifiers import check, get, induced
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import prefix_weights
 from hierspec.verifiers.multi_draft import (
@@ -42,8 +42,9 @@ from hierspec.verifiers.multi_draft import (
     target_row,
     verify_drafts,
 )
+from hierspec.verifiers.traversal import Traversal
 
-RULES = ["rrs", "rrs-without-replacement", "block-rrs"]
+RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 TIGHT = 1e-12
 # (k, n, V): everything up to three of each that is enumerated in a moment, and the largest at
 # order 0, where there is one context to enumerate.
@@ -77,6 +78,9 @@ def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
         assert certificate.tv < TIGHT
         kept[rule] = certificate.expected_accepted
     assert kept["block-rrs"] >= kept["rrs"] - TIGHT
+    assert kept["traversal"] >= kept["block-rrs"] - TIGHT
+    if k == 1:
+        assert kept["induced-block"] == pytest.approx(kept["block-rrs"], abs=TIGHT)
 
 
 def one_round(rule, q, p, k, n):
@@ -121,7 +125,7 @@ def continued(model, context, count):
 
 
 @pytest.mark.parametrize(("k", "n", "V"), [(2, 2, 3), (3, 2, 2), (2, 3, 2), (1, 3, 3)])
-@pytest.mark.parametrize("rule", ["rrs", "block-rrs"])
+@pytest.mark.parametrize("rule", ["rrs", "block-rrs", "traversal", "induced-block"])
 def test_the_pure_rule_alone(rule, k, n, V):
     """Round by round, without the engine; laws that hang on the whole draft (order n)."""
     q, p = pair(V, n, 7 * k + n)
@@ -277,6 +281,69 @@ def test_the_residual_must_be_carried_from_candidate_to_candidate():
     q, p = pair(3, 1, 22)
     assert certify_tree(tree(q, p, "rrs", 2, 1), 3).tv < TIGHT
     assert certify_tree(tree(q, p, Forgets(), 2, 1), 3).tv > 1e-3
+
+
+class CountsRepeats(Traversal):
+    """Another: drafts that repeat a rejected token take their share off at its first place."""
+
+    name = "counts-repeats"
+    exact = False
+
+    def choose(self, drafts, p):
+        return (yield from self.node(drafts, p, list(range(len(drafts))), 0, 1.0))
+
+    def node(self, drafts, p, through, depth, w):
+        f = target_row(p[through[0]], depth)
+        longer = [j for j in through if len(drafts[j]) > depth]
+        for token in dict.fromkeys(drafts[j].tokens[depth] for j in longer):
+            same = [j for j in longer if drafts[j].tokens[depth] == token]
+            q = drafts[same[0]].distributions
+            chance = min(1.0, w * probability(f, token) / q.prob(depth, token))
+            if stop := (yield from self.node(drafts, p, same, depth + 1, chance)):
+                return stop
+            for _ in same:
+                left = (w * f - q.dense(len(f))[depth]).clamp(min=0.0)
+                f, total = residual(f, q, depth, w), float(left.sum())
+                w = total / (total + 1.0 - w)
+        kept = not depth or (yield w)
+        return Stop(through[0], depth, f) if kept else None
+
+
+def test_a_repeat_counts_at_its_own_place():
+    q, p = pair(3, 0, 26)
+    assert certify_tree(tree(q, p, "traversal", 3, 1), 3).tv < TIGHT
+    assert certify_tree(tree(q, p, CountsRepeats(), 2, 1), 3).tv < TIGHT, "the same with two"
+    assert certify_tree(tree(q, p, CountsRepeats(), 3, 1), 3).tv > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("induced", lambda real: lambda p, q, m: (real(p, q, m)[0], q)),
+        ("less_preferred", lambda real: lambda q, rank, token: q),
+    ],
+)
+def test_preference_changes_what_a_token_was_drawn_from(monkeypatch, name, wrong):
+    q, p = pair(3, 1, 27)
+    assert certify_tree(tree(q, p, "induced-block", 3, 1), 3).tv < TIGHT
+    monkeypatch.setattr(induced, name, wrong(getattr(induced, name)))
+    assert certify_tree(tree(q, p, "induced-block", 3, 1), 3).tv > 1e-3
+
+
+def test_the_best_of_several_draws():
+    """Against all draws, written out; ties go by id, and what q cannot say is never chosen."""
+    p = torch.tensor([0.1, 0.4, 0.3, 0.2, 0.0], dtype=torch.float64)
+    q = torch.tensor([0.2, 0.4, 0.3, 0.0, 0.1], dtype=torch.float64)
+    for m in (1, 2, 4):
+        rank, law = induced.induced(p, q, m)
+        want = torch.zeros(5, dtype=torch.float64)
+        for drawn in np.ndindex(*(5,) * m):
+            want[max(drawn, key=lambda y: int(rank[y]))] += q[list(drawn)].prod()
+        assert torch.allclose(law, want, rtol=0, atol=1e-15)
+        assert rank[1] != rank[2]
+        assert rank[3] == 0
+    tiny = torch.tensor([1e-18, 1 - 1e-18], dtype=torch.float64)
+    assert induced.induced(tiny.flip(0), tiny, 3)[1][0] == pytest.approx(3e-18, rel=1e-9)
 
 
 # --- drafting and verdicts with dice

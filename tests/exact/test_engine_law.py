@@ -55,6 +55,7 @@ from hierspec.verifiers.tokenwise import Tokenwise
 TIGHT = 1e-9
 SINGLE = 1e-6  # float32
 PROMPT = [1, 0]
+MULTI_DRAFT = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 SAMPLING = SamplingParams(temperature=1.0)
 WINDOWS = {
     "fixed": FixedWindow(),
@@ -210,7 +211,7 @@ def test_rounds_may_run_over_the_end(rule):
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("road", ["short", "blocks"])
-@pytest.mark.parametrize("rule", ["rrs", "rrs-without-replacement", "block-rrs"])
+@pytest.mark.parametrize("rule", MULTI_DRAFT)
 def test_multi_draft_rules(rule, road, batch):
     small, target = models("random", 2, seed=5)
     leaf = Draft(0, "drafts", small, 2, num_drafts=2).under(get(rule))
@@ -398,7 +399,7 @@ def test_a_part_of_the_vocabulary_in_the_middle(reading, first, road):
     assert tv(root, horizon, SamplingParams(**PART_READINGS[reading]), road=road) < TIGHT
 
 
-@pytest.mark.parametrize("rule", ["rrs", "rrs-without-replacement", "block-rrs"])
+@pytest.mark.parametrize("rule", MULTI_DRAFT)
 @pytest.mark.parametrize("known", KNOWN)
 def test_several_drafts_of_a_part(known, rule):
     """Also where there are fewer tokens to say than drafts to make."""

@@ -129,7 +129,8 @@ class LevelConfig:
         window: when it hands up before its budget is reached.
         bonus: whether a fully kept draft earns one more token.
         num_drafts: how many alternative drafts it makes; only for a first level under a level that
-            verifies by ``rrs``, ``rrs-without-replacement`` or ``block-rrs``.
+            verifies by ``induced-block``, ``traversal``, ``block-rrs``, ``rrs`` or
+            ``rrs-without-replacement``.
     """
 
     method: str

@@ -28,6 +28,7 @@ SKY, PURPLE, BROWN = "#56B4E9", "#CC79A7", "#8C6D31"
 RULES = {
     "tokenwise": BLUE, "block": ORANGE, "naive": GREEN, "leading": SKY, "uncapped": VERMILION,
     "rrs": PURPLE, "block-rrs": BROWN, "rrs-without-replacement": "#444444",
+    "traversal": "#A6761D", "induced-block": "#7B3294",
 }  # fmt: skip
 INK, GREY, PALE = "#222222", "#767676", "#ECEFF3"
 ENDINGS = (".svg", ".png")

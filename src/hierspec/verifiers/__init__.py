@@ -3,6 +3,7 @@
 from hierspec.core.rules import Acceptance, Batch, Verifier, law_of_tau, scan
 
 from .block import Block, Uncapped
+from .induced import InducedBlock
 from .leading import Leading
 from .match import Match
 from .multi_draft import RRS, BlockRRS, DistinctRRS
@@ -10,6 +11,7 @@ from .naive import Naive
 from .registry import get, names, register
 from .soundness import check
 from .tokenwise import Tokenwise
+from .traversal import Traversal
 from .verify import verify, verify_batch
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
 
 register(Block(), "branch")  # P4's capped branch resampling is block: docs/branch-is-block.md
 for _rule in (
-    Tokenwise(), Naive(), Leading(), Match(), RRS(), DistinctRRS(), BlockRRS(), Uncapped(),
+    Tokenwise(), Naive(), Leading(), Match(), RRS(), DistinctRRS(), BlockRRS(), Traversal(),
+    InducedBlock(), Uncapped(),
 ):  # fmt: skip
     register(_rule)

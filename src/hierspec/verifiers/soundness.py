@@ -61,7 +61,8 @@ def _check_multi_draft(node: Verify) -> None:
         if not node.rule.multi_draft:
             raise HierspecError(
                 why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
-                "'rrs', 'rrs-without-replacement' or 'block-rrs' there, or set num_drafts to 1"
+                "'induced-block', 'traversal', 'block-rrs', 'rrs' or 'rrs-without-replacement' "
+                "there, or set num_drafts to 1"
             )
         if not leaf.window.fixed_length:
             raise HierspecError(why + "its window must be fixed: remove it, or set num_drafts to 1")

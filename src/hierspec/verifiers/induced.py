@@ -1,0 +1,142 @@
+"""Block verification of a preferred path, against the distribution that the preference induces.
+
+Ours. Of several drafts one path is chosen as it is read: at each place the drafts still alive
+prefer, of their next tokens, the one with the largest p/q, and those that share it stay alive. With
+m alive the chosen token has the distribution
+
+    q̃(y) = (F(y) + q(y))^m − F(y)^m,    F(y) = q-mass of the tokens less preferred than y,
+
+and m is known from what was chosen before. So the path is *one* draft whose rows are q̃, and block
+verifies it. Where block stops, the drafts that had left the path just there are still worth
+something: given that they did, their next tokens were drawn from q restricted to what is less
+preferred than the token chosen, and what follows from q as ever. They are verified in the same way,
+against what is left of p at that place. [MATH §3 has the first path; the rest is derived in
+docs/several-drafts.md and enumerated by the tests.]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from hierspec.core.distributions import Distributions
+from hierspec.core.proposals import Proposal
+from hierspec.core.rules import Choice, Stop, residual
+
+from .block import Block
+from .formulas import block_test, prefix_weights
+from .multi_draft import target_row
+from .rows import row_at
+
+
+class InducedBlock(Block):
+    """A preferred path, then another through the drafts that left it. With one: ``block``."""
+
+    name = "induced-block"
+    multi_draft = True
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+        alive, kept = list(range(len(drafts))), 0
+        f, q = target_row(p[0], 0), None
+        while True:
+            path = _Path.through(drafts, p, alive, kept, f, q)
+            w = prefix_weights(
+                [float(row[token]) for row, token in zip(path.p, path.tokens, strict=False)],
+                [float(row[token]) for row, token in zip(path.law, path.tokens, strict=True)],
+            )
+            stop, weight = 0, 1.0
+            for k in range(len(path.tokens), 0, -1):
+                if (yield block_test(k, w, path.excess)):
+                    stop, weight = k, w[k]
+                    break
+            kept += stop
+            f = path.p[stop]
+            if stop == len(path.tokens):
+                return Stop(path.draft, kept, f)
+            left = residual(f, path.law[stop], weight)
+            f = left / left.sum() if float(left.sum()) > 0.0 else f
+            token = path.tokens[stop]
+            alive = [j for j in path.alive[stop] if drafts[j].tokens[kept] != token]
+            if not alive:
+                return Stop(path.draft, kept, f)
+            q = less_preferred(path.q[stop], path.rank[stop], token)
+
+
+@dataclass(slots=True, eq=False)
+class _Path:
+    """The preferred tokens from one place on; rows are float64 [V], place after place.
+
+    Attributes:
+        draft: one that runs along all of it.
+        p: what the tokens are verified against, and one row more.
+        q, law: what a draft's token was drawn from, and the chosen one's distribution.
+        rank: of every token; the higher one is preferred.
+        alive: the drafts among which each token was chosen.
+    """
+
+    draft: int
+    tokens: list[int] = field(default_factory=list)
+    p: list[torch.Tensor] = field(default_factory=list)
+    q: list[torch.Tensor] = field(default_factory=list)
+    law: list[torch.Tensor] = field(default_factory=list)
+    rank: list[torch.Tensor] = field(default_factory=list)
+    alive: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def through(
+        cls,
+        drafts: Sequence[Proposal],
+        p: Sequence[Distributions],
+        alive: list[int],
+        start: int,
+        f: torch.Tensor,
+        q: torch.Tensor | None,
+    ) -> _Path:
+        """From place ``start`` on, where ``f`` is left of p and ``q``, if given, stands for q."""
+        path = cls(alive[0], p=[f])
+        place = start
+        while longer := [j for j in alive if len(drafts[j]) > place]:
+            row = q if q is not None else row_at(drafts[longer[0]].distributions, place).double()
+            width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
+            path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
+            rank, law = induced(path.p[-1], row, len(longer))
+            best = max(longer, key=lambda j: int(rank[drafts[j].tokens[place]]))
+            token = drafts[best].tokens[place]
+            path.tokens.append(token)
+            path.q.append(row)
+            path.law.append(law)
+            path.rank.append(rank)
+            path.alive.append(longer)
+            alive = [j for j in longer if drafts[j].tokens[place] == token]
+            path.draft, place, q = alive[0], place + 1, None
+            path.p.append(target_row(p[path.draft], place))
+        return path
+
+    def excess(self, k: int, w: float) -> float:
+        """D(w·p, q̃) where the path's token k + 1 stands."""
+        return float(residual(self.p[k], self.law[k], w).sum())
+
+
+def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How p, q [V] rank tokens, and the distribution of the best of m draws from q, each [V]."""
+    order = (p / q).where(q > 0.0, -1.0).argsort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order))
+    if m == 1:
+        return rank, q
+    sorted_q = q[order]
+    below = sorted_q.cumsum(0) - sorted_q
+    # F^m · ((1 + q/F)^m − 1), which keeps the digits of a small q beside a large F.
+    grown = below**m * torch.expm1(m * torch.log1p(sorted_q / below))
+    law = torch.empty_like(q)
+    law[order] = torch.where(below > 0.0, grown, sorted_q**m)
+    return rank, law
+
+
+def less_preferred(q: torch.Tensor, rank: torch.Tensor, token: int) -> torch.Tensor:
+    """What a draw from q [V] was drawn from, if it ranks below a token."""
+    left = q.where(rank < rank[token], 0.0)
+    return left / left.sum()

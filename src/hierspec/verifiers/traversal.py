@@ -1,0 +1,63 @@
+"""Traversal verification: the trie of several drafts, verified from its leaves up.
+
+After Weng et al. 2025 (arXiv 2505.12398). A node of the trie is a beginning shared by some drafts,
+and is accepted with a weight w that its parent hands down; before that is decided, its children get
+their chance, in the order in which their drafts were drawn. A child that fails takes its share off
+what the node has left to emit, and so does every later draft that repeats it: *at its own place in
+the order*. (A trie that counts repeats and takes them off together is lossy.) One draft makes this
+block verification. [MATH §3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from hierspec.core.distributions import Distributions
+from hierspec.core.proposals import Proposal
+from hierspec.core.rules import Choice, Stop
+
+from .block import Block
+from .formulas import ratio
+from .multi_draft import probability, target_row
+from .rows import residual_row
+
+
+class Traversal(Block):
+    """All drafts as one trie, leaves first. With one draft: ``block``."""
+
+    name = "traversal"
+    multi_draft = True
+
+    def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+        stop = yield from _node(drafts, p, range(len(drafts)), 0, 1.0)
+        assert stop is not None, "the root is accepted in any case"
+        return stop
+
+
+def _node(
+    drafts: Sequence[Proposal],
+    p: Sequence[Distributions],
+    through: Sequence[int],
+    depth: int,
+    w: float,
+) -> Generator[float, bool, Stop | None]:
+    """The node that the drafts ``through`` share after ``depth`` tokens; None if it is rejected."""
+    longer = [j for j in through if len(drafts[j]) > depth]
+    f, tried = target_row(p[through[0]], depth), set[int]()
+    for j in longer:
+        token, q = drafts[j].tokens[depth], drafts[j].distributions
+        if token not in tried:
+            tried.add(token)
+            same = [i for i in longer if drafts[i].tokens[depth] == token]
+            chance = ratio(w * probability(f, token), q.prob(depth, token))
+            if (stop := (yield from _node(drafts, p, same, depth + 1, chance))) is not None:
+                return stop
+        left = residual_row(f, q, depth, w)
+        total = float(left.sum())
+        if total > 0.0:
+            f = left / total
+        if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token was kept for sure
+            w = total / (total + 1.0 - w)
+    if depth and not (yield w):
+        return None
+    return Stop(through[0], depth, f)
