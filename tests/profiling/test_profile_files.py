@@ -15,6 +15,7 @@ from hierspec.config.build import build
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
+from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import parse
@@ -408,6 +409,23 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     again = choose(0.0)
     assert again.measured_now
     assert again.profile.temperatures == [0.0]
+
+
+def test_levels_on_the_targets_cache_have_nothing_to_read(family, cache):
+    """However long the prompt: what drafts then is chosen as for a short one."""
+    found = auto.choose(
+        TargetConfig(model=family["target"]),
+        ["prompt-lookup", "exit:1", "quantized", family["draft"]],
+        settings=SMALL,
+    )
+    estimates = found.profile.estimates(0.0)
+    along = dict(zip(estimates.names, estimates.reads_along, strict=True))
+    target = estimates.names[-1]
+    assert along == {"prompt-lookup": False, "exit:1": True, "quantized": True,
+                     family["draft"]: False, target: True}  # fmt: skip
+    reading = dict(zip(estimates.names, default_catch_up(estimates), strict=True))
+    assert reading["exit:1"] == reading["quantized"] == reading[target] == 0.0
+    assert reading[family["draft"]] > 0.0
 
 
 def test_auto_keeps_targets_apart(family, cache, tmp_path):

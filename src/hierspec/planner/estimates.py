@@ -87,6 +87,8 @@ class Estimates:
         classes: the same for kinds of text that hold equally many tokens; where given, a chain's
             price is the mean over them. Hard text takes more rounds a token than easy text, so the
             price on the mean text is too low.
+        reads_along: whether each model has read what the target has, since it runs on the target's
+            cache; empty: none has.
     """
 
     names: tuple[str, ...]
@@ -99,6 +101,7 @@ class Estimates:
     memory: Mapping[str, int] = field(default_factory=dict)
     windows: Mapping[int, np.ndarray] = field(default_factory=dict)
     classes: tuple[Estimates, ...] = ()
+    reads_along: tuple[bool, ...] = ()
 
     @property
     def target(self) -> int:

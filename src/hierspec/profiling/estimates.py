@@ -54,6 +54,7 @@ def estimates(
             max_budget=max_budget,
             owners=tuple(model["owner"] for model in models),
             memory=dict(memory),
+            reads_along=tuple(_reads_along(model, models[target]) for model in models),
             windows=windows,
         )
 
@@ -63,6 +64,12 @@ def estimates(
         return whole
     parts = [estimated(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
     return dataclasses.replace(whole, classes=tuple(parts))
+
+
+def _reads_along(model: MeasuredModel, target: MeasuredModel) -> bool:
+    """Exits run on the target's weights and cache, its int8 copy on its cache."""
+    level = model["level"] or {}
+    return model["owner"] == target["owner"] or level.get("method") == "quantized"
 
 
 def _all_classes(pair: MeasuredPair) -> MeasuredClass:

@@ -114,7 +114,7 @@ def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds:
 def default_catch_up(estimates: Estimates) -> list[float]:
     """Ms a model needs for each token it has to read: what a row adds to one of its calls.
 
-    A level that runs on the target's own trunk has read what the target has. A model that
+    A level that runs on the target's own cache has read what the target has. A model that
     verifies nobody is taken to read as much faster than it drafts as the target does.
     """
     target = estimates.target
@@ -122,7 +122,7 @@ def default_catch_up(estimates: Estimates) -> list[float]:
     ratio = (rows[target] or 0.0) / estimates.plain_ms
     out = []
     for i, row in enumerate(rows):
-        trunk = bool(estimates.owners) and estimates.owners[i] == estimates.owners[target]
+        trunk = bool(estimates.reads_along) and estimates.reads_along[i]
         one = float(estimates.draft_ms[i, 1])
         out.append(0.0 if trunk or i == target else ratio * one if row is None else row)
     return out

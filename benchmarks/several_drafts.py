@@ -1,0 +1,164 @@
+"""Tokens a round by rules for several drafts, exact, beside the optimum of all lossless rules.
+
+Random tables of V tokens, L tokens a draft, K drafts. Every list of drafts is enumerated. The
+optimum is a linear programme over what is kept of every set of drafts and what follows, such that
+the text written has the target's distribution. Nothing is timed.
+
+    python benchmarks/several_drafts.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import common
+import numpy as np
+import torch
+from rich.progress import track
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix, vstack
+
+from hierspec.core.distributions import DenseDistributions
+from hierspec.core.proposals import Proposal
+from hierspec.lm.tabular import TabularModel
+from hierspec.verifiers import get
+from hierspec.verifiers.multi_draft import outcomes
+
+RULES = ("rrs", "block-rrs", "traversal", "induced-block")
+ONE, OPTIMUM = "one draft, block", "optimum"
+SHAPES = ((3, 1, 2), (3, 2, 2), (2, 3, 2), (5, 2, 2), (3, 1, 3), (3, 2, 3), (2, 3, 3))
+_EQUAL = 1e-9
+Text = tuple[int, ...]
+
+
+class Round:
+    """One round of a drafter and a target: all drafts, their probabilities, and the rows."""
+
+    def __init__(self, q: TabularModel, p: TabularModel, length: int) -> None:
+        self.q, self.p, self.length = q, p, length
+        self.vocab = p.vocab_size
+        texts = list(product(range(self.vocab), repeat=length))
+        self.chance = {text: _chance(q, text) for text in texts}
+        self.texts = [text for text in texts if self.chance[text] > 0.0]
+        self._drafts = {text: self._draft(text) for text in self.texts}
+        self._rows = {text: _rows(p, text, length + 1) for text in self.texts}
+
+    def _draft(self, text: Text) -> Proposal:
+        whose = (0,) * self.length
+        signals = (math.nan,) * self.length
+        return Proposal(text, _rows(self.q, text, self.length), whose, whose, signals)
+
+    def tokens(self, rule: str, num_drafts: int) -> float:
+        """Mean tokens a round: those kept, and the one that follows."""
+        total = 1.0
+        for texts in product(self.texts, repeat=num_drafts):
+            drafts, rows = [self._drafts[t] for t in texts], [self._rows[t] for t in texts]
+            kept = sum(
+                share * stop.num_accepted for share, stop in outcomes(get(rule), drafts, rows)
+            )
+            total += kept * math.prod(self.chance[t] for t in texts)
+        return total
+
+    def optimum(self, num_drafts: int) -> float:
+        """The most that a rule can keep whose text has the target's distribution."""
+        variables: list[tuple[int, Text, int]] = []  # set of drafts, what is kept, what follows
+        sets: list[float] = []
+        for number, texts in enumerate(combinations_with_replacement(self.texts, num_drafts)):
+            ways = math.factorial(num_drafts) // math.prod(
+                math.factorial(n) for n in Counter(texts).values()
+            )
+            sets.append(ways * math.prod(self.chance[t] for t in texts))
+            nodes = {text[:n] for text in texts for n in range(self.length + 1)}
+            variables += [(number, node, y) for node in nodes for y in range(self.vocab)]
+        target = {z: _chance(self.p, z) for z in product(range(self.vocab), repeat=self.length + 1)}
+        numbers = {z: i for i, z in enumerate(target)}
+        entries = [
+            entry
+            for column, one in enumerate(variables)
+            for entry in self._column(column, one, numbers)
+        ]
+        rows, columns, values = zip(*entries, strict=True)
+        law = coo_matrix((values, (rows, columns)), shape=(len(numbers), len(variables)))
+        whole = coo_matrix(
+            (np.ones(len(variables)), ([v[0] for v in variables], range(len(variables))))
+        )
+        found = linprog(
+            [-float(len(node)) for _, node, _ in variables],
+            A_eq=vstack([law, whole]),
+            b_eq=[*target.values(), *sets],
+            method="highs",
+        )
+        if not found.success:
+            raise RuntimeError(f"the linear programme was not solved: {found.message}")
+        return 1.0 - float(found.fun)
+
+    def _column(
+        self, column: int, variable: tuple[int, Text, int], numbers: dict[Text, int]
+    ) -> Iterator[tuple[int, int, float]]:
+        """What one unit of a variable adds to the distribution of L + 1 tokens."""
+        _, node, y = variable
+        begun = (*node, y)
+        for rest in product(range(self.vocab), repeat=self.length + 1 - len(begun)):
+            after = _chance(self.p, (*begun, *rest), start=len(begun))
+            if after > 0.0:
+                yield numbers[(*begun, *rest)], column, after
+
+
+def _rows(model: TabularModel, text: Text, count: int) -> DenseDistributions:
+    return DenseDistributions(torch.stack([model.law(text[:i]) for i in range(count)]))
+
+
+def _chance(model: TabularModel, text: Text, start: int = 0) -> float:
+    return math.prod(float(model.law(text[:i])[text[i]]) for i in range(start, len(text)))
+
+
+def compared(shape: Sequence[int], seed: int) -> dict[str, float]:
+    """Tokens a round of one pair of random tables."""
+    vocab, length, num_drafts = shape
+    generator = torch.Generator().manual_seed(seed)
+    q, p = (TabularModel.random(vocab, length, generator) for _ in range(2))
+    one = Round(q, p, length)
+    found = {ONE: one.tokens("block-rrs", 1)}
+    found |= {rule: one.tokens(rule, num_drafts) for rule in RULES}
+    return found | {OPTIMUM: one.optimum(num_drafts)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=24, help="pairs of random tables a shape")
+    args = parser.parse_args()
+    names = (ONE, *RULES, OPTIMUM)
+    cells: list[dict[str, Any]] = []
+    for shape in SHAPES:
+        vocab, length, num_drafts = shape
+        what = f"V {vocab}, L {length}, K {num_drafts}"
+        runs = [compared(shape, seed) for seed in track(range(args.tables), what)]
+        mean = {name: statistics.fmean(run[name] for run in runs) for name in names}
+        ahead = {
+            f"{a} over {b}": sum(run[a] > run[b] + _EQUAL for run in runs)
+            for a, b in (("traversal", "block-rrs"), ("induced-block", "traversal"))
+        }
+        behind = {
+            f"{b} over {a}": sum(run[b] > run[a] + _EQUAL for run in runs)
+            for a, b in (("traversal", "block-rrs"), ("induced-block", "traversal"))
+        }
+        cells.append(
+            {"vocab": vocab, "length": length, "num_drafts": num_drafts, "mean_tokens": mean,
+             "wins": ahead | behind, "runs": runs}
+        )  # fmt: skip
+        print(what + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
+        print("  " + ", ".join(f"{name}: {count}" for name, count in cells[-1]["wins"].items()))
+    common.write(
+        "several-drafts",
+        {"environment": common.environment(), "settings": vars(args), "cells": cells},
+    )
+
+
+if __name__ == "__main__":
+    main()
