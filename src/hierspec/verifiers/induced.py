@@ -78,12 +78,12 @@ class _Path:
     """
 
     draft: int
-    tokens: list[int] = field(default_factory=list)
-    p: list[torch.Tensor] = field(default_factory=list)
-    q: list[torch.Tensor] = field(default_factory=list)
-    law: list[torch.Tensor] = field(default_factory=list)
-    rank: list[torch.Tensor] = field(default_factory=list)
-    alive: list[list[int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list[int])
+    p: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    q: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    law: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    rank: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    alive: list[list[int]] = field(default_factory=list[list[int]])
 
     @classmethod
     def through(
