@@ -166,7 +166,7 @@ def test_below_another_level(rule, above):
 @pytest.mark.parametrize("n", [1, 3])
 def test_one_draft_is_the_one_draft_rule(n, family):
     q, p = family_models(family, 2, seed=8)
-    for several, one in zip(RULES, ["tokenwise", "tokenwise", "block"], strict=True):
+    for several, one in zip(RULES, [*["tokenwise"] * 2, *["block"] * 3], strict=True):
         found = certify_tree(tree(q, p, several, 1, n), 3)
         known = certify_tree(tree(q, p, one, 1, n), 3)
         assert np.array_equal(found.output, known.output)
@@ -552,7 +552,7 @@ def test_hierarchy_files():
 def test_a_built_hierarchy_draws_as_its_rule_wants(tiny_family):
     assert several_of(tiny_family, "rrs-without-replacement").root.below.distinct
     assert not several_of(tiny_family, "rrs").root.below.distinct
-    with pytest.raises(ValueError, match=r"verifier 'block' .* takes one: use 'rrs'"):
+    with pytest.raises(ValueError, match=r"verifier 'block' .* takes one: use '.*'rrs'"):
         several_of(tiny_family, "block")
     assert several_of(tiny_family, "block", k=1).root.below.num_drafts == 1
 
