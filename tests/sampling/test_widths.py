@@ -234,6 +234,8 @@ ROOTS = {
     "two drafts": several(NARROW, "rrs"),
     "two distinct drafts": several(NARROW, "rrs-without-replacement"),
     "two drafts by block": several(NARROW, "block-rrs"),
+    "two drafts as a trie": several(NARROW, "traversal"),
+    "two drafts along one": several(NARROW, "induced-block"),
 }
 
 

@@ -153,7 +153,7 @@ def test_a_chat_streams_what_it_answers_whole(ask):
 
 
 def test_levels_of_tokens_on_request(ask):
-    body = {**CHAT, "stream": True, "return_levels": True}
+    body = {**CHAT, "stream": True, "return_levels": True, "ignore_eos": True}
     (found,) = ask(post("/v1/chat/completions", body))
     events = chunks(found.text)[:-1]
     assert sum(len(event["hierspec"]["tokens"]) for event in events) == 10
@@ -450,7 +450,8 @@ def test_a_full_queue_says_when_to_come_back(family):
 
 
 def test_a_request_may_set_its_own_deadline(ask):
-    (found,) = ask(post("/v1/completions", {**TEXT, "max_tokens": 1500, "timeout": 0.05}))
+    body = {**TEXT, "max_tokens": 1500, "ignore_eos": True, "timeout": 0.05}
+    (found,) = ask(post("/v1/completions", body))
     assert found.status_code == 408
     assert found.json()["error"]["code"] == "timeout"
 
