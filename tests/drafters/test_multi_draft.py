@@ -346,6 +346,28 @@ def test_the_best_of_several_draws():
     assert induced.induced(tiny.flip(0), tiny, 3)[1][0] == pytest.approx(3e-18, rel=1e-9)
 
 
+@pytest.mark.parametrize("m", [20, 64, 2000])
+def test_the_best_of_very_many_draws(m):
+    """Powers of a small mass vanish; what a token adds to one is still a number."""
+    p = torch.tensor([0.5, 1e-9, 0.25, 0.25], dtype=torch.float64)
+    q = torch.tensor([0.5, 1e-5, 0.25, 0.25 - 1e-5], dtype=torch.float64)
+    _, law = induced.induced(p, q, m)
+    assert law.sum() == pytest.approx(1.0, abs=1e-12)
+    assert law[2] == pytest.approx(0.75**m - 0.5**m, rel=1e-3)
+    small = torch.tensor([1e-17, 3e-16, 1.0], dtype=torch.float64)
+    _, law = induced.induced(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64), small, m)
+    assert law.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_ranks_lie_where_the_rows_do():
+    """On an accelerator, that is; here torch is made to put what has no place elsewhere."""
+    row = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    with torch.device("meta"):
+        rank, law = induced.induced(row, row, 2)
+    assert rank.tolist() == [0, 1]
+    assert law.sum() == pytest.approx(1.0)
+
+
 # --- drafting and verdicts with dice
 
 

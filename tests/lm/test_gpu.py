@@ -219,6 +219,11 @@ def stacks(family):
             "levels": [model(draft, 3, num_drafts=3)],
             "verify": "rrs-without-replacement",
         },
+        "several, as a trie": {"levels": [model(draft, 3, num_drafts=3)], "verify": "traversal"},
+        "several, a preferred path": {
+            "levels": [model(draft, 3, num_drafts=3)],
+            "verify": "induced-block",
+        },
     }
 
 

@@ -99,7 +99,7 @@ class _Path:
         path = cls(alive[0], p=[f])
         place = start
         while longer := [j for j in alive if len(drafts[j]) > place]:
-            row = q if q is not None else row_at(drafts[longer[0]].distributions, place).double()
+            row = q if q is not None else row_at(drafts[longer[0]].distributions, place).to(f)
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
             path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
             rank, law = induced(path.p[-1], row, len(longer))
@@ -124,15 +124,19 @@ def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, tor
     """How p, q [V] rank tokens, and the distribution of the best of m draws from q, each [V]."""
     order = (p / q).where(q > 0.0, -1.0).argsort(stable=True)
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order))
+    rank[order] = torch.arange(len(order), device=order.device)
     if m == 1:
         return rank, q
     sorted_q = q[order]
     below = sorted_q.cumsum(0) - sorted_q
-    # F^m · ((1 + q/F)^m − 1), which keeps the digits of a small q beside a large F.
-    grown = below**m * torch.expm1(m * torch.log1p(sorted_q / below))
+    # F^m · ((1 + q/F)^m − 1) keeps the digits of a small q beside a large F. Beside a small F it
+    # may be 0 · ∞, and there the difference loses nothing.
+    growth = m * torch.log1p(sorted_q / below)
+    lower = below**m
     law = torch.empty_like(q)
-    law[order] = torch.where(below > 0.0, grown, sorted_q**m)
+    law[order] = torch.where(
+        growth < 1.0, lower * torch.expm1(growth), (below + sorted_q) ** m - lower
+    )
     return rank, law
 
 
