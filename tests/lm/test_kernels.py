@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import shutil
+import tempfile
 from typing import Any
 
 import pytest
@@ -121,6 +123,26 @@ def test_any_number_of_threads_gives_the_same_bits(both, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_what_torch_makes_by_default_is_not_what_c_reads(both, fresh, default_dtype, dtype):
+    copied, _ = both
+    ids = torch.arange(3, 20)
+    expected = run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))])
+    matrix, x = kernels.Panels(torch.eye(20)), torch.ones(1, 20)
+    default_dtype(dtype)
+    assert kernels.load() is not None
+    assert torch.equal(run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))]), expected)
+    for name in ("weight", "scale", "bias"):
+        again = getattr(kernels.Panels(torch.eye(20, dtype=torch.float32)), name)
+        assert torch.equal(again, getattr(matrix, name)), name
+        assert again.dtype == getattr(matrix, name).dtype
+    with torch.device("meta"):
+        kernels.load.cache_clear()
+        assert kernels.load() is not None
+        assert kernels.head(copied._library, matrix, copied._norm, x, 1).device.type == "cpu"
+
+
+@needs_compiler
 def test_large_scores_do_not_overflow(both):
     copied, _ = both
     h = torch.full((2, copied.hidden_size), 1e18)
@@ -140,6 +162,13 @@ def fresh(monkeypatch, tmp_path):
     kernels.load.cache_clear()
     yield tmp_path / "cache" / "kernels"
     kernels.load.cache_clear()
+
+
+@pytest.fixture
+def default_dtype():
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
 
 
 @needs_compiler
@@ -167,6 +196,25 @@ def test_a_damaged_library_is_made_anew(fresh):
 def test_a_cache_that_cannot_be_written_is_done_without(fresh):
     fresh.parent.write_text("a file where the folder should be")
     assert kernels.load() is not None
+
+
+@needs_compiler
+def test_a_temporary_folder_that_nothing_may_be_run_from_is_done_without(fresh, monkeypatch):
+    real = ctypes.CDLL
+
+    def refusing(name):
+        if not name.startswith(str(fresh)):
+            raise OSError("failed to map segment from shared object")
+        return real(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refusing)
+    assert kernels.load() is not None
+
+
+@needs_compiler
+def test_no_folder_to_compile_in(fresh, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert kernels.load() is None
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,19 @@ def test_what_cannot_be_done_is_said(tiny_family, change, message):
         built(tiny_family["target"], **{"levels": [INT8], **change})
 
 
+@pytest.mark.skipif(not lean.fbgemm_works(), reason="no FBGEMM here")
+def test_the_product_works_whatever_torch_makes_by_default():
+    lean.fbgemm_works.cache_clear()
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            assert lean.fbgemm_works()
+    finally:
+        torch.set_default_dtype(before)
+        lean.fbgemm_works.cache_clear()
+
+
 def test_a_processor_without_the_product_is_told(tiny_family, monkeypatch):
     monkeypatch.setattr(lean, "fbgemm_works", lambda: False)
     with pytest.raises(HierspecError, match="FBGEMM"):

@@ -6,7 +6,7 @@
  * not rounded. Every row of the result is summed in the same order whatever the number of rows, so
  * that a row's scores do not depend on what is computed beside it.
  *
- * Plain C with GNU vector types (gcc, clang): native.py compiles it for the processor at hand.
+ * Plain C with GNU vector types (gcc, clang): kernels.py compiles it for the processor at hand.
  */
 #include <math.h>
 #include <sched.h>

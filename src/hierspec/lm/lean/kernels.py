@@ -22,12 +22,13 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
-from hierspec.utils.files import cache_folder
+from hierspec.utils.files import cache_folder, write_whole
 
 from .layers import Layer, Matrix, Norm
 
@@ -106,24 +107,26 @@ def _kept(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | No
     """The library from the user's cache, compiled first where it is not there or is damaged."""
     path = None
     with contextlib.suppress(HierspecError, OSError):
-        folder = cache_folder("kernels")
-        path = folder / name
+        path = cache_folder("kernels") / name
         if path.exists():
             return ctypes.CDLL(str(path))
-        folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    # There may be no folder to compile in; one on a network may keep what is loaded from it.
+    with (
+        contextlib.suppress(OSError),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+    ):
         made = _compiled(compiler, source, Path(scratch))
         if made is None:
             return None
-        with contextlib.suppress(OSError):
-            if path is not None:
-                beside = path.with_name(f".{name}.{os.getpid()}")
-                shutil.copyfile(made, beside)
-                beside.replace(path)
-        try:
-            return ctypes.CDLL(str(made))
-        except OSError:
-            return None
+        places = [made]
+        if path is not None:
+            with contextlib.suppress(HierspecError):
+                write_whole(path, made.read_bytes(), "the kernels")
+                places.append(path)
+        for place in places:  # nothing may be run from some temporary folders
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(str(place))
+    return None
 
 
 def _compiled(compiler: Sequence[str], source: bytes, folder: Path) -> Path | None:
@@ -150,9 +153,11 @@ def _processor() -> str:
 
 def _right(library: ctypes.CDLL) -> bool:
     """Whether a small product comes out as torch's."""
-    weight = torch.linspace(-1, 1, 21 * 40).view(21, 40).sin()
-    x = torch.linspace(-3, 3, 3 * 40).view(3, 40).cos()
-    norm = Norm(torch.ones(40), 40, 1e-5, torch.float32)
+    # Not of the type and on the device that the user may have made torch's own choice.
+    kind: Any = {"dtype": torch.float32, "device": "cpu"}
+    weight = torch.linspace(-1, 1, 21 * 40, **kind).view(21, 40).sin()
+    x = torch.linspace(-3, 3, 3 * 40, **kind).view(3, 40).cos()
+    norm = Norm(x.new_ones(40), 40, 1e-5, torch.float32)
     matrix = Panels(weight)
     scores = head(library, matrix, norm, x, 1)
     return bool(torch.allclose(scores, norm(x) @ matrix.plain().T, atol=1e-4))
@@ -171,12 +176,12 @@ class Panels:
         self.num_out, self.width = weight.shape
         self.num_weights = weight.numel()
         padded = -(-self.num_out // _PANEL) * _PANEL
-        self.scale, self.bias = torch.ones(padded), torch.zeros(padded)
+        self.scale, self.bias = weight.new_ones(padded), weight.new_zeros(padded)
         if bias is not None:
             self.bias[: self.num_out] = bias.detach().float()
         scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
         self.scale[: self.num_out] = scale
-        rows = torch.zeros(padded, self.width, dtype=torch.int8)
+        rows = weight.new_zeros(padded, self.width, dtype=torch.int8)
         rows[: self.num_out] = (weight / scale[:, None]).round_()
         self.weight = rows.view(-1, _PANEL, self.width).transpose(1, 2).contiguous()
 
@@ -280,7 +285,7 @@ def head(
 ) -> torch.Tensor:
     """Norm and output matrix: h [N, d] float32 → scores [N, V] float32."""
     h = h.contiguous()
-    scores = torch.empty(len(h), matrix.num_out)
+    scores = h.new_empty(len(h), matrix.num_out)
     weight = norm.weight.detach().float().contiguous()
     failed = library.hierspec_head(
         *(matrix.c(), weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h)),

@@ -72,7 +72,7 @@ def _packed(weight: Tensor) -> Any:
     """``weight`` [out, in] as int8 with a scale a row, in FBGEMM's layout."""
     weight = weight.detach().float()
     scales = (weight.abs().amax(1).double() / _WEIGHT_RANGE).clamp_min(1e-20)
-    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    zeros = torch.zeros_like(scales, dtype=torch.int64)
     with warnings.catch_warnings(), _engine:
         warnings.simplefilter("ignore")
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
@@ -95,8 +95,10 @@ def fbgemm_works() -> bool:
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return False
     try:
-        weight = torch.linspace(-1, 1, 96 * 64).view(96, 64).sin()
-        x = torch.linspace(-3, 3, 5 * 64).view(5, 64).cos()
+        # Not of the type and on the device that the user may have made torch's own choice.
+        kind: Any = {"dtype": torch.float32, "device": "cpu"}
+        weight = torch.linspace(-1, 1, 96 * 64, **kind).view(96, 64).sin()
+        x = torch.linspace(-3, 3, 5 * 64, **kind).view(5, 64).cos()
         matrix = QuantizedMatrix(weight)
         y = matrix(x)
         alone = all(torch.equal(matrix(x[i : i + 1]), y[i : i + 1]) for i in range(len(x)))
