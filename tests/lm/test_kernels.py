@@ -1,4 +1,4 @@
-"""The compiled kernels against the same layers run by torch on the same int8 weights."""
+"""The compiled kernels against the same layers run by torch on the same 8- or 4-bit weights."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def pair(path, **sizes):
+def pair(path, bits, **sizes):
     """A copy on the kernels; and the lean backend by torch with the very weights of that copy."""
     backend: Any = load(save_tiny(path.name, path / "m", seed=1, **sizes), dtype=torch.float32)
-    copied = lean.quantized(backend)
+    copied = lean.quantized(backend, bits)
     assert isinstance(copied, lean.KernelBackend)
 
-    def rounded(matrix):
-        panels = kernels.Panels(matrix.plain(), matrix.bias)
+    def rounded(matrix, bits=bits):
+        panels = kernels.Panels(matrix.plain(), matrix.bias, bits)
         return Matrix(panels.plain(), matrix.bias)
 
     layers = []
@@ -45,13 +45,14 @@ def pair(path, **sizes):
         layers.append(own)
     reference = copy.copy(backend)
     reference.stack = reference._run = Stack(layers)
-    reference._lm_head = rounded(backend._lm_head)
+    reference._lm_head = rounded(backend._lm_head, 8)
     return copied, reference
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[(name, bits) for name in FAMILIES for bits in (8, 4)])
 def both(request, tmp_path_factory):
-    return pair(tmp_path_factory.mktemp("kernels") / request.param)
+    name, bits = request.param
+    return pair(tmp_path_factory.mktemp("kernels") / name, bits)
 
 
 def run(backend, ids, spans):
@@ -94,20 +95,22 @@ def test_a_row_has_the_same_bits_alone_and_among_others(both):
 
 
 @needs_compiler
-def test_sizes_that_fill_no_register(tmp_path):
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("inner", [50, 51])
+def test_sizes_that_fill_no_register(tmp_path, bits, inner):
     """Widths, heads and vocabularies that are no multiple of a vector or of a panel."""
     sizes = {
         "hidden_size": 36,
         "num_attention_heads": 6,
         "num_key_value_heads": 3,
         "head_dim": 6,
-        "intermediate_size": 50,
+        "intermediate_size": inner,
         "vocab_size": 101,
     }
     ids = torch.arange(3, 20)
     ours, theirs = (
         run(backend, ids, [Span(backend.new_cache(32), 0, len(ids))])
-        for backend in pair(tmp_path / "llama", **sizes)
+        for backend in pair(tmp_path / "llama", bits, **sizes)
     )
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
@@ -150,6 +153,31 @@ def test_large_scores_do_not_overflow(both):
     spans = [Span(copied.new_cache(4), 0, 2)]
     with torch.inference_mode():
         assert copied.layers(h, 0, copied.num_layers, spans).isfinite().all()
+
+
+def test_four_bits_keep_what_was_released_in_four_bits():
+    """A step and a lowest value for 32 weights, as GGUF's Q4_1 has them."""
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(16, (21, 96), generator=generator)
+    codes[:, ::32], codes[:, 1::32] = 0, 15  # a group uses its whole range
+    step = torch.rand(21, 3, generator=generator).mul(0.1).half().float()
+    lowest = -8 * step + 0.01
+    weight = codes * step.repeat_interleave(32, 1) + lowest.repeat_interleave(32, 1)
+    panels = kernels.Panels(weight, bits=4)
+    torch.testing.assert_close(panels.plain(), weight, atol=1e-3, rtol=1e-3)
+    assert panels.num_bytes * 8 == 5 * 32 * 96  # 32 outputs with the padded ones
+
+
+@pytest.mark.parametrize("width", [2, 30, 32, 34, 64, 100])
+def test_four_bits_err_by_half_a_step(width):
+    weight = torch.linspace(-1, 2, 5 * width).view(5, width).mul(7).sin()
+    weight[1], weight[2] = 0.0, 0.25  # no range
+    panels = kernels.Panels(weight, bits=4)
+    for start in range(0, width, 32):
+        group = weight[:, start : start + 32]
+        half = (group.amax(1) - group.amin(1)) / 30
+        error = (panels.plain()[:, start : start + 32] - group).abs().amax(1)
+        assert (error <= half + 2e-3).all()
 
 
 # --- compilers
@@ -225,6 +253,8 @@ def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment
         monkeypatch.setenv(name, value)
     assert kernels.load() is None
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
+    with pytest.raises(HierspecError, match="C compiler"):
+        lean.quantized(backend, 4)
     if not lean.fbgemm_works():
         with pytest.raises(HierspecError, match="C compiler"):
             lean.quantized(backend)

@@ -302,11 +302,11 @@ class QuantizedConfig(LevelConfig):
     """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
 
     Attributes:
-        bits: of a weight; 8 is what there is.
+        bits: of a weight: 8, or 4 (in the layers; needs a C compiler).
     """
 
     method: Literal["quantized"] = "quantized"
-    bits: Literal[8] = 8
+    bits: Literal[8, 4] = 8
 
 
 @declared

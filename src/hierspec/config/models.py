@@ -115,7 +115,9 @@ class LevelModels:
             if level.bits not in self.quantized:
                 from hierspec.lm.lean.quantized import quantized
 
-                self.quantized[level.bits] = QuantizedModel(trunk, quantized(trunk.backend))
+                self.quantized[level.bits] = QuantizedModel(
+                    trunk, quantized(trunk.backend, level.bits)
+                )
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
         if isinstance(level, Eagle3LevelConfig):
             return self._eagle3(level.model), level.model

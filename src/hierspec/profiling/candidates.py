@@ -271,7 +271,7 @@ def load(
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
     source = _source(target, level)
     if level.method == "quantized":
-        return f"{source} (int8)"
+        return f"{source} (int{level.bits})"
     if not isinstance(level, DraftModelConfig):
         return source
     dtype = level.dtype or target.dtype

@@ -2,8 +2,8 @@
  *
  * torch runs a layer as some twenty operations, each with its own threads to wake; for a draft of
  * one token that is most of the time. Here all threads stay together from the first layer to the
- * last and meet at barriers. Weights are converted to float32 as they are read, so that inputs are
- * not rounded. Every row of the result is summed in the same order whatever the number of rows, so
+ * last and meet at barriers. Weights of 8 or 4 bits are converted to float32 as they are read, so
+ * that inputs are not rounded. Every row of the result is summed in the same order whatever the number of rows, so
  * that a row's scores do not depend on what is computed beside it.
  *
  * Plain C with GNU vector types (gcc, clang): kernels.py compiles it for the processor at hand.
@@ -35,12 +35,17 @@ typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 #define PANEL 16
 #define PARTS (PANEL / W)
-#define BLOCK 6 /* rows of a tile: so many sums fit into the registers */
+#define GROUP 32 /* inputs that share a step and a lowest value, in 4 bits */
+#define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
 #define MOST_SUMS (BLOCK * (PARTS == 1 ? 2 : PARTS))
 #define ALWAYS static inline __attribute__((always_inline))
 
+/* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
 typedef struct {
-    const int8_t *weight;      /* [panels, in, PANEL]: outputs side by side; zeros past `out` */
+    const void *weight;        /* int8 [panels, in, PANEL], or [panels, in / 2, PANEL]: an even
+                                  input's codes in the low halves, the next one's in the high */
+    const uint16_t *grid;      /* 4 bits: float16 [panels, groups, 2, PANEL], step and lowest;
+                                  8 bits: null */
     const float *scale, *bias; /* [panels, PANEL] */
     int64_t out, in;
 } Matrix;
@@ -126,6 +131,41 @@ ALWAYS vec widened(const int8_t *w) {
 #endif
 }
 
+/* The codes of two inputs, PANEL outputs each, of which W are read. */
+ALWAYS void halves(const uint8_t *w, vec *even, vec *odd) {
+#if defined(__AVX512F__)
+    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)w));
+    *even = (vec)_mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(15)));
+    *odd = (vec)_mm512_cvtepi32_ps(_mm512_srli_epi32(codes, 4));
+#elif defined(__AVX2__)
+    __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)w));
+    *even = (vec)_mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
+    *odd = (vec)_mm256_cvtepi32_ps(_mm256_srli_epi32(codes, 4));
+#else
+    for (int i = 0; i < W; i++) (*even)[i] = w[i] & 15, (*odd)[i] = w[i] >> 4;
+#endif
+}
+
+/* W float16 numbers in float32. */
+ALWAYS vec single(const uint16_t *x) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
+#elif defined(__F16C__)
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x));
+#else
+    vec wide;
+    for (int i = 0; i < W; i++) {
+        /* The exponent's bias differs by 112; so multiplied, subnormal numbers come out right. */
+        uint32_t bits = (uint32_t)(x[i] & 0x7fff) << 13, sign = (uint32_t)(x[i] & 0x8000) << 16;
+        float magnitude;
+        memcpy(&magnitude, &bits, sizeof bits);
+        magnitude *= 0x1p112f;
+        wide[i] = sign ? -magnitude : magnitude;
+    }
+    return wide;
+#endif
+}
+
 static float dot(const float *a, const float *b, int64_t n) {
     vec sum = {0};
     int64_t k = 0;
@@ -135,23 +175,64 @@ static float dot(const float *a, const float *b, int64_t n) {
     return rest;
 }
 
-/* PANELS panels of PANEL outputs, of ROWS rows x [in, ROWS]: y[r][o] = scale · Σ w x + bias. A lane
- * is an output, so that nothing is summed across lanes and all is read in the order it lies in. */
-ALWAYS void tile(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
-                 float *y, int64_t y_stride) {
-    vec sums[MOST_SUMS];
+/* sums[i, r] += Σ w x for PANELS panels of PANEL outputs and ROWS rows x [in, ROWS]. A lane is an
+ * output, so that nothing is summed across lanes and all is read in the order it lies in. */
+ALWAYS void sum_8(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+                  vec *sums) {
     const int64_t n = m->in;
-#pragma GCC unroll 16
-    for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
+    const int8_t *weight = m->weight;
     for (int64_t k = 0; k < n; k++) {
 #pragma GCC unroll 16
         for (int i = 0; i < PANELS * PARTS; i++) {
-            int64_t at = ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
-            vec wide = widened(m->weight + at);
+            vec wide = widened(weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W);
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += wide * x[k * ROWS + r];
         }
     }
+}
+
+ALWAYS void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+                  vec *sums) {
+    const int64_t n = m->in, groups = (n + GROUP - 1) / GROUP;
+    const uint8_t *weight = m->weight;
+    for (int64_t g = 0; g < groups; g++) {
+        vec step[8], lowest[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < PANELS * PARTS; i++) {
+            const uint16_t *grid =
+                m->grid + ((panel + i / PARTS) * groups + g) * 2 * PANEL + i % PARTS * W;
+            step[i] = single(grid);
+            lowest[i] = single(grid + PANEL);
+        }
+        int64_t end = (g + 1) * GROUP < n ? (g + 1) * GROUP : n;
+        for (int64_t k = g * GROUP; k < end; k += 2) {
+#pragma GCC unroll 8
+            for (int i = 0; i < PANELS * PARTS; i++) {
+                vec even, odd;
+                halves(weight + ((panel + i / PARTS) * (n / 2) + k / 2) * PANEL + i % PARTS * W,
+                       &even, &odd);
+                even = even * step[i] + lowest[i];
+                odd = odd * step[i] + lowest[i];
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; r++) {
+                    sums[i * ROWS + r] += even * x[k * ROWS + r];
+                    sums[i * ROWS + r] += odd * x[(k + 1) * ROWS + r];
+                }
+            }
+        }
+    }
+}
+
+/* y[r][o] = scale · Σ w x + bias, of PANELS panels and ROWS rows. */
+ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix *m, int64_t panel,
+                 const float *x, float *y, int64_t y_stride) {
+    vec sums[MOST_SUMS];
+#pragma GCC unroll 16
+    for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
+    if (BITS == 8)
+        sum_8(PANELS, ROWS, m, panel, x, sums);
+    else
+        sum_4(PANELS, ROWS, m, panel, x, sums);
 #pragma GCC unroll 16
     for (int i = 0; i < PANELS * PARTS; i++) {
         int64_t o = panel * PANEL + i * W;
@@ -179,30 +260,39 @@ static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
 }
 
 /* PANELS panels of all rows. */
-ALWAYS void strip(const int PANELS, const Matrix *m, int64_t panel, const float *x, int64_t rows,
-                  float *y, int64_t y_stride) {
+ALWAYS void strip(const int BITS, const int PANELS, const Matrix *m, int64_t panel, const float *x,
+                  int64_t rows, float *y, int64_t y_stride) {
     for (; rows >= BLOCK; rows -= BLOCK, x += BLOCK * m->in, y += BLOCK * y_stride)
-        tile(PANELS, BLOCK, m, panel, x, y, y_stride);
+        tile(BITS, PANELS, BLOCK, m, panel, x, y, y_stride);
     switch (rows) {
-    case 5: tile(PANELS, 5, m, panel, x, y, y_stride); break;
-    case 4: tile(PANELS, 4, m, panel, x, y, y_stride); break;
-    case 3: tile(PANELS, 3, m, panel, x, y, y_stride); break;
-    case 2: tile(PANELS, 2, m, panel, x, y, y_stride); break;
-    case 1: tile(PANELS, 1, m, panel, x, y, y_stride); break;
+    case 5: tile(BITS, PANELS, 5, m, panel, x, y, y_stride); break;
+    case 4: tile(BITS, PANELS, 4, m, panel, x, y, y_stride); break;
+    case 3: tile(BITS, PANELS, 3, m, panel, x, y, y_stride); break;
+    case 2: tile(BITS, PANELS, 2, m, panel, x, y, y_stride); break;
+    case 1: tile(BITS, PANELS, 1, m, panel, x, y, y_stride); break;
     }
+}
+
+/* Those panels, for one row several at a time (MOST): a sum alone would wait for itself. */
+ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, const float *x,
+                   int64_t rows, float *y, int64_t y_stride) {
+    int64_t p = own.lo;
+    if (rows == 1)
+        for (; p + MOST <= own.hi; p += MOST, y += MOST * PANEL)
+            tile(BITS, MOST, 1, m, p, x, y, y_stride);
+    for (; p + 2 <= own.hi && PARTS == 1; p += 2, y += 2 * PANEL)
+        strip(BITS, 2, m, p, x, rows, y, y_stride);
+    for (; p < own.hi; p++, y += PANEL) strip(BITS, 1, m, p, x, rows, y, y_stride);
 }
 
 /* Those panels of m · x for all rows x, in blocks; y points at the first of their outputs, of row 0.
  * Weights come from memory once, whatever the rows. */
 static void product(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
                     int64_t y_stride) {
-    int64_t p = own.lo;
-    if (rows == 1)
-        for (; p + 8 / PARTS <= own.hi; p += 8 / PARTS, y += 8 / PARTS * PANEL)
-            tile(8 / PARTS, 1, m, p, x, y, y_stride);
-    for (; p + 2 <= own.hi && PARTS == 1; p += 2, y += 2 * PANEL)
-        strip(2, m, p, x, rows, y, y_stride);
-    for (; p < own.hi; p++, y += PANEL) strip(1, m, p, x, rows, y, y_stride);
+    if (m->grid)
+        strips(4, PARTS > 2 ? 1 : 4 / PARTS, m, own, x, rows, y, y_stride);
+    else
+        strips(8, 8 / PARTS, m, own, x, rows, y, y_stride);
 }
 
 static void normed(const float *x, const float *weight, float eps, int64_t n, float *y) {

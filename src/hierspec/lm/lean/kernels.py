@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
@@ -38,16 +39,14 @@ _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-
 # OpenMP (kernels then run on one thread).
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _SECONDS = 120  # for the compiler
-_WEIGHT_RANGE = 127
-_PANEL = 16  # outputs that lie side by side, as in kernels.c
+_WEIGHT_RANGE, _MOST_CODE = 127, 15
+_PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one grid: as in kernels.c
 _lock = threading.Lock()
 
 
 class _Matrix(Structure):
     _fields_ = [
-        ("weight", c_void_p),
-        ("scale", c_void_p),
-        ("bias", c_void_p),
+        *((name, c_void_p) for name in ("weight", "grid", "scale", "bias")),
         ("out", c_int64),
         ("width", c_int64),
     ]
@@ -158,51 +157,94 @@ def _right(library: ctypes.CDLL) -> bool:
     weight = torch.linspace(-1, 1, 21 * 40, **kind).view(21, 40).sin()
     x = torch.linspace(-3, 3, 3 * 40, **kind).view(3, 40).cos()
     norm = Norm(x.new_ones(40), 40, 1e-5, torch.float32)
-    matrix = Panels(weight)
-    scores = head(library, matrix, norm, x, 1)
-    return bool(torch.allclose(scores, norm(x) @ matrix.plain().T, atol=1e-4))
+    return all(
+        torch.allclose(head(library, matrix, norm, x, 1), norm(x) @ matrix.plain().T, atol=1e-4)
+        for matrix in (Panels(weight), Panels(weight, bits=4))
+    )
 
 
 class Panels:
-    """A matrix [out, in] as int8 with a float32 scale an output, in the order the kernels read it.
+    """A matrix [out, in] in 8 or 4 bits, in the order in which the kernels read it.
+
+    In 8 bits an output has a scale. In 4 bits 32 inputs of an output share a step and a lowest
+    value in float16, as in GGUF's Q4_1; a matrix with an odd number of inputs stays in 8.
 
     Args:
         weight: [out, in], of any floating dtype.
         bias: [out].
+        bits: of a weight, 8 or 4.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, bits: int = 8
+    ) -> None:
         weight = weight.detach().float()
         self.num_out, self.width = weight.shape
         self.num_weights = weight.numel()
+        self.bits = 8 if self.width % 2 else bits
         padded = -(-self.num_out // _PANEL) * _PANEL
         self.scale, self.bias = weight.new_ones(padded), weight.new_zeros(padded)
         if bias is not None:
             self.bias[: self.num_out] = bias.detach().float()
-        scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
-        self.scale[: self.num_out] = scale
-        rows = weight.new_zeros(padded, self.width, dtype=torch.int8)
-        rows[: self.num_out] = (weight / scale[:, None]).round_()
-        self.weight = rows.view(-1, _PANEL, self.width).transpose(1, 2).contiguous()
+        self.grid: torch.Tensor | None = None
+        weight = F.pad(weight, (0, 0, 0, padded - self.num_out))
+        if self.bits == 8:
+            self.scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
+            codes = (weight / self.scale[:, None]).round_().to(torch.int8)
+        else:
+            codes, grid = _coded(weight)
+            self.grid = grid.view(-1, _PANEL, *grid.shape[1:]).permute(0, 2, 3, 1).contiguous()
+            codes = codes[:, 0::2] | codes[:, 1::2] << 4
+        rows = codes.view(-1, _PANEL, codes.size(1))
+        self.weight = rows.transpose(1, 2).contiguous()
+
+    @property
+    def num_bytes(self) -> int:
+        """What is read from memory for a product."""
+        grid = 0 if self.grid is None else self.grid.nbytes
+        return self.weight.nbytes + grid
 
     def plain(self) -> torch.Tensor:
         """The weights that products are made with, float32 [out, in]."""
-        rows = self.weight.transpose(1, 2).reshape(-1, self.width)
-        return (rows * self.scale[:, None])[: self.num_out]
+        rows = self.weight.transpose(1, 2).reshape(len(self.scale), -1)
+        if self.grid is None:
+            return (rows * self.scale[:, None])[: self.num_out]
+        codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)
+        step, lowest = self.grid.float().permute(2, 0, 3, 1).reshape(2, len(rows), -1)
+        step, lowest = (x.repeat_interleave(_GROUP, 1)[:, : self.width] for x in (step, lowest))
+        return (codes * step + lowest)[: self.num_out]
 
     def c(self) -> _Matrix:
         """The same for C; it borrows this object's memory."""
-        addresses = (t.data_ptr() for t in (self.weight, self.scale, self.bias))
+        grid = None if self.grid is None else self.grid.data_ptr()
+        addresses = self.weight.data_ptr(), grid, self.scale.data_ptr(), self.bias.data_ptr()
         return _Matrix(*addresses, self.num_out, self.width)
 
 
+def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [out, in] → codes 0 … 15, uint8 [out, in], and float16 [out, groups, 2]: a group's
+    step and lowest value.
+    """
+    width = weight.size(1)
+    missing = -width % _GROUP
+    # The last group's gaps are filled with its own last weight, which widens no range.
+    filled = torch.cat([weight, weight[:, -1:].expand(-1, missing)], 1)
+    groups = filled.view(len(weight), -1, _GROUP)
+    lowest, highest = groups.aminmax(dim=2)
+    grid = torch.stack([(highest - lowest) / _MOST_CODE, lowest], 2).half()
+    step, start = grid.float().unsqueeze(2).unbind(3)
+    codes = ((groups - start) / step.clamp_min(1e-20)).round_().clamp_(0, _MOST_CODE)
+    return codes.to(torch.uint8).flatten(1)[:, :width], grid
+
+
 class KernelLayers:
-    """A lean model's layers, their matrices in int8, run by the kernels.
+    """A lean model's layers, their matrices in 8 or 4 bits, run by the kernels.
 
     Args:
         layers: the lean model's, in any dtype; they are copied.
         dim: D, of a head.
         windows: by kind of layer, how many positions one sees back; None for all.
+        bits: of a weight.
     """
 
     def __init__(
@@ -211,8 +253,9 @@ class KernelLayers:
         layers: Sequence[Layer],
         dim: int,
         windows: Sequence[int | None],
+        bits: int = 8,
     ) -> None:
-        self._library = library
+        self._library, self._bits = library, bits
         self._kept: list[object] = []  # what C holds addresses of
         first = layers[0]
         array = (_Layer * len(layers))()
@@ -268,7 +311,7 @@ class KernelLayers:
         if half is not None:
             weight = weight.chunk(2)[half]
             bias = None if bias is None else bias.chunk(2)[half]
-        copied = Panels(weight, bias)
+        copied = Panels(weight, bias, self._bits)
         self._kept.append(copied)
         return copied.c()
 

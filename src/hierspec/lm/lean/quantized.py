@@ -1,13 +1,14 @@
-"""A lean model's matrices in 8 bits: a copy that drafts, on a quarter of float32's memory traffic.
+"""A lean model's matrices in 8 or 4 bits: a copy that drafts, on a fraction of the memory traffic.
 
 A token at a time, a CPU spends its time reading weights. Every matrix is kept here as int8 with one
-scale for each of its output rows. Norms, rotations, attention and the residual stream stay as they
+scale for each of its output rows; in 4 bits, those of the layers with a step and a lowest value for
+32 weights, and the output matrix, whose errors are the scores' own, in 8 all the same. Norms, rotations, attention and the residual stream stay as they
 are, so that the copy can read and write the caches of the model it was made from. A row's scores
 depend on that row alone, however many are computed together.
 
 Where there is a C compiler the layers run in kernels of our own (:mod:`.kernels`), which convert
 weights as they read them: a third of the time of what follows, and inputs are not rounded. Else,
-and for float64 targets, each matrix is multiplied by FBGEMM's integer product. Each row of the
+and for float64 targets, there are 8 bits: each matrix is multiplied by FBGEMM's integer product. Each row of the
 input is scaled by its own largest entry and written as two rows of 7 bits, what is left by the
 first being the second: 7 bits alone cost a tenth of the agreement, and a second row costs next to
 nothing. (Sums of two products of 7 and 8 bits fit into the 16 bits that processors without VNNI
@@ -112,12 +113,12 @@ def quantizable(config: Any) -> bool:
     return unsupported(config) is None and quantization_works()
 
 
-def quantized(backend: Any) -> LeanBackend:
-    """A copy of a lean model whose matrices are int8; embedding, norms and caches are shared.
+def quantized(backend: Any, bits: int = 8) -> LeanBackend:
+    """A copy of a lean model in 8 or 4 bits; embedding, norms and caches are shared.
 
     Raises:
         HierspecError: the model runs on another backend or device, or neither a C compiler nor
-            FBGEMM is here.
+            FBGEMM is here; for 4 bits, no compiler.
     """
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
@@ -131,7 +132,12 @@ def quantized(backend: Any) -> LeanBackend:
             "float64) or torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use "
             "early_exit or layer_skip instead"
         )
-    return KernelBackend(backend, library) if library else fbgemm_copy(backend)
+    if bits != 8 and not library:
+        raise HierspecError(
+            f"a quantized draft in {bits} bits needs a C compiler, and a target that is not in "
+            'float64: install gcc or clang, or leave "bits" out'
+        )
+    return KernelBackend(backend, library, bits) if library else fbgemm_copy(backend)
 
 
 def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
@@ -151,16 +157,17 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
 class KernelBackend(LeanBackend):
     """A copy whose layers run in the compiled kernels; it shares all but the matrices."""
 
-    def __init__(self, backend: LeanBackend, library: Any) -> None:
+    def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
         vars(self).update(vars(backend))
         layers: list[Any] = list(backend.stack.layers)
         self._library = library
-        self._layers = kernels.KernelLayers(library, layers, self.shape.head_dim, self._windows)
+        sizes = self.shape.head_dim, self._windows
+        self._layers = kernels.KernelLayers(library, layers, *sizes, bits)
         self._output = kernels.Panels(backend._lm_head.plain())
         self._norm = _float32(backend._norm)
         self.weight_dtype = torch.int8
-        self.name = f"{backend.name}:int8"
-        self.fast_path = "lean, int8 weights, compiled kernels"
+        self.name = f"{backend.name}:int{bits}"
+        self.fast_path = f"lean, int{bits} weights, compiled kernels"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self.rotations_to(max(start + n for _, start, n in spans))
