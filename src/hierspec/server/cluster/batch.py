@@ -59,10 +59,9 @@ def run(
         HierspecError: Ray is not installed.
     """
     lines = [json.dumps(dataclasses.asdict(line)) for line in todo.lines()]
-    ray()
+    connect(address)
     import ray.data as data  # type: ignore[import-not-found]
 
-    connect(address)
     try:
         data.DataContext.get_current().enable_progress_bars = False
         blocks = max(1, min(len(lines), max(2 * replicas, len(lines) // at_once)))
