@@ -48,13 +48,11 @@ class CleanErrors:
                     message = {**message, "body": body}
             await send(message)
 
-        try:
-            await self.app(scope, receive, told)
-        except Exception:  # Ray's proxy has logged it
-            if start is None:
-                await told({"type": "http.response.start", "status": 500})
-                await told({"type": "http.response.body"})
-        if start is not None and start.streams and not ended:
+        await self.app(scope, receive, told)
+        if start is None:  # nothing was sent, and the proxy has no words of its own
+            await told({"type": "http.response.start", "status": 500})
+            await told({"type": "http.response.body"})
+        elif start.streams and not ended:
             body = error_event("this answer was interrupted: ask again")
             await send({"type": "http.response.body", "body": body})
 
