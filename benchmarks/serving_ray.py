@@ -1,7 +1,8 @@
 """The service and batches on Ray while their processes are killed: what becomes of every request.
 
 A replica of ``hierspec serve --replicas 2`` is killed under load, and so is the gateway; then
-``hierspec batch`` is killed at three random moments, in one process and with ``--ray``, and run again.
+``hierspec batch`` is killed at three random moments, in one process and with ``--ray``, and run
+again.
 
 python benchmarks/serving_ray.py [--requests 80] [--lines 100]
 """

@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.server.settings import ServeSettings
@@ -46,7 +45,10 @@ def run(
         try:
             serve.run(application(settings, scale, resources), name=NAME, route_prefix="/")
         except RuntimeError as error:  # it says what failed, not why
-            raise HierspecError(_why(serve.status()) or str(error)) from None
+            replicas = serve.status().applications[NAME].deployments[REPLICA]
+            if "RUNNING" not in replicas.replica_states:  # else one died, and Ray makes another
+                why = replicas.message.strip().rpartition("\n")[2]
+                raise HierspecError(why or str(error)) from None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
         ready(f"http://{settings.host}:{port}")
@@ -55,12 +57,6 @@ def run(
         serve.shutdown()
     finally:
         ray().shutdown()
-
-
-def _why(status: Any) -> str:
-    """The last line of what the replicas said that could not start."""
-    said = status.applications[NAME].deployments[REPLICA].message.strip()
-    return said.rpartition("\n")[2]
 
 
 def _free_port(host: str) -> int:
