@@ -48,6 +48,7 @@ def run(
             replicas = serve.status().applications[NAME].deployments[REPLICA]
             if "RUNNING" not in replicas.replica_states:  # else one died, and Ray makes another
                 why = replicas.message.strip().rpartition("\n")[2]
+                why = why.removeprefix("hierspec.errors.HierspecError: ")
                 raise HierspecError(why or str(error)) from None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
