@@ -170,3 +170,13 @@ def test_a_batch_through_ray_survives_kills(tmp_path):
     found = [json.loads(line) for line in target.read_text().splitlines()]
     assert sorted(one["custom_id"] for one in found) == sorted(f"r{i}" for i in range(count))
     assert all(one["response"]["status_code"] == 200 for one in found)
+
+
+@pytest.mark.parametrize("title", ["ray::ServeReplica:hierspec:gateway", "ray::Memory"])
+def test_what_stands_before_the_replicas_may_die_too(service, title):
+    process, url = service
+    [victim] = workers(process, title)
+    victim.kill()
+    victim.wait(30)
+    wait_for(lambda: ask(url, "def add(a, b):")[0] == 200)
+    wait_for(lambda: len(workers(process, title)) == 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,20 +60,22 @@ def run(
         HierspecError: Ray is not installed.
     """
     lines = [json.dumps(dataclasses.asdict(line)) for line in todo.lines()]
-    ray()
+    connect(address)
     import ray.data as data  # type: ignore[import-not-found]
 
-    connect(address)
     try:
         data.DataContext.get_current().enable_progress_bars = False
         blocks = max(1, min(len(lines), max(2 * replicas, len(lines) // at_once)))
         asked = data.from_items([{"line": line} for line in lines], override_num_blocks=blocks)
+        # More than there are would be waited for without end; on a cluster other machines may come.
+        cores = settings.threads or 1
+        cores = min(cores, os.cpu_count() or 1) if address is None else cores
         answers = asked.map_batches(
             Answering,
             fn_constructor_args=(dataclasses.asdict(settings), at_once),
             compute=data.ActorPoolStrategy(size=replicas),
             batch_size=None,
-            num_cpus=settings.threads or 1,
+            num_cpus=cores,
         )
         for row in answers.iter_rows():
             writer.add(row["answer"].encode())

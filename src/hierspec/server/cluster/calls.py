@@ -16,6 +16,7 @@ from hierspec.server.batch.inprocess import Headers
 _TRIES = 5
 _PAUSE = 0.2  # seconds until the router has noticed a death; doubled for every further try
 _LEFT_OUT = (b"content-length", b"transfer-encoding", b"connection", b"server", b"date")
+_ADDED = (*_LEFT_OUT, b"x-request-id")  # by Ray's proxy, to every answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,12 @@ class Start:
 
     @property
     def streams(self) -> bool:
+        return self.of_type(b"text/event-stream")
+
+    def of_type(self, kind: bytes) -> bool:
+        """Say whether that is the content type, whatever its parameters."""
         return any(
-            name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+            name.lower() == b"content-type" and value.startswith(kind)
             for name, value in self.headers
         )
 
@@ -82,7 +87,7 @@ async def forward(call: Call, ask: Ask, losses: Losses, pause: float = _PAUSE) -
         try:
             start = await anext(parts)
             assert isinstance(start, Start)
-            headers = tuple(h for h in start.headers if h[0].lower() not in _LEFT_OUT)
+            headers = tuple(h for h in start.headers if h[0].lower() not in _ADDED)
             if start.streams:
                 first = await anext(parts, b"")
                 return Reply(start.status, headers, _rest(first, parts, losses))
@@ -95,12 +100,16 @@ async def forward(call: Call, ask: Ask, losses: Losses, pause: float = _PAUSE) -
     return refusal(503, "no replica could answer: they were lost one after the other", 5)
 
 
-def refusal(status: int, message: str, retry_after: int | None = None) -> Reply:
+def refusal(
+    status: int, message: str, retry_after: int | None = None, code: str | None = None
+) -> Reply:
     """An error in OpenAI's object."""
     headers = [(b"content-type", b"application/json")]
     if retry_after is not None:
         headers.append((b"retry-after", str(retry_after).encode()))
-    return Reply(status, tuple(headers), _once(json.dumps(_error(message)).encode()))
+    return Reply(
+        status, tuple(headers), _once(json.dumps(error_body(status, message, code)).encode())
+    )
 
 
 def prefix_of(path: str, body: bytes) -> str:
@@ -138,14 +147,20 @@ async def _rest(
             if isinstance(part, bytes):
                 yield part
     except losses.lost:
-        error = _error("the replica that wrote this answer was lost: ask again")
-        yield b"data: " + json.dumps(error).encode() + b"\n\n"
+        yield error_event("the replica that wrote this answer was lost: ask again")
     finally:
         await parts.aclose()
 
 
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+def error_body(status: int, message: str, code: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object, as :mod:`hierspec.server.errors` has it, which loads the engine."""
+    kind = "service_unavailable_error" if status == 503 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def error_event(message: str) -> bytes:
+    """The last event of a stream that cannot go on."""
+    return b"data: " + json.dumps(error_body(503, message)).encode() + b"\n\n"
 
 
 def headers_of(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:

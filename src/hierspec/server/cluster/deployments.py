@@ -16,6 +16,7 @@ from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import closed
 
+from . import memory
 from .calls import Call, Losses, Part, Start, forward, headers_of, prefix_of, refusal
 from .ray import ray, ray_serve
 from .scale import Scale
@@ -25,8 +26,8 @@ ROUTER = (
     "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router."
     "PrefixCacheAffinityRouter"
 )
+REPLICA = "replica"
 _BUSY = 8  # requests by which one replica may be ahead of another, for a prefix's sake
-_REMEMBERED = 4_000_000  # characters of prompts that the router keeps
 
 
 class Replica:
@@ -68,6 +69,7 @@ class Gateway:
     """Takes requests from clients and has replicas answer them."""
 
     def __init__(self, replicas: Any, max_body: int) -> None:
+        memory.keep(ray_serve().get_replica_context().app_name, REPLICA)
         self.replicas, self.max_body = replicas.options(stream=True), max_body
         errors, full = ray().exceptions, ray_serve().exceptions.BackPressureError
         self.losses = Losses((errors.RayActorError, errors.WorkerCrashedError), (full,))
@@ -81,7 +83,8 @@ class Gateway:
             if len(body) > self.max_body:
                 break
         if len(body) > self.max_body:
-            reply = refusal(413, f"the body is longer than {self.max_body} bytes")
+            message = f"the body is longer than {self.max_body} bytes"
+            reply = refusal(413, message, code="body_too_large")
         else:
             path = request.url.path
             call = Call(
@@ -117,9 +120,10 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
 
     replica = serve.deployment(
         Replica,
-        name="replica",
+        name=REPLICA,
         **scale.options(wanted=max(1, settings.max_num_seqs // 2)),
         max_ongoing_requests=settings.max_num_seqs + settings.max_queue,
+        max_queued_requests=settings.max_queue,
         health_check_period_s=5,
         health_check_timeout_s=60,
         graceful_shutdown_timeout_s=settings.shutdown_grace + 5,
@@ -127,12 +131,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
         ray_actor_options=dict(resources),
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER,
-            request_router_kwargs={
-                "imbalanced_threshold": _BUSY,
-                "do_eviction": True,
-                "eviction_threshold_chars": _REMEMBERED,
-                "eviction_target_chars": _REMEMBERED * 9 // 10,
-            },
+            request_router_kwargs={"imbalanced_threshold": _BUSY},
         ),
     )
     gateway = serve.deployment(

@@ -23,6 +23,9 @@ def ray() -> Any:
     os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
     os.environ.setdefault("RAY_worker_niceness", "0")  # as any other process; Ray says 15
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault(
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "hierspec.server.cluster.proxy:middlewares"
+    )
     try:
         return importlib.import_module("ray")
     except ImportError:
@@ -46,6 +49,8 @@ def connect(address: str | None) -> None:
     """
     options: dict[str, Any] = {"log_to_driver": False, "namespace": "hierspec"}
     if address is None:
+        # Ray reads this where it is imported, and then keeps to 127.0.0.1 on Linux too.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
         address = "local"
     for tries_left in reversed(range(_TRIES)):
