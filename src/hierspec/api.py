@@ -448,6 +448,7 @@ FILES = (".json", ".toml")
 def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
     loaded = Loaded()
     if tokenizer is not None:
+        arguments.tokenizer(tokenizer)
         loaded.tokenizers[config.target.model] = tokenizer
     return build(config, loaded)
 
