@@ -1,6 +1,7 @@
 """What a transformers user asks for: loaded models, options per prompt, and what is refused."""
 
 import asyncio
+import copy
 import time
 
 import pytest
@@ -297,3 +298,20 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
         fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     with pytest.raises(HierspecError, match="several to generate_batch"):
         fast.generate(["one", "two"])
+
+
+@pytest.mark.parametrize("backend", ["hf", "lean"])
+def test_the_generation_configuration_says_what_ends_a_text(model, backend, tmp_path):
+    expected = greedy(model)
+    many = copy.deepcopy(model)
+    many.generation_config.eos_token_id = [2, expected[4]]
+    many.save_pretrained(tmp_path)
+    for target in (many, str(tmp_path)):
+        found = Hierarchy({"target": {"model": target, "backend": backend}})
+        result = found.generate(IDS, max_new_tokens=10)
+        assert result.token_ids == greedy(many) == expected[: expected.index(expected[4]) + 1]
+        assert result.finish_reason == "stop"
+        assert found.generate(IDS, eos_token_id=2, max_new_tokens=10).token_ids == expected
+    (tmp_path / "generation_config.json").unlink()
+    assert Hierarchy(tmp_path).generate(IDS, max_new_tokens=10).token_ids == expected
+    assert Hierarchy(tmp_path).eos_token_ids() == {2}

@@ -385,7 +385,7 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     from hierspec.config.build import Built
 
     root = dataclasses.replace(hierarchy.root, index=0, below=None)
-    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
+    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.ends))
 
 
 def _run(generation: Generation, before: str | Sequence[int], stream: bool, ids: bool) -> bool:
