@@ -1,6 +1,7 @@
 """What a transformers user asks for: loaded models, options per prompt, and what is refused."""
 
 import asyncio
+import copy
 import time
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 
 import hierspec
-from hierspec import Hierarchy, HierspecError
+from hierspec import Hierarchy, HierspecError, TargetConfig
 from hierspec.utils.testing import tiny_model
 
 IDS = [5, 9, 7]
@@ -272,3 +273,45 @@ def test_an_abandoned_asynchronous_stream_frees_everything(fast):
         assert not session.cache.taken
         assert fast._lock.acquire(timeout=60)
         fast._lock.release()
+
+
+def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path):
+    expected = greedy(model)
+    model.save_pretrained(tmp_path)
+    lean = TargetConfig(model=model, backend="lean")
+    for target, drafts in ((model, ["suffix"]), (lean, ["quantized"]), (tmp_path, ["quantized"])):
+        found = Hierarchy(target, drafts=drafts)
+        assert found.generate(IDS, **OPTIONS).token_ids == expected
+        assert found.config.levels[0].method == drafts[0]
+    with pytest.raises(HierspecError, match=r'TargetConfig\(model=model, backend="lean"\)'):
+        Hierarchy(model, drafts=["quantized"])
+    with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):
+        Hierarchy.from_preset("speculative", target=model, drafts=["suffix"])
+
+
+def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
+    with pytest.raises(HierspecError, match=r"drafts=\[model\]"):
+        Hierarchy(model, small)
+    with pytest.raises(HierspecError, match="a loaded one"):
+        Hierarchy(model, "./my-model")
+    with pytest.raises(HierspecError, match="input_ids"):
+        fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
+    with pytest.raises(HierspecError, match="several to generate_batch"):
+        fast.generate(["one", "two"])
+
+
+@pytest.mark.parametrize("backend", ["hf", "lean"])
+def test_the_generation_configuration_says_what_ends_a_text(model, backend, tmp_path):
+    expected = greedy(model)
+    many = copy.deepcopy(model)
+    many.generation_config.eos_token_id = [2, expected[4]]
+    many.save_pretrained(tmp_path)
+    for target in (many, str(tmp_path)):
+        found = Hierarchy({"target": {"model": target, "backend": backend}})
+        result = found.generate(IDS, max_new_tokens=10)
+        assert result.token_ids == greedy(many) == expected[: expected.index(expected[4]) + 1]
+        assert result.finish_reason == "stop"
+        assert found.generate(IDS, eos_token_id=2, max_new_tokens=10).token_ids == expected
+    (tmp_path / "generation_config.json").unlink()
+    assert Hierarchy(tmp_path).generate(IDS, max_new_tokens=10).token_ids == expected
+    assert Hierarchy(tmp_path).eos_token_ids() == {2}

@@ -78,6 +78,7 @@ class Hierarchy:
         self.config = target.config
         self.tokenizer = target.tokenizer
         self.root = target.root
+        self.ends = target.ends
         self.controller = controller
         self.plan: Plan | None = None  # of auto: what was expected, and of what else
         self._lock = threading.Lock()
@@ -347,17 +348,8 @@ class Hierarchy:
         """What ends a text: the caller's ids, or the model's and the tokenizer's."""
         if chosen is not None:
             return arguments.eos_ids(chosen)
-        found = [
-            getattr(self.root.model, "eos_token_id", None),
-            getattr(self.tokenizer, "eos_token_id", None),
-        ]
-        ids: set[int] = set()
-        for value in found:
-            if isinstance(value, int):
-                ids.add(value)
-            elif value is not None:
-                ids.update(value)
-        return frozenset(ids)
+        own = getattr(self.tokenizer, "eos_token_id", None)
+        return self.ends if own is None else self.ends | {own}
 
     def _ids(self, prompt: Prompt, template: Template) -> list[int]:
         ids = template.ids(prompt)
@@ -448,6 +440,7 @@ FILES = (".json", ".toml")
 def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
     loaded = Loaded()
     if tokenizer is not None:
+        arguments.tokenizer(tokenizer)
         loaded.tokenizers[config.target.model] = tokenizer
     return build(config, loaded)
 

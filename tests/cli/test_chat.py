@@ -82,3 +82,19 @@ def test_a_model_without_a_template_cannot_chat(tmp_path, capsys):
     save_tiny("llama", tmp_path, dtype=torch.float32)
     assert run(["chat", "--target", str(tmp_path)]) == 2
     assert "no chat template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--hierarchy", "auto"], "chat does not measure"),
+        (["--hierarchy", "nope"], "no preset called 'nope'"),
+        (["--hierarchy", "suffix", "--draft", "zoo:small"], "uses no draft model"),
+        (["--target", "./no-such-folder"], "no directory './no-such-folder'"),
+    ],
+)
+def test_wrong_options_of_a_chat_are_one_clear_line(folder, options, says, capsys):
+    assert run(["chat", "--target", str(folder), *options]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1

@@ -49,6 +49,22 @@ def test_streams_text_and_ends_with_a_summary(capsys):
     assert "same text" in err
 
 
+def test_a_text_that_differs_is_explained(capsys, monkeypatch):
+    from hierspec.cli import generate
+
+    monkeypatch.setattr(generate, "_differ", lambda results, references: True)
+    argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--compare"]
+    assert "--deterministic" in hierspec(capsys, *argv)[2]
+    assert "note" not in hierspec(capsys, *argv, "--deterministic")[2]
+    assert "note" not in hierspec(capsys, *argv, "--json")[2]
+
+
+def test_options_that_greedy_text_does_not_look_at_are_noted(capsys):
+    argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--top-p", "0.9", "--top-k", "5"]
+    assert "--top-p, --top-k: no effect" in hierspec(capsys, *argv)[2]
+    assert "no effect" not in hierspec(capsys, *argv, "--temperature", "1")[2]
+
+
 def test_prompts_in_batches_are_json_lines(capsys, tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1", "def")))

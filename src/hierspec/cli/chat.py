@@ -11,6 +11,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
+from .generate import check_drafts, is_hierarchy_file, note_unused
 from .options import MODEL, Device, Dtype, Threads
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def chat(
     from .rendering import notes, say
 
     sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
+    note_unused(sampling)
     use_threads(threads)
     config = _config(target, tuple(draft or ()), hierarchy, dtype, device)
     models = Hierarchy.from_config(config)
@@ -102,13 +104,19 @@ def _config(
 ) -> HierarchyConfig:
     from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.presets.defaults import RELEASED, stack
-    from hierspec.presets.registry import PRESETS, preset
+    from hierspec.presets.registry import AUTO, PRESETS, preset
 
     answering = TargetConfig(model=target or RELEASED)
     name = "hierarchy" if hierarchy is None else hierarchy
     if hierarchy is None and not drafts:
         config = stack(answering)
-    elif name in PRESETS:
+    elif name == AUTO:
+        raise HierspecError(
+            "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
+            "here; name that, or leave --hierarchy out"
+        )
+    elif name in PRESETS or not is_hierarchy_file(name):
+        check_drafts(name, len(drafts))
         config = preset(name, answering, drafts)
     else:
         if drafts:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.engine.generation import Generation
     from hierspec.engine.results import GenerationResult
+    from hierspec.sampling.parameters import SamplingParams
 
 
 def generate(
@@ -179,6 +180,7 @@ def generate(
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
     )
+    note_unused(sampling)
     arguments.seed(seed)
     if note:
         say(console, note)
@@ -218,6 +220,9 @@ def generate(
             about = {"dtype": dtypes.name(models.root.model)} if as_json else None
             fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
             _report(results, references, about, ids, fixed, console)
+            exact = deterministic or models.config.deterministic
+            if fixed and not exact and not as_json and _differ(results, references):
+                say(console, _near_tie(dtypes.name(models.root.model)))
             if cancelled:
                 return 130
     return 0
@@ -290,9 +295,7 @@ def _config(
     from hierspec.presets.registry import PRESETS, preset
 
     file = Path(hierarchy)
-    if hierarchy.lstrip().startswith("{") or (
-        file.suffix in (".json", ".toml") and hierarchy not in PRESETS
-    ):
+    if is_hierarchy_file(hierarchy):
         if drafts:
             raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
         config = HierarchyConfig.load(hierarchy)
@@ -302,14 +305,31 @@ def _config(
             raise HierspecError(
                 f"{file} is not a hierarchy file by its name: it ends in .json or .toml"
             )
-        _check_drafts(hierarchy, len(drafts))
+        check_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, TargetConfig(model=target) if target else None, drafts)
         changes = {"dtype": dtype, "device": device}
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
 
 
-def _check_drafts(name: str, count: int) -> None:
+def is_hierarchy_file(hierarchy: str) -> bool:
+    """Return whether --hierarchy means a file or inline JSON, not a preset."""
+    return hierarchy.lstrip().startswith("{") or Path(hierarchy).suffix in (".json", ".toml")
+
+
+def note_unused(sampling: SamplingParams) -> None:
+    """Say on standard error which options a greedy text does not look at."""
+    from .rendering import notes, say
+
+    named = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
+    unused = [name for name, value in named.items() if value is not None]
+    if sampling.greedy and unused:
+        say(
+            notes(), f"hierspec: note: {', '.join(unused)}: no effect without --temperature above 0"
+        )
+
+
+def check_drafts(name: str, count: int) -> None:
     """Refuse draft models that the preset would ignore."""
     from hierspec.presets.registry import PRESETS
 
@@ -351,7 +371,9 @@ def _plan(
         nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
         below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
-        say(console, f"auto: {chosen}")
+        plan = models.plan
+        gain = "" if plan is None or not below else f", {plan.speedup:.2f}× plain decoding expected"
+        say(console, f"auto: {chosen}{gain}")
         if models.plan is not None and models.plan.on_three_levels:
             say(console, models.plan.on_three_levels)
     return models
@@ -363,7 +385,7 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
     from hierspec.config.build import Built
 
     root = dataclasses.replace(hierarchy.root, index=0, below=None)
-    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config))
+    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.ends))
 
 
 def _run(generation: Generation, before: str | Sequence[int], stream: bool, ids: bool) -> bool:
@@ -426,6 +448,25 @@ def _report(
     if batch and about is None:
         for part in levels(results[0]):
             console.print(part, highlight=False)
+
+
+def _differ(
+    results: Sequence[GenerationResult], references: Sequence[GenerationResult | None]
+) -> bool:
+    return any(
+        plain is not None and result.token_ids != plain.token_ids
+        for result, plain in zip(results, references, strict=True)
+    )
+
+
+def _near_tie(dtype: str) -> str:
+    """Return why a text is not plain decoding's although nothing is lost, and what helps."""
+    wider = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
+    return (
+        f"hierspec: note: in {dtype} the last digits of scores depend on how many tokens a call "
+        "holds, and two tokens that are nearly as likely may change places; with --deterministic "
+        f"(Llama-shaped models on CPUs) they cannot{wider}"
+    )
 
 
 def _object(

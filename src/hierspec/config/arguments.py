@@ -13,7 +13,7 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import shown
 
-from .in_memory import ModelInMemory, named
+from .in_memory import ModelInMemory, is_model, named
 from .schema import TargetConfig
 
 
@@ -35,6 +35,11 @@ def token_ids(value: Any, what: str = "a prompt") -> list[int]:
                 f"{tuple(value.shape)}: give value[0], or each row to generate_batch"
             )
         value = value.tolist()
+    if isinstance(value, Mapping) and "input_ids" in value:
+        raise HierspecError(
+            f"{what} must be a text or one row of token ids, not all that a tokenizer gives: take "
+            'its ["input_ids"], and of a batch each row'
+        )
     if isinstance(value, Mapping):
         raise HierspecError(
             f"{what} must be a text, a list of token ids, or a list of messages, and this is a "
@@ -42,7 +47,13 @@ def token_ids(value: Any, what: str = "a prompt") -> list[int]:
         )
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise HierspecError(f"{what} must be a text or a list of token ids, not {shortened(value)}")
-    return [_id(token, what) for token in value]
+    found = list(value)
+    if found and all(isinstance(one, str) for one in found):
+        raise HierspecError(
+            f"{what} holds {shortened(found[0])}, which is not a token id: give a text itself, and "
+            "several to generate_batch"
+        )
+    return [_id(token, what) for token in found]
 
 
 def seed(value: Any) -> int | None:
@@ -105,6 +116,20 @@ def model_name(value: Any, what: str) -> str:
             f"not {shortened(value)}"
         )
     return str(value)
+
+
+def tokenizer(value: Any) -> None:
+    """Refuse what is no tokenizer: a model in its place, or the name of one."""
+    if is_model(value):
+        raise HierspecError(
+            "the second argument is the tokenizer, not a model: give models that draft as "
+            "drafts=[model]"
+        )
+    if not callable(value) or not hasattr(value, "decode"):
+        raise HierspecError(
+            "tokenizer must be a loaded one, as AutoTokenizer.from_pretrained gives it, not "
+            f"{shortened(value)}; without it the one saved beside the model is used"
+        )
 
 
 def whole(value: Any, what: str) -> int:

@@ -11,6 +11,7 @@ from hierspec.errors import HierspecError
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .checkpoints import Loaded
+from .ends import ends_of
 from .levels import AnyLevelConfig
 from .models import LevelModels
 from .schema import HierarchyConfig, TargetConfig
@@ -24,11 +25,13 @@ class Built:
     Attributes:
         root: the target's node.
         tokenizer: the target's, or ``None`` where it has none.
+        ends: tokens that end a text of the target, beside the tokenizer's own.
     """
 
     root: Verify
     tokenizer: Any
     config: HierarchyConfig
+    ends: frozenset[int] = frozenset()
 
 
 def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
@@ -56,7 +59,10 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
 
     root = tree(config.levels, model_of, rule(config.verify, config.top_m))
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
-    return Built(root, loaded.tokenizers.get(config.target.model), config)
+    name = config.target.model
+    if name not in loaded.ends:
+        loaded.ends[name] = ends_of(name)
+    return Built(root, loaded.tokenizers.get(name), config, loaded.ends[name])
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:

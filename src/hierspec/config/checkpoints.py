@@ -28,11 +28,16 @@ class Loaded:
 
     backends: dict[Key, Backend] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
+    ends: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def put(self, target: TargetConfig, backend: Backend, tokenizer: Any) -> None:
-        """Add a model that is in memory already; ``target.model`` is its name."""
+        """Add a model that is in memory already; ``target.model`` is its name.
+
+        What ends its texts is the caller's affair: nothing is looked up by that name.
+        """
         self.backends[key_of(target)] = backend
         self.tokenizers[target.model] = tokenizer
+        self.ends[target.model] = frozenset()
 
     def backend(self, model: TargetConfig) -> Backend:
         """A model's weights; loaded, and its tokenizer with them, where they are missing.

@@ -8,9 +8,15 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import shown
 
-from .in_memory import is_model
+from .in_memory import ModelInMemory, is_model
 
-LOOK_UPS = {"ngram": "prompt_lookup", "prompt-lookup": "prompt_lookup", "ngram-pool": "ngram_pool"}
+LOOK_UPS = {
+    "ngram": "prompt_lookup",
+    "prompt-lookup": "prompt_lookup",
+    "ngram-pool": "ngram_pool",
+    "suffix": "suffix",
+}
+QUANTIZED = "quantized"
 ALONE, LOWEST, HIGHER = 8, 3, 12  # tokens; as in the preset hierarchy
 
 
@@ -20,8 +26,9 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
     Args:
         drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
             own first layers), ``ngram`` (copies what followed the same words earlier in the text;
-            also called ``prompt-lookup``), ``ngram-pool``, or a level as in a hierarchy file. What
-            copies costs next to nothing and stands lowest, wherever it is named.
+            also called ``prompt-lookup``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's
+            own weights in int8), or a level as in a hierarchy file. What copies costs next to
+            nothing and stands lowest, wherever it is named.
 
     Raises:
         HierspecError: something else.
@@ -39,14 +46,28 @@ def _level(draft: Any) -> dict[str, Any]:
         return dict(draft)
     if isinstance(draft, str) and draft in LOOK_UPS:
         return {"method": LOOK_UPS[draft]}
-    if isinstance(draft, str) and draft.startswith("exit:") and draft[5:].isdigit():
+    if isinstance(draft, str) and draft == QUANTIZED:
+        return {"method": QUANTIZED}
+    if isinstance(draft, str) and _is_exit(draft):
         return {"method": "early_exit", "exit_layer": int(draft[5:])}
     if isinstance(draft, str) or hasattr(draft, "__fspath__") or is_model(draft):
         return {"method": "draft_model", "model": draft}
     raise HierspecError(
         "drafts must hold models, loaded or by name, exit:LAYER, "
-        f"{', '.join(LOOK_UPS)}, or levels of a hierarchy file; not {shown(draft)[:60]}"
+        f"{', '.join((*LOOK_UPS, QUANTIZED))}, or levels of a hierarchy file; not "
+        f"{shown(draft)[:60]}"
     )
+
+
+def is_method(draft: str) -> bool:
+    """Whether a name is what drafts without a model of its own: ``ngram``, ``exit:4``, …"""
+    return not isinstance(draft, ModelInMemory) and (
+        draft in LOOK_UPS or draft == QUANTIZED or _is_exit(draft)
+    )
+
+
+def _is_exit(draft: str) -> bool:
+    return draft.startswith("exit:") and draft[5:].isdigit()
 
 
 def _placed(level: dict[str, Any], place: int, count: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.drafters.suffix import Suffix
+from hierspec.errors import HierspecError
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3 import checkpoint as eagle3
@@ -27,6 +28,7 @@ from hierspec.lm.trunk.trunk import Trunk
 from hierspec.zoo import registry, trained
 
 from .checkpoints import Key, Loaded, key_of, load_tokenizer
+from .in_memory import ModelInMemory
 from .levels import (
     AdaptiveExitConfig,
     AnyLevelConfig,
@@ -43,6 +45,7 @@ from .levels import (
     flat,
 )
 from .schema import TargetConfig
+from .target import target_config
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
 
 
@@ -112,12 +115,18 @@ class LevelModels:
             return self._skipping(level)
         if isinstance(level, QuantizedConfig):
             trunk = self._trunk(target)
-            if level.bits not in self.quantized:
-                from hierspec.lm.lean.quantized import quantized
+            from hierspec.lm.lean.quantized import quantizable, quantized
 
-                self.quantized[level.bits] = QuantizedModel(
-                    trunk, quantized(trunk.backend, level.bits)
+            own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
+            if own_layers and quantizable(target_config(target.model)):
+                raise HierspecError(
+                    f"a quantized draft needs the lean backend, and {target.model}, which is "
+                    "loaded, runs through its own layers: give its path, or as the target "
+                    'TargetConfig(model=model, backend="lean"), which copies its weights once'
                 )
+            if level.bits not in self.quantized:
+                copied = quantized(trunk.backend, level.bits)
+                self.quantized[level.bits] = QuantizedModel(trunk, copied)
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
         if isinstance(level, Eagle3LevelConfig):
             return self._eagle3(level.model), level.model

@@ -6,6 +6,8 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
+from hierspec.lm.load import check_reference
+from hierspec.utils.files import expanded
 
 from .in_memory import ModelInMemory
 
@@ -26,6 +28,8 @@ def target_config(model: str) -> Any:
 
     if is_adapter(model):
         return target_config(base_of(model))
+    if not expanded(model).is_dir():
+        check_reference(model)
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators raise what they like

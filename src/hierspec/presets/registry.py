@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierspec.config import arguments
+from hierspec.config.drafts import is_method
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
@@ -65,6 +66,13 @@ def preset(
         return choose(target, drafts).config
     if name not in PRESETS:
         raise HierspecError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
+    for draft in drafts:
+        if is_method(draft):
+            raise HierspecError(
+                f"preset {name!r} takes models as drafts, and {draft!r} is none: in Python "
+                f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line a preset, or a "
+                "level of a hierarchy file"
+            )
     for ref in (*((target.model,) if target else ()), *drafts):
         if not resolves(ref) and not expanded(ref).is_dir():
             check_reference(ref)  # before anything is said of what goes with it
@@ -73,7 +81,8 @@ def preset(
     if not drafts and not own and one.max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs a draft model of the target's family: add --draft MODEL "
-            "(in Python: drafts=[model])"
+            "(in Python: drafts=[model]), or choose a preset that needs none, such as suffix, "
+            "layerskip or quantized; auto measures which is fastest"
         )
     chosen = target or TargetConfig(model=one.target)
 

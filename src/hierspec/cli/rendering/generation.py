@@ -88,7 +88,7 @@ def speeds(
         ratio = result.tokens_per_second / plain.tokens_per_second
         verdict = {None: "", True: ", same text", False: ", text differs"}[same]
         text.append(
-            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}× {verdict}",
+            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{verdict}",
             style="bold",
         )
     if result.control:

@@ -2,8 +2,8 @@
  *
  * torch runs a layer as some twenty operations, each with its own threads to wake; for a draft of
  * one token that is most of the time. Here all threads stay together from the first layer to the
- * last and meet at barriers. Weights of 8 or 4 bits are converted to float32 as they are read, so
- * that inputs are not rounded. Every row of the result is summed in the same order whatever the number of rows, so
+ * last and meet at barriers. Weights in 8 bits are converted to float32 as they are read; those in 4
+ * are multiplied as integers, by inputs in twice 8 bits. Every row of the result is summed in the same order whatever the number of rows, so
  * that a row's scores do not depend on what is computed beside it.
  *
  * Plain C with GNU vector types (gcc, clang): kernels.py compiles it for the processor at hand.
@@ -36,19 +36,26 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 #define PANEL 16
 #define PARTS (PANEL / W)
 #define GROUP 32 /* inputs that share a step and a lowest value, in 4 bits */
+#define FINE 254 /* steps of an input's second 8 bits in one of its first */
 #define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
 #define MOST_SUMS (BLOCK * (PARTS == 1 ? 2 : PARTS))
 #define ALWAYS static inline __attribute__((always_inline))
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
 typedef struct {
-    const void *weight;        /* int8 [panels, in, PANEL], or [panels, in / 2, PANEL]: an even
-                                  input's codes in the low halves, the next one's in the high */
+    const void *weight;        /* 8 bits: [panels, in, PANEL]; 4 bits: [panels, groups, 4, PANEL, 4],
+                                  of eight inputs the first four in the low halves of the bytes */
     const uint16_t *grid;      /* 4 bits: float16 [panels, groups, 2, PANEL], step and lowest;
                                   8 bits: null */
     const float *scale, *bias; /* [panels, PANEL] */
     int64_t out, in;
 } Matrix;
+
+/* GROUP inputs of a row for weights in 4 bits: scale · (coarse + fine / FINE). */
+typedef struct {
+    int8_t coarse[GROUP], fine[GROUP];
+    float scale, sum; /* sum: Σ coarse + fine / FINE */
+} Coded;
 
 typedef struct {
     Matrix qkv, proj, gate, up, down;
@@ -131,20 +138,57 @@ ALWAYS vec widened(const int8_t *w) {
 #endif
 }
 
-/* The codes of two inputs, PANEL outputs each, of which W are read. */
-ALWAYS void halves(const uint8_t *w, vec *even, vec *odd) {
-#if defined(__AVX512F__)
-    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)w));
-    *even = (vec)_mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(15)));
-    *odd = (vec)_mm512_cvtepi32_ps(_mm512_srli_epi32(codes, 4));
-#elif defined(__AVX2__)
-    __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)w));
-    *even = (vec)_mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
-    *odd = (vec)_mm256_cvtepi32_ps(_mm256_srli_epi32(codes, 4));
+/* 4 W codes a byte, and Σ of four of them times four inputs (x, a byte each) for each of W. */
+#if defined(__AVX512BW__)
+typedef __m512i Bytes;
+ALWAYS Bytes low(const uint8_t *w) {
+    return _mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi8(15));
+}
+ALWAYS Bytes high(const uint8_t *w) {
+    return _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(w), 4), _mm512_set1_epi8(15));
+}
+ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+#if defined(__AVX512VNNI__)
+    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, codes, _mm512_set1_epi32(x));
 #else
-    for (int i = 0; i < W; i++) (*even)[i] = w[i] & 15, (*odd)[i] = w[i] >> 4;
+    __m512i pairs = _mm512_maddubs_epi16(codes, _mm512_set1_epi32(x));
+    return sum + (ivec)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #endif
 }
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+typedef __m256i Bytes;
+ALWAYS Bytes low(const uint8_t *w) {
+    return _mm256_and_si256(_mm256_loadu_si256((const void *)w), _mm256_set1_epi8(15));
+}
+ALWAYS Bytes high(const uint8_t *w) {
+    __m256i shifted = _mm256_srli_epi16(_mm256_loadu_si256((const void *)w), 4);
+    return _mm256_and_si256(shifted, _mm256_set1_epi8(15));
+}
+ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+    __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(x));
+    return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+#else
+typedef struct {
+    uint8_t of[4 * W];
+} Bytes;
+ALWAYS Bytes low(const uint8_t *w) {
+    Bytes codes;
+    for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] & 15;
+    return codes;
+}
+ALWAYS Bytes high(const uint8_t *w) {
+    Bytes codes;
+    for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] >> 4;
+    return codes;
+}
+ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+    int8_t own[4];
+    memcpy(own, &x, sizeof own);
+    for (int i = 0; i < 4 * W; i++) sum[i / 4] += codes.of[i] * own[i % 4];
+    return sum;
+}
+#endif
 
 /* W float16 numbers in float32. */
 ALWAYS vec single(const uint16_t *x) {
@@ -165,6 +209,8 @@ ALWAYS vec single(const uint16_t *x) {
     return wide;
 #endif
 }
+
+static int64_t groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
 static float dot(const float *a, const float *b, int64_t n) {
     vec sum = {0};
@@ -191,33 +237,39 @@ ALWAYS void sum_8(const int PANELS, const int ROWS, const Matrix *m, int64_t pan
     }
 }
 
+/* The same in 4 bits, of rows as `coded` leaves them. */
 ALWAYS void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
                   vec *sums) {
-    const int64_t n = m->in, groups = (n + GROUP - 1) / GROUP;
-    const uint8_t *weight = m->weight;
-    for (int64_t g = 0; g < groups; g++) {
-        vec step[8], lowest[8];
-#pragma GCC unroll 8
+    const int64_t n = groups(m->in);
+    for (int64_t g = 0; g < n; g++) {
+#pragma GCC unroll 16
         for (int i = 0; i < PANELS * PARTS; i++) {
-            const uint16_t *grid =
-                m->grid + ((panel + i / PARTS) * groups + g) * 2 * PANEL + i % PARTS * W;
-            step[i] = single(grid);
-            lowest[i] = single(grid + PANEL);
-        }
-        int64_t end = (g + 1) * GROUP < n ? (g + 1) * GROUP : n;
-        for (int64_t k = g * GROUP; k < end; k += 2) {
+            const int64_t at = (panel + i / PARTS) * n + g;
+            const uint8_t *weight = (const uint8_t *)m->weight + at * 16 * PANEL + i % PARTS * 4 * W;
+            const uint16_t *grid = m->grid + at * 2 * PANEL + i % PARTS * W;
+            vec step = single(grid), lowest = single(grid + PANEL);
+            Bytes first[4], second[4];
+#pragma GCC unroll 4
+            for (int q = 0; q < 4; q++) {
+                first[q] = low(weight + q * 4 * PANEL);
+                second[q] = high(weight + q * 4 * PANEL);
+            }
 #pragma GCC unroll 8
-            for (int i = 0; i < PANELS * PARTS; i++) {
-                vec even, odd;
-                halves(weight + ((panel + i / PARTS) * (n / 2) + k / 2) * PANEL + i % PARTS * W,
-                       &even, &odd);
-                even = even * step[i] + lowest[i];
-                odd = odd * step[i] + lowest[i];
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; r++) {
-                    sums[i * ROWS + r] += even * x[k * ROWS + r];
-                    sums[i * ROWS + r] += odd * x[(k + 1) * ROWS + r];
+            for (int r = 0; r < ROWS; r++) {
+                const Coded *row = (const Coded *)x + r * n + g;
+                int32_t inputs[2][8];
+                memcpy(inputs, row->coarse, sizeof inputs);
+                ivec coarse = {0}, fine = {0};
+#pragma GCC unroll 4
+                for (int q = 0; q < 4; q++) {
+                    coarse = quad(coarse, first[q], inputs[0][2 * q]);
+                    fine = quad(fine, first[q], inputs[1][2 * q]);
+                    coarse = quad(coarse, second[q], inputs[0][2 * q + 1]);
+                    fine = quad(fine, second[q], inputs[1][2 * q + 1]);
                 }
+                vec both = __builtin_convertvector(coarse, vec) +
+                           __builtin_convertvector(fine, vec) * (1.0f / FINE);
+                sums[i * ROWS + r] += (both * step + lowest * row->sum) * row->scale;
             }
         }
     }
@@ -249,8 +301,8 @@ ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix 
     }
 }
 
-/* Rows of x [rows, n] in the order in which tiles read them: blocks of BLOCK rows and a rest, each
- * [n, rows of it]. */
+/* Rows of x [rows, n] in the order in which tiles in 8 bits read them: blocks of BLOCK rows and a
+ * rest, each [n, rows of it]. */
 static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
     for (int64_t block; rows; rows -= block, x += block * n, packed += block * n) {
         block = rows < BLOCK ? rows : BLOCK;
@@ -259,10 +311,51 @@ static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
     }
 }
 
+/* Rows of x [rows, n] for tiles in 4 bits: [rows, groups], each by its own largest number. */
+static void coded(const float *x, int64_t rows, int64_t n, Coded *to) {
+    const float round = 12582912.0f; /* 1.5 · 2^23: added and taken away, it leaves an integer */
+    for (int64_t r = 0; r < rows; r++, x += n)
+        for (int64_t start = 0; start < n; start += GROUP, to++) {
+            float from[GROUP] = {0}, most = 0;
+            int32_t codes[2][GROUP], sums[2] = {0, 0};
+            memcpy(from, x + start, sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
+            for (int i = 0; i < GROUP; i++) {
+                float size = fabsf(from[i]);
+                most = size > most ? size : most;
+            }
+            float inverse = most > 0 ? 127.0f / most : 0.0f;
+            for (int i = 0; i < GROUP; i += W) {
+                vec scaled = *(const vec *)(from + i) * inverse;
+                vec whole = scaled + round - round;
+                vec rest = (scaled - whole) * (float)FINE + round - round;
+                *(ivec *)(codes[0] + i) = __builtin_convertvector(whole, ivec);
+                *(ivec *)(codes[1] + i) = __builtin_convertvector(rest, ivec);
+            }
+            for (int i = 0; i < GROUP; i++) {
+                to->coarse[i] = (int8_t)codes[0][i], to->fine[i] = (int8_t)codes[1][i];
+                sums[0] += codes[0][i], sums[1] += codes[1][i];
+            }
+            to->scale = most / 127.0f;
+            to->sum = (float)sums[0] + (float)sums[1] * (1.0f / FINE);
+        }
+}
+
+/* Rows of x as this matrix's tiles read them; in what takes as many floats a row as `size` says. */
+static void pack(const Matrix *m, const float *x, int64_t rows, float *packed) {
+    if (m->grid)
+        coded(x, rows, m->in, (Coded *)packed);
+    else
+        blocked(x, rows, m->in, packed);
+}
+
+static int64_t size(const Matrix *m) {
+    return m->grid ? groups(m->in) * (int64_t)(sizeof(Coded) / sizeof(float)) : m->in;
+}
+
 /* PANELS panels of all rows. */
 ALWAYS void strip(const int BITS, const int PANELS, const Matrix *m, int64_t panel, const float *x,
                   int64_t rows, float *y, int64_t y_stride) {
-    for (; rows >= BLOCK; rows -= BLOCK, x += BLOCK * m->in, y += BLOCK * y_stride)
+    for (; rows >= BLOCK; rows -= BLOCK, x += BLOCK * size(m), y += BLOCK * y_stride)
         tile(BITS, PANELS, BLOCK, m, panel, x, y, y_stride);
     switch (rows) {
     case 5: tile(BITS, PANELS, 5, m, panel, x, y, y_stride); break;
@@ -290,7 +383,7 @@ ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, co
 static void product(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
                     int64_t y_stride) {
     if (m->grid)
-        strips(4, PARTS > 2 ? 1 : 4 / PARTS, m, own, x, rows, y, y_stride);
+        strips(4, 1, m, own, x, rows, y, y_stride);
     else
         strips(8, 8 / PARTS, m, own, x, rows, y, y_stride);
 }
@@ -404,6 +497,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
     /* Shared: products and what is attended; each thread's own: rows, a head, scores. */
     int64_t widest = d > inner ? d : inner;
     if (heads * dim > widest) widest = heads * dim;
+    widest = groups(widest) * GROUP; /* a group of 4-bit weights takes whole inputs */
     int64_t common = rows * (width + heads * dim + 2 * inner);
     int64_t each = rows * (d + widest) + dim + longest;
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
@@ -433,7 +527,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
             const Layer *layer = model->layers + l;
             for (int64_t r = 0; r < rows; r++)
                 normed(h + r * d, layer->norm, model->eps, d, x + r * d);
-            blocked(x, rows, d, packed);
+            pack(&layer->qkv, x, rows, packed);
             Part own = share(panels(&layer->qkv), t, all);
             product(&layer->qkv, own, packed, rows, qkv + own.lo * PANEL, width);
             meet(&barrier);
@@ -472,13 +566,13 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
             }
             meet(&barrier);
 
-            blocked(attended, rows, heads * dim, packed);
+            pack(&layer->proj, attended, rows, packed);
             added(&layer->proj, share(panels(&layer->proj), t, all), packed, rows, x, h);
             meet(&barrier);
 
             for (int64_t r = 0; r < rows; r++)
                 normed(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
-            blocked(x, rows, d, packed);
+            pack(&layer->gate, x, rows, packed);
             own = share(panels(&layer->gate), t, all);
             Part columns = outputs(&layer->gate, own);
             product(&layer->gate, own, packed, rows, gate + columns.lo, inner);
@@ -488,7 +582,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
                       columns.hi - columns.lo);
             meet(&barrier);
 
-            blocked(gate, rows, inner, packed);
+            pack(&layer->down, gate, rows, packed);
             added(&layer->down, share(panels(&layer->down), t, all), packed, rows, x, h);
             meet(&barrier);
         }
@@ -502,10 +596,11 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
 int hierspec_head(const Matrix *matrix, const float *norm, float eps, const float *h, int64_t rows,
                   float *scores, int threads) {
     const int64_t d = matrix->in;
-    float *x = malloc(sizeof(float) * (size_t)(2 * rows * d)), *packed = x + rows * d;
+    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP)));
+    float *packed = x + rows * d;
     if (!x) return -1;
     for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
-    blocked(x, rows, d, packed);
+    pack(matrix, x, rows, packed);
 #pragma omp parallel num_threads(threads)
     {
         Part own = share(panels(matrix), omp_get_thread_num(), omp_get_num_threads());

@@ -167,7 +167,7 @@ class Panels:
     """A matrix [out, in] in 8 or 4 bits, in the order in which the kernels read it.
 
     In 8 bits an output has a scale. In 4 bits 32 inputs of an output share a step and a lowest
-    value in float16, as in GGUF's Q4_1; a matrix with an odd number of inputs stays in 8.
+    value in float16, as in GGUF's Q4_1.
 
     Args:
         weight: [out, in], of any floating dtype.
@@ -181,7 +181,7 @@ class Panels:
         weight = weight.detach().float()
         self.num_out, self.width = weight.shape
         self.num_weights = weight.numel()
-        self.bits = 8 if self.width % 2 else bits
+        self.bits = bits
         padded = -(-self.num_out // _PANEL) * _PANEL
         self.scale, self.bias = weight.new_ones(padded), weight.new_zeros(padded)
         if bias is not None:
@@ -194,8 +194,9 @@ class Panels:
         else:
             codes, grid = _coded(weight)
             self.grid = grid.view(-1, _PANEL, *grid.shape[1:]).permute(0, 2, 3, 1).contiguous()
-            codes = codes[:, 0::2] | codes[:, 1::2] << 4
-        rows = codes.view(-1, _PANEL, codes.size(1))
+            codes = codes.view(padded, -1, 2, 4)
+            codes = codes[:, :, 0] | codes[:, :, 1] << 4  # [out, in / 8, 4]
+        rows = codes.view(-1, _PANEL, *codes.shape[1:])
         self.weight = rows.transpose(1, 2).contiguous()
 
     @property
@@ -206,10 +207,10 @@ class Panels:
 
     def plain(self) -> torch.Tensor:
         """The weights that products are made with, float32 [out, in]."""
-        rows = self.weight.transpose(1, 2).reshape(len(self.scale), -1)
+        rows = self.weight.transpose(1, 2).flatten(0, 1)
         if self.grid is None:
             return (rows * self.scale[:, None])[: self.num_out]
-        codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)
+        codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)[:, : self.width]
         step, lowest = self.grid.float().permute(2, 0, 3, 1).reshape(2, len(rows), -1)
         step, lowest = (x.repeat_interleave(_GROUP, 1)[:, : self.width] for x in (step, lowest))
         return (codes * step + lowest)[: self.num_out]
@@ -222,11 +223,10 @@ class Panels:
 
 
 def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [out, in] → codes 0 … 15, uint8 [out, in], and float16 [out, groups, 2]: a group's
-    step and lowest value.
+    """Weights [out, in] → codes 0 … 15, uint8 [out, groups · 32], and a group's step and lowest
+    value, float16 [out, groups, 2].
     """
-    width = weight.size(1)
-    missing = -width % _GROUP
+    missing = -weight.size(1) % _GROUP
     # The last group's gaps are filled with its own last weight, which widens no range.
     filled = torch.cat([weight, weight[:, -1:].expand(-1, missing)], 1)
     groups = filled.view(len(weight), -1, _GROUP)
@@ -234,7 +234,7 @@ def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     grid = torch.stack([(highest - lowest) / _MOST_CODE, lowest], 2).half()
     step, start = grid.float().unsqueeze(2).unbind(3)
     codes = ((groups - start) / step.clamp_min(1e-20)).round_().clamp_(0, _MOST_CODE)
-    return codes.to(torch.uint8).flatten(1)[:, :width], grid
+    return codes.to(torch.uint8).flatten(1), grid
 
 
 class KernelLayers:

@@ -1,18 +1,19 @@
 """A lean model's matrices in 8 or 4 bits: a copy that drafts, on a fraction of the memory traffic.
 
 A token at a time, a CPU spends its time reading weights. Every matrix is kept here as int8 with one
-scale for each of its output rows; in 4 bits, those of the layers with a step and a lowest value for
-32 weights, and the output matrix, whose errors are the scores' own, in 8 all the same. Norms, rotations, attention and the residual stream stay as they
-are, so that the copy can read and write the caches of the model it was made from. A row's scores
-depend on that row alone, however many are computed together.
+scale for each of its output rows. In 4 bits the layers' matrices have a step and a lowest value for
+32 weights; the output matrix, whose errors are the scores' own, stays in 8. Norms, rotations,
+attention and the residual stream stay as they are, so that the copy can read and write the caches
+of the model it was made from. A row's scores depend on that row alone, however many are computed
+together.
 
-Where there is a C compiler the layers run in kernels of our own (:mod:`.kernels`), which convert
-weights as they read them: a third of the time of what follows, and inputs are not rounded. Else,
-and for float64 targets, there are 8 bits: each matrix is multiplied by FBGEMM's integer product. Each row of the
-input is scaled by its own largest entry and written as two rows of 7 bits, what is left by the
-first being the second: 7 bits alone cost a tenth of the agreement, and a second row costs next to
-nothing. (Sums of two products of 7 and 8 bits fit into the 16 bits that processors without VNNI
-have.) That product is not torch's public interface: it is tried once, and its absence said.
+Where there is a C compiler the layers run in kernels of our own (:mod:`.kernels`): a third of the
+time of what follows, and inputs lose next to nothing. Else, and for float64 targets, there are only
+8 bits, and each matrix is multiplied by FBGEMM's integer product. Each row of the input is scaled
+by its own largest entry and written as two rows of 7 bits, what is left by the first being the
+second: 7 bits alone cost a tenth of the agreement, and a second row costs next to nothing. (Sums
+of two products of 7 and 8 bits fit into the 16 bits that processors without VNNI have.) That
+product is not torch's public interface: it is tried once, and its absence said.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.

@@ -1,0 +1,39 @@
+"""Which tokens end a text of a model, as transformers' ``generate`` reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hierspec.lm.adapters import base_of, is_adapter, plain_model
+from hierspec.utils.files import expanded
+from hierspec.zoo import registry
+
+from .in_memory import ModelInMemory
+from .target import target_config
+
+
+def ends_of(model: str) -> frozenset[int]:
+    """Ids in the model's generation configuration; in its own where it has no other.
+
+    A chat model may have several, of which its tokenizer knows one: that of a turn, or of a text.
+    """
+    found = _generation_config(model) or target_config(model)
+    ids = getattr(found, "eos_token_id", None)
+    return frozenset([ids] if isinstance(ids, int) else ids or ())
+
+
+def _generation_config(model: str) -> Any:
+    """The generation configuration of a loaded model, or beside a saved one, if there is any."""
+    from transformers import GenerationConfig
+
+    if isinstance(model, ModelInMemory):
+        return getattr(plain_model(model.model), "generation_config", None)
+    if registry.resolves(model):
+        return None
+    if is_adapter(model):
+        return _generation_config(base_of(model))
+    folder = expanded(model)
+    try:
+        return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
+    except Exception:  # as in transformers: the model's own configuration counts
+        return None
