@@ -87,13 +87,17 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
         trained.located("zoo:smollm2-none", tmp_path)
 
 
-def test_the_int8_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
+def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
     monkeypatch.setattr(defaults, "quantization_works", lambda: True)
-    levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
-    assert [level.method for level in levels] == ["suffix", "quantized"]
+    for fast, bits in ((False, 8), (True, 4)):
+        monkeypatch.setattr(defaults.kernels, "fast_in_4_bits", lambda fast=fast: fast)
+        levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
+        assert [level.method for level in levels] == ["suffix", "quantized"]
+        assert levels[1].bits == bits, "as the model was released, where that is fast"
     monkeypatch.setattr(defaults, "RELEASED", "another")
     levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
+    assert levels[1].bits == 8
 
 
 def test_trained_exits_come_before_look_ups(monkeypatch):

@@ -65,6 +65,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
     monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
     monkeypatch.setattr(candidates.kernels, "load", lambda: None)
+    monkeypatch.setattr(candidates.kernels, "fast_in_4_bits", lambda: False)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
@@ -76,6 +77,9 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "quantized",
     ]
     monkeypatch.setattr(candidates.kernels, "load", lambda: "a library")
+    assert "quantized:4" not in default_names("zoo:smollm2")
+    monkeypatch.setattr(candidates.kernels, "fast_in_4_bits", lambda: True)
+    assert default_names("zoo:smollm2")[-2:] == ["quantized:4", "quantized"]
     assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
     assert "quantized" not in default_names("zoo:smollm2")

@@ -14,6 +14,7 @@ from profiling_cases import PROMPTS, SMALL, V, bytes_tokenizer, save_model
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli
 from hierspec.config.build import build
 from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.lean import kernels
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.prices import default_catch_up
@@ -522,7 +523,8 @@ def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
         return [candidate.name for candidate in auto.default_candidates(target)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
-    assert names(family["target"]) == ["prompt-lookup", "suffix", "quantized"]
+    copies = ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
+    assert names(family["target"]) == ["prompt-lookup", "suffix", *copies]
     assert "zoo:trunk" in names("zoo:large")
     assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
     assert "exit:4" in names("zoo:trunk")

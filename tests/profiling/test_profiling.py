@@ -72,6 +72,7 @@ def random_tables(count, vocab=4, order=1, seed=3):
         ("prompt-lookup", "prompt_lookup", {"prompt_lookup_max": 4}),
         ("suffix", "suffix", {"store": 0}),
         ("quantized", "quantized", {"bits": 8}),
+        ("quantized:4", "quantized", {"bits": 4}),
         ("quantized,temperature=0.8", "quantized", {"temperature": 0.8}),
         ("eagle3:folder", "eagle3", {"model": "folder"}),
         ("zoo:smollm2-eagle3", "eagle3", {"model": "zoo:smollm2-eagle3"}),

@@ -58,7 +58,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="Draft model, or ngram, prompt-lookup, suffix, exit:LAYER, eagle3:FOLDER or "
-            "quantized; repeat it, smallest first. "
+            "quantized, quantized:4; repeat it, smallest first. "
             "Default for the shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,

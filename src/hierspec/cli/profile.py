@@ -39,9 +39,9 @@ def profile(
         list[str] | None,
         typer.Option(
             help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup, "
-            "suffix, quantized, eagle3:FOLDER; options after commas: zoo:small,temperature=0.8 or "
-            "zoo:mid,window=entropy. Default: the shipped family; of any other target what copies "
-            "text, its int8 copy and whatever ships for it.",
+            "suffix, quantized, quantized:4, eagle3:FOLDER; options after commas: "
+            "zoo:small,temperature=0.8 or zoo:mid,window=entropy. Default: the shipped family; of "
+            "any other target what copies text, its quantized copies and whatever ships for it.",
         ),
     ] = None,
     prompts: Prompts = None,

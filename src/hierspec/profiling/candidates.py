@@ -12,7 +12,13 @@ from typing import Any
 from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.models import LevelModels
-from hierspec.config.schema import DraftModelConfig, HierarchyConfig, LevelConfig, TargetConfig
+from hierspec.config.schema import (
+    DraftModelConfig,
+    HierarchyConfig,
+    LevelConfig,
+    QuantizedConfig,
+    TargetConfig,
+)
 from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.drafters.base import LookUp
@@ -274,7 +280,7 @@ def load(
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:
     source = _source(target, level)
-    if level.method == "quantized":
+    if isinstance(level, QuantizedConfig):
         return f"{source} (int{level.bits})"
     if not isinstance(level, DraftModelConfig):
         return source
