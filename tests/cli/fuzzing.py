@@ -76,8 +76,8 @@ class Playground:
         names = [self.target, self.draft, *(str(self.folder / name) for name in _SPOILT)]
         known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:large?eps=x", "zoo:small?a=b", "ngram",
                  "exit:1", "exit:x", "exit:1,head=no", "prompt-lookup", "suffix", "quantized",
-                 "quantized:4", "quantized:5", "eagle3:no", "zoo:smollm2-eagle3", "zoo:smollm2-none", "/nonexistent",
-                 "./no", "~/no",
+                 "quantized:4", "quantized:5", "eagle3:no", "zoo:smollm2-eagle3",
+                 "zoo:smollm2-none", "/nonexistent", "./no", "~/no",
                  "~nobody-of-this-name/x", "a/b/c", "",
                  "no.gguf", str(self.folder / "text.txt"), str(self.folder / "empty folder"),
                  f"{self.target},temperature=x", f"{self.draft},window=entropy"]  # fmt: skip
