@@ -131,6 +131,7 @@ def test_each_drafter_alone_is_a_method():
     ]  # fmt: skip
     assert label('{"method": "suffix", "max_order": 8}') == "suffix"
     assert label("eagle3:models/drafter/") == "drafter"
+    assert [label(name) for name in ("quantized", "quantized:4")] == ["quantized", "quantized-4"]
     known = catalogue(["prompt-lookup", "exit:1"])
     names = [entry.name for entry in select(["alone"], known)]
     assert names == ["plain", "alone-prompt-lookup", "alone-exit-1"]

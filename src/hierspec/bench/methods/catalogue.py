@@ -77,12 +77,14 @@ def labels(drafts: Sequence[str]) -> list[str]:
 
 
 def label(draft: str) -> str:
-    """A draft in a word: ``exit-5`` for ``exit:5,head=…``, ``small`` for ``zoo:small``."""
+    """A draft in a word: ``exit-5`` for ``exit:5,head=…``, ``quantized-4``, ``small`` for
+    ``zoo:small``.
+    """
     with contextlib.suppress(ValueError, AttributeError):  # a level as JSON
         level = json.loads(draft)
         draft = str(level.get("model") or level.get("method"))
     head = draft.strip().rstrip("/").partition(",")[0].removeprefix("zoo:")
-    if head.startswith("exit:"):
+    if head.startswith(("exit:", "quantized:")):
         return head.replace(":", "-")
     return head.rpartition("/")[2].rpartition(":")[2] or head
 
