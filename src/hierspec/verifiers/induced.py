@@ -7,10 +7,11 @@ m alive the chosen token has the distribution
     q̃(y) = (F(y) + q(y))^m − F(y)^m,    F(y) = q-mass of the tokens less preferred than y,
 
 and m is known from what was chosen before. So the path is *one* draft whose rows are q̃, and block
-verifies it. Where block stops, the drafts that had left the path just there are still worth
-something: given that they did, their next tokens were drawn from q restricted to what is less
-preferred than the token chosen, and what follows from q as ever. They are verified in the same way,
-against what is left of p at that place. [MATH §3 has the first path; the rest is derived in
+verifies it. Where q is close to p already, q̃ is not, and the path takes the first draft's token
+instead, whose distribution is q. Where block stops, the drafts that had left the path just there
+are still worth something: given that they did, their next tokens were drawn from q restricted to
+what is less preferred than the token chosen (or differs from it), and what follows from q as ever.
+They are verified in the same way, against what is left of p at that place. [MATH §3 has the first path; the rest is derived in
 docs/several-drafts.md and enumerated by the tests.]
 """
 
@@ -58,11 +59,14 @@ class InducedBlock(Block):
                 return Stop(path.draft, kept, f)
             left = residual(f, path.law[stop], weight)
             f = left / left.sum() if float(left.sum()) > 0.0 else f
-            token = path.tokens[stop]
-            alive = [j for j in path.alive[stop] if drafts[j].tokens[kept] != token]
+            token, q = path.tokens[stop], path.q[stop]
+            first, *alive = path.alive[stop]
+            # At a last place nothing has depended on which drafts share the first one's token.
+            if path.rank[stop] is not None or any(len(drafts[j]) > kept + 1 for j in alive):
+                alive = [j for j in (first, *alive) if drafts[j].tokens[kept] != token]
+                q = passed_over(q, path.rank[stop], token) if alive else q
             if not alive:
                 return Stop(path.draft, kept, f)
-            q = less_preferred(path.q[stop], path.rank[stop], token)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +77,7 @@ class _Path:
         draft: one that runs along all of it.
         p: what the tokens are verified against, and one row more.
         q, law: what a draft's token was drawn from, and the chosen one's distribution.
-        rank: of every token; the higher one is preferred.
+        rank: of every token, the higher one is preferred; None where the first draft's was taken.
         alive: the drafts among which each token was chosen.
     """
 
@@ -82,7 +86,7 @@ class _Path:
     p: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     q: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     law: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    rank: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    rank: list[torch.Tensor | None] = field(default_factory=list[torch.Tensor | None])
     alive: list[list[int]] = field(default_factory=list[list[int]])
 
     @classmethod
@@ -102,9 +106,9 @@ class _Path:
             row = q if q is not None else row_at(drafts[longer[0]].distributions, place).to(f)
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
             path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
-            rank, law = induced(path.p[-1], row, len(longer))
-            best = max(longer, key=lambda j: int(rank[drafts[j].tokens[place]]))
-            token = drafts[best].tokens[place]
+            rank, law = preference(path.p[-1], row, len(longer))
+            tokens = [drafts[j].tokens[place] for j in longer]
+            token = tokens[0] if rank is None else max(tokens, key=lambda y: int(rank[y]))
             path.tokens.append(token)
             path.q.append(row)
             path.law.append(law)
@@ -120,13 +124,30 @@ class _Path:
         return float(residual(self.p[k], self.law[k], w).sum())
 
 
+def preference(
+    p: torch.Tensor, q: torch.Tensor, m: int
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """By what to choose among m draws from q [V]: ranks, or None for the first; and its law."""
+    if m == 1:
+        return None, q
+    rank, law = induced(p, q, m)
+    missed, f = 1.0, p
+    for _ in range(m):  # what trying one draw after the other would miss
+        left = residual(f, q, 1.0)
+        total = float(left.sum())
+        missed *= total / float(f.sum())
+        if total <= 0.0:
+            break
+        f = left / total
+    best = float(torch.minimum(p, law).sum())
+    return (rank, law) if best > float(p.sum()) * (1.0 - missed) else (None, q)
+
+
 def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
     """How p, q [V] rank tokens, and the distribution of the best of m draws from q, each [V]."""
     order = (p / q).where(q > 0.0, -1.0).argsort(stable=True)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
-    if m == 1:
-        return rank, q
     sorted_q = q[order]
     below = sorted_q.cumsum(0) - sorted_q
     # F^m · ((1 + q/F)^m − 1) keeps the digits of a small q beside a large F. Beside a small F it
@@ -140,7 +161,10 @@ def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, tor
     return rank, law
 
 
-def less_preferred(q: torch.Tensor, rank: torch.Tensor, token: int) -> torch.Tensor:
-    """What a draw from q [V] was drawn from, if it ranks below a token."""
-    left = q.where(rank < rank[token], 0.0)
+def passed_over(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
+    """What a draw from q [V] was drawn from, if it ranks below a token; without ranks, differs."""
+    if rank is None:
+        left = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
+    else:
+        left = q.where(rank < rank[token], 0.0)
     return left / left.sum()
