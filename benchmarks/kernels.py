@@ -1,6 +1,6 @@
-"""What a step of a target and of its int8 copy costs, by rows: oneDNN, FBGEMM, compiled kernels.
+"""What a step of a target and of its quantized copies costs, by rows: oneDNN, FBGEMM, kernels.
 
-The three take turns on every number of rows, all layers and the head, in a context of a given
+All take turns on every number of rows, all layers and the head, in a context of a given
 length. Run it alone on the machine.
 
     python benchmarks/kernels.py
@@ -32,15 +32,15 @@ def step(backend: Any, cache: Any, start: int, rows: int) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def roads(target: str) -> dict[str, Any]:
-    """The target in float32 and the copies that can be had here."""
+def roads(target: str, dtype: str) -> dict[str, Any]:
+    """The target and the copies that can be had here."""
     path = registry.resolve(target) if registry.resolves(target) else target
-    backend: Any = load(path, dtype=torch.float32)
+    backend: Any = load(path, dtype=getattr(torch, dtype))
     found = {"target": backend}
     if quantized.fbgemm_works():
         found["fbgemm"] = quantized.fbgemm_copy(backend)
     if kernels.load() is not None:
-        found["kernels"] = quantized.quantized(backend)
+        found |= {f"kernels, {bits} bits": quantized.quantized(backend, bits) for bits in (8, 4)}
     return found
 
 
@@ -65,6 +65,7 @@ def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="zoo:smollm2")
+    parser.add_argument("--dtype", default="bfloat16", help="of the target: bfloat16 or float32")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16])
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=30)
@@ -72,7 +73,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print("expected: about a minute", flush=True)
-    backends = roads(args.target)
+    backends = roads(args.target, args.dtype)
     found = measure(backends, sorted(args.rows), args.context, args.repeats)
     for n, of in found.items():
         print(f"{n} rows: " + ", ".join(f"{name} {t['median']:.1f} ms" for name, t in of.items()))

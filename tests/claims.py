@@ -25,10 +25,7 @@ from hierspec.bench.summary import ratio
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README_PAGE, MEASURED = "README.md", "docs/measured.md"
-_SHORT = (  # rows of the full table that README shows
-    "| planned", "| hierarchy", "| one draft, block", "| llama.cpp", "| transformers, fastest",
-    "| **plain",
-)  # fmt: skip
+CHATS = "smollm2"  # the bench on a released model
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def data(name: str) -> Any:
 @cache
 def bench(name: str) -> BenchResults:
     """A result file of ``hierspec bench``."""
-    return results.read(RESULTS / f"bench-eps-{name}.json")
+    return results.read(RESULTS / f"{name if name == CHATS else f'bench-eps-{name}'}.json")
 
 
 def method(file: str, temperature: float, name: str) -> MethodRecord:
@@ -86,12 +83,12 @@ def _times(record: MethodRecord) -> list[float]:
     return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 
-def cells(name: str, methods: dict[float, str] | None = None) -> list[str]:
+def cells(name: str, methods: dict[float, str] | None = None, file: str = "0.2") -> list[str]:
     """A row of the table: ms a token and speed-up, greedy and at temperature 1."""
     out = []
     for temperature in (0.0, 1.0):
         chosen = (methods or {}).get(temperature, name)
-        found = method("0.2", temperature, chosen).summed
+        found = method(file, temperature, chosen).summed
         assert found.speedup is not None
         out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.said()}")
     return out
@@ -203,6 +200,80 @@ def near_ties() -> tuple[int, int, int]:
     return all_runs, equal, ties
 
 
+def chats_settings() -> tuple[object, ...]:
+    """Prompts, their domains, tokens of an answer."""
+    settings, domains = bench(CHATS).settings, method(CHATS, 0.0, "planned").summed.by_category
+    return settings.num_prompts, words(len(domains)), settings.max_new_tokens
+
+
+def chats_ties() -> tuple[int, int, int]:
+    """Greedy runs of ours on the released model: all, equal to plain decoding, near-ties."""
+    (cell,) = (cell for cell in bench(CHATS).cells if cell.greedy)
+    own = [one for one in cell.measured if one.group != "peer" and one.name != "plain"]
+    found = [cell.compared(one) for one in own]
+    return (
+        sum(one.runs for one in found),
+        sum(one.equal for one in found),
+        sum(one.near_ties for one in found),
+    )
+
+
+def lengths(name: str) -> list[str]:
+    """Tokens a call of the target, greedy and at temperature 1."""
+    found = [method(CHATS, t, name).summed.mean_acceptance_length for t in (0.0, 1.0)]
+    return [f"{length:.1f}" for length in found if length is not None]
+
+
+def by_domain(temperature: float) -> str:
+    """The planned hierarchy's speed-ups, as in ``chat 2.1×, code 2.2×``."""
+    found = method(CHATS, temperature, "planned").summed.by_category
+    return ", ".join(f"{name.replace('_', ' ')} {one.speedup:.1f}×" for name, one in found.items())
+
+
+def over_transformers(temperature: float) -> str:
+    """The planned hierarchy over the faster of transformers' ways measured, by median time."""
+    (cell,) = (cell for cell in bench(CHATS).cells if cell.temperature == temperature)
+    ways = [one for one in cell.measured if one.name.startswith("transformers")]
+    best = min(ways, key=lambda one: one.summed.ms_per_token.median)
+    return ratio(_times(best), _times(method(CHATS, temperature, "planned"))).said()
+
+
+def _chats_table() -> list[Claim]:
+    rows = {
+        "| planned: levels and budgets computed | here, P1": "planned",
+        "| a copy in 4 bits drafts | QuantSpec": "alone-quantized-4",
+        "| a copy in 8 bits drafts | QuantSpec": "quantized",
+        "| suffix look-up | SuffixDecoding": "alone-suffix",
+        "| prompt look-up |": "prompt-lookup",
+        "| EAGLE-3, trained for an hour | EAGLE-3": "alone-smollm2-eagle3",
+        "| llama.cpp, plain decoding of the 4-bit file |": "llama.cpp-file",
+        "| transformers, prompt look-up |": "transformers-prompt-lookup",
+        "| transformers, plain `generate` |": "transformers",
+    }
+    claims = [
+        Claim(MEASURED, f"{row} | {{}} | {{}} |", lambda name=name: cells(name, file=CHATS))
+        for row, name in rows.items()
+    ]
+    plain = "| **plain decoding, bfloat16** | | {} · 1× | {} · 1× |"
+    return [
+        *claims,
+        Claim(
+            MEASURED,
+            plain,
+            lambda: (
+                f"{method(CHATS, t, 'plain').summed.ms_per_token.median:.1f}" for t in (0.0, 1.0)
+            ),
+        ),
+    ]
+
+
+_CHATS = "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most"
+_SHORT = (  # rows of that table that README shows
+    "| planned", "| a copy", "| hierarchy", "| suffix", "| EAGLE", "| llama.cpp",
+    "| transformers", "| **plain",
+)  # fmt: skip
+
+
 def _table() -> list[Claim]:
     rows = {
         "| planned: levels and budgets computed | here, P1": "planned",
@@ -240,6 +311,34 @@ def _table() -> list[Claim]:
 
 
 PAGE = [
+    Claim(MEASURED, _CHATS, chats_settings),
+    *_chats_table(),
+    Claim(
+        MEASURED,
+        "Greedily, the planned hierarchy's median speed-ups by domain: {};",
+        lambda: (by_domain(0.0),),
+    ),
+    Claim(
+        MEASURED,
+        "tokens a call of the target: {} and {} planned, {} and {} the 4-bit copy, {} and {} the "
+        "8-bit one, {} and {} EAGLE-3",
+        lambda: (
+            length
+            for name in ("planned", "alone-quantized-4", "quantized", "alone-smollm2-eagle3")
+            for length in lengths(name)
+        ),
+    ),
+    Claim(
+        MEASURED,
+        "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
+        chats_ties,
+    ),
+    Claim(
+        MEASURED,
+        "The planned hierarchy is {} as fast as the faster of transformers' ways greedily and {} "
+        "at temperature 1.",
+        lambda: (over_transformers(0.0), over_transformers(1.0)),
+    ),
     Claim(
         MEASURED,
         "Here {} of them, two Xeon cores, bfloat16, {} HumanEval prompts × {} tokens",
@@ -376,29 +475,24 @@ PAGE = [
 README = [
     Claim(
         README_PAGE,
-        "{} methods, two Xeon cores, bfloat16, {} HumanEval prompts × {} tokens",
-        lambda: (
-            len({one.name for cell in bench("0.2").cells for one in cell.measured}),
-            bench("0.2").settings.num_prompts,
-            bench("0.2").settings.max_new_tokens,
-        ),
+        "it is {} as fast as its own plain decoding and {} as fast as the faster of",
+        lambda: (speedup(CHATS, 0.0, "planned"), over_transformers(0.0)),
     ),
+    Claim(README_PAGE, _CHATS, chats_settings),
     *(
         dataclasses.replace(claim, page=README_PAGE)
-        for claim in _table()
+        for claim in _chats_table()
         if claim.said.startswith(_SHORT)
     ),
     Claim(
         README_PAGE,
-        "In bfloat16, {} of {} greedy texts diverge from plain decoding's at a near-tie ({}); in "
-        "wider types {} of {} are equal.",
-        lambda: (
-            near_ties()[2],
-            near_ties()[0],
-            percent(near_ties()[2] / near_ties()[0], 0),
-            data("equality")["equal"],
-            data("equality")["outputs"],
-        ),
+        "On it {} of {} greedy texts diverge from plain decoding's at a near-tie.",
+        lambda: (chats_ties()[2], chats_ties()[0]),
+    ),
+    Claim(
+        README_PAGE,
+        "In wider types {} of {} are equal.",
+        lambda: (data("equality")["equal"], data("equality")["outputs"]),
     ),
     Claim(
         README_PAGE,
@@ -410,6 +504,7 @@ README = [
 SETTINGS = (
     "(pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
     "P1", "P2", "P3", "P4", "P5", "95 %", "Zen 5", "float32", "float64", "bfloat16",
-    "80 candidates",
+    "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
+    "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
 CLAIMS = README + PAGE
