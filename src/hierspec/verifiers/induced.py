@@ -11,8 +11,8 @@ verifies it. Where q is close to p already, q̃ is not, and the path takes the f
 instead, whose distribution is q. Where block stops, the drafts that had left the path just there
 are still worth something: given that they did, their next tokens were drawn from q restricted to
 what is less preferred than the token chosen (or differs from it), and what follows from q as ever.
-They are verified in the same way, against what is left of p at that place. [MATH §3 has the first path; the rest is derived in
-docs/several-drafts.md and enumerated by the tests.]
+They are verified in the same way, against what is left of p at that place. [MATH §3 has the first
+path; the rest is derived in docs/several-drafts.md and enumerated by the tests.]
 """
 
 from __future__ import annotations
