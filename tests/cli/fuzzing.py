@@ -117,6 +117,7 @@ class Playground:
             return kept(source) if isinstance(source, str) else load(source)
 
         with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.chdir(self.folder))  # where files by any name may lie
             for name in _WORK:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))

@@ -108,7 +108,9 @@ class _Path:
             path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
             rank, law = preference(path.p[-1], row, len(longer))
             tokens = [drafts[j].tokens[place] for j in longer]
-            token = tokens[0] if rank is None else max(tokens, key=lambda y: int(rank[y]))
+            token = tokens[0]
+            if rank is not None:
+                token = max(tokens, key=rank.tolist().__getitem__)
             path.tokens.append(token)
             path.q.append(row)
             path.law.append(law)
