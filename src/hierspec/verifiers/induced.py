@@ -110,7 +110,7 @@ class _Path:
             tokens = [drafts[j].tokens[place] for j in longer]
             token = tokens[0]
             if rank is not None:
-                token = max(tokens, key=rank.tolist().__getitem__)
+                token = tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
             path.tokens.append(token)
             path.q.append(row)
             path.law.append(law)
