@@ -133,8 +133,9 @@ def test_scores_are_close_to_those_of_the_model_it_copies(tmp_path, dtype, bits)
         view = Trunk(one).view()
         rows.append(view.score([Query(view.open(), context, 1)]).float().log_softmax(-1))
     acceptance = torch.minimum(rows[0].exp(), rows[1].exp()).sum(-1)
-    # Width 32 averages little out.
-    assert {8: 0.95, 4: 0.75}[bits] < acceptance.mean() < {8: 1, 4: 0.98}[bits]
+    # Width 32 averages little out, least of all random weights in 16 steps; a wrong weight or scale
+    # leaves .1 and less.
+    assert {8: 0.95, 4: 0.6}[bits] < acceptance.mean() < {8: 1, 4: 0.98}[bits]
     assert copy.weight_dtype == torch.int8
     assert copy.dtype == backend.dtype
 
