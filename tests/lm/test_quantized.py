@@ -133,9 +133,9 @@ def test_scores_are_close_to_those_of_the_model_it_copies(tmp_path, dtype, bits)
         view = Trunk(one).view()
         rows.append(view.score([Query(view.open(), context, 1)]).float().log_softmax(-1))
     acceptance = torch.minimum(rows[0].exp(), rows[1].exp()).sum(-1)
-    # Width 32 averages little out, least of all random weights in 16 steps; a wrong weight or scale
-    # leaves .1 and less.
-    assert {8: 0.95, 4: 0.6}[bits] < acceptance.mean() < {8: 1, 4: 0.98}[bits]
+    # Width 32 averages little out, least of all of random weights in 16 steps (.71); codes or grids
+    # one place off leave .25 and .30, a grid a third too wide .59.
+    assert {8: 0.95, 4: 0.65}[bits] < acceptance.mean() < {8: 1, 4: 0.98}[bits]
     assert copy.weight_dtype == torch.int8
     assert copy.dtype == backend.dtype
 
