@@ -92,7 +92,7 @@ class Round:
             [-float(len(node)) for _, node, _ in variables],
             A_eq=vstack([law, whole]),
             b_eq=[*target.values(), *sets],
-            method="highs",
+            method="highs-ipm",  # the simplex finds some of these infeasible, by rounding
         )
         if not found.success:
             raise RuntimeError(f"the linear programme was not solved: {found.message}")

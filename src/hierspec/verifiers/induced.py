@@ -32,6 +32,9 @@ from .formulas import block_test, prefix_weights
 from .multi_draft import target_row
 from .rows import row_at
 
+# Often both ways keep the same, and then the last digits of scores must not choose.
+_LEAST_GAIN = 1e-4
+
 
 class InducedBlock(Block):
     """A preferred path, then another through the drafts that left it. With one: ``block``."""
@@ -142,7 +145,8 @@ def preference(
             break
         f = left / total
     best = float(torch.minimum(p, law).sum())
-    return (rank, law) if best > float(p.sum()) * (1.0 - missed) else (None, q)
+    gain = best - float(p.sum()) * (1.0 - missed)
+    return (rank, law) if gain > _LEAST_GAIN else (None, q)
 
 
 def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
