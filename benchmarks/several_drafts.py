@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from rich.progress import track
 from scipy.optimize import linprog
-from scipy.sparse import coo_matrix, vstack
+from scipy.sparse import coo_matrix
 
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
@@ -33,7 +33,7 @@ from hierspec.verifiers.multi_draft import outcomes
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"
 SHAPES = ((3, 1, 2), (3, 2, 2), (2, 3, 2), (5, 2, 2), (3, 1, 3), (3, 2, 3), (2, 3, 3))
-_EQUAL = 1e-9
+_EQUAL, _ROUNDING = 1e-9, 1e-10
 Text = tuple[int, ...]
 
 
@@ -90,9 +90,12 @@ class Round:
         )
         found = linprog(
             [-float(len(node)) for _, node, _ in variables],
-            A_eq=vstack([law, whole]),
-            b_eq=[*target.values(), *sets],
-            method="highs-ipm",  # the simplex finds some of these infeasible, by rounding
+            # No text more often than the target writes it; all sum to one, so none less often.
+            A_ub=law,
+            b_ub=[chance + _ROUNDING for chance in target.values()],
+            A_eq=whole,
+            b_eq=sets,
+            method="highs",
         )
         if not found.success:
             raise RuntimeError(f"the linear programme was not solved: {found.message}")
