@@ -500,6 +500,27 @@ README = [
         lambda: (useless(64),),
     ),
 ]
+
+
+def _several_drafts() -> list[Claim]:
+    """The table of random pairs in the page about several drafts."""
+    names = ("one draft, block", "block-rrs", "traversal", "induced-block", "optimum")
+
+    def figures(cell: dict[str, Any]) -> list[object]:
+        means = [f"{cell['mean_tokens'][name]:.3f}" for name in names]
+        wins = cell["wins"]
+        more, less = "induced-block over traversal", "traversal over induced-block"
+        shape = (cell["vocab"], cell["length"], cell["num_drafts"])
+        return [*shape, *means, wins[more], wins[less]]
+
+    row = "| {}, {}, {} | {} | {} | {} | {} | {} | {} : {} |"
+    return [
+        Claim("docs/several-drafts.md", row, lambda cell=cell: figures(cell))
+        for cell in data("several-drafts")["cells"]
+    ]
+
+
+SEVERAL_DRAFTS = _several_drafts()
 # Figures of the measured parts that are no measurement: settings, names, aims.
 SETTINGS = (
     "(pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
@@ -507,4 +528,4 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE
+CLAIMS = README + PAGE + SEVERAL_DRAFTS
