@@ -250,21 +250,23 @@ def _chats_table() -> list[Claim]:
         "| transformers, prompt look-up |": "transformers-prompt-lookup",
         "| transformers, plain `generate` |": "transformers",
     }
-    claims = [
-        Claim(MEASURED, f"{row} | {{}} | {{}} |", lambda name=name: cells(name, file=CHATS))
+    return [*_rows(rows, CHATS), _plain_row("| **plain decoding, bfloat16** |", CHATS)]
+
+
+def _rows(rows: dict[str, str], file: str) -> list[Claim]:
+    """A claim for each row of a table, by the method it is about."""
+    return [
+        Claim(MEASURED, f"{row} | {{}} | {{}} |", lambda name=name: cells(name, file=file))
         for row, name in rows.items()
     ]
-    plain = "| **plain decoding, bfloat16** | | {} · 1× | {} · 1× |"
-    return [
-        *claims,
-        Claim(
-            MEASURED,
-            plain,
-            lambda: (
-                f"{method(CHATS, t, 'plain').summed.ms_per_token.median:.1f}" for t in (0.0, 1.0)
-            ),
-        ),
-    ]
+
+
+def _plain_row(begins: str, file: str) -> Claim:
+    def figures() -> list[str]:
+        found = [method(file, t, "plain").summed.ms_per_token.median for t in (0.0, 1.0)]
+        return [f"{ms:.1f}" for ms in found]
+
+    return Claim(MEASURED, begins + " | {} · 1× | {} · 1× |", figures)
 
 
 _CHATS = "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most"
@@ -291,22 +293,11 @@ def _table() -> list[Claim]:
         "| llama.cpp, plain decoding |": "llama.cpp",
         "| transformers, plain `generate` |": "transformers",
     }
-    out = [
-        Claim(MEASURED, f"{row} | {{}} | {{}} |", lambda name=name: cells(name))
-        for row, name in rows.items()
-    ]
     fastest = "| transformers, fastest of its four ways to speculate | | {} | {} |"
-    plain = "| **plain decoding** | | {} · 1× | {} · 1× |"
     return [
-        *out,
+        *_rows(rows, "0.2"),
         Claim(MEASURED, fastest, fastest_of_transformers),
-        Claim(
-            MEASURED,
-            plain,
-            lambda: (
-                f"{method('0.2', t, 'plain').summed.ms_per_token.median:.1f}" for t in (0.0, 1.0)
-            ),
-        ),
+        _plain_row("| **plain decoding** |", "0.2"),
     ]
 
 

@@ -10,6 +10,7 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
+from hierspec.config.drafts import levels
 from hierspec.utils.testing import tiny_model
 
 IDS = [5, 9, 7]
@@ -283,6 +284,9 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
         found = Hierarchy(target, drafts=drafts)
         assert found.generate(IDS, **OPTIONS).token_ids == expected
         assert found.config.levels[0].method == drafts[0]
+    assert [levels([name])[0].get("bits") for name in ("quantized:4", "quantized:8")] == [4, 8]
+    with pytest.raises(HierspecError, match="in 8 bits, or quantized:4"):
+        Hierarchy(tmp_path, drafts=["quantized:5"])
     with pytest.raises(HierspecError, match=r'TargetConfig\(model=model, backend="lean"\)'):
         Hierarchy(model, drafts=["quantized"])
     with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):

@@ -27,8 +27,8 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
         drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
             own first layers), ``ngram`` (copies what followed the same words earlier in the text;
             also called ``prompt-lookup``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's
-            own weights in int8), or a level as in a hierarchy file. What copies costs next to
-            nothing and stands lowest, wherever it is named.
+            own weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. What
+            copies costs next to nothing and stands lowest, wherever it is named.
 
     Raises:
         HierspecError: something else.
@@ -46,8 +46,8 @@ def _level(draft: Any) -> dict[str, Any]:
         return dict(draft)
     if isinstance(draft, str) and draft in LOOK_UPS:
         return {"method": LOOK_UPS[draft]}
-    if isinstance(draft, str) and draft == QUANTIZED:
-        return {"method": QUANTIZED}
+    if isinstance(draft, str) and is_quantized(draft):
+        return quantized(draft)
     if isinstance(draft, str) and _is_exit(draft):
         return {"method": "early_exit", "exit_layer": int(draft[5:])}
     if isinstance(draft, str) or hasattr(draft, "__fspath__") or is_model(draft):
@@ -62,8 +62,25 @@ def _level(draft: Any) -> dict[str, Any]:
 def is_method(draft: str) -> bool:
     """Whether a name is what drafts without a model of its own: ``ngram``, ``exit:4``, …"""
     return not isinstance(draft, ModelInMemory) and (
-        draft in LOOK_UPS or draft == QUANTIZED or _is_exit(draft)
+        draft in LOOK_UPS or is_quantized(draft) or _is_exit(draft)
     )
+
+
+def is_quantized(draft: str) -> bool:
+    """Whether a name means the target's own weights in fewer bits."""
+    return draft.partition(":")[0] == QUANTIZED
+
+
+def quantized(draft: str) -> dict[str, Any]:
+    """The level of ``quantized``, ``quantized:4`` or ``quantized:8``.
+
+    Raises:
+        HierspecError: other bits.
+    """
+    bits = draft.partition(":")[2]
+    if bits not in ("", "4", "8"):
+        raise HierspecError(f"draft {draft!r}: say quantized, in 8 bits, or quantized:4")
+    return {"method": QUANTIZED, **({"bits": int(bits)} if bits else {})}
 
 
 def _is_exit(draft: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.drafts import is_quantized, quantized
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import (
     DraftModelConfig,
@@ -137,10 +138,8 @@ def _method(head: str) -> dict[str, Any]:
         return {"method": "prompt_lookup"}
     if head == "suffix":
         return {"method": head}
-    if kind == "quantized":
-        if detail not in ("", "4", "8"):
-            raise HierspecError(f"candidate {head!r}: say quantized, in 8 bits, or quantized:4")
-        return {"method": kind, **({"bits": int(detail)} if detail else {})}
+    if is_quantized(head):
+        return quantized(head)
     if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
         return {
             "method": "eagle3",
