@@ -21,6 +21,7 @@ class Toy:
     name, fast_path = "toy", "toy"
     num_layers, vocab_size, hidden_size, max_length = LAYERS, V, D, 4096
     device, dtype, weight_dtype = torch.device("cpu"), torch.float64, torch.float64
+    trees = False
 
     def __init__(self) -> None:
         g = torch.Generator().manual_seed(0)
@@ -47,7 +48,7 @@ class Toy:
         before = h.clone()
         for i in range(lo, hi):
             out, row = [], 0
-            for cache, start, n in spans:
+            for cache, start, n, _ in spans:
                 x = h[row : row + n]
                 cache[i, start : start + n] = x
                 self.fail_at -= 1

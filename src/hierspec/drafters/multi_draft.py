@@ -1,13 +1,23 @@
 """Several drafts of one place: multi-draft speculative decoding.
 
-Drafts that agree so far share a query; one that parts from the others goes on in its own slot
-(:meth:`hierspec.engine.sequences.LiveSequence.slot`), so that no two of a call share one.
+With a model that takes token trees they share a place in its cache, and a step of all of them is
+one query. With others, drafts that agree so far share a query; one that parts from the others goes
+on in its own slot (:meth:`hierspec.engine.sequences.LiveSequence.slot`), so that no two of a call
+share one.
+
+Sampled drafts are drawn one by one. A greedy request gets the tree of the likeliest continuations
+instead: the best few of every depth go on, by the product of the drafter's probabilities, and of
+all that was found the likeliest nodes are kept [the dynamic draft trees of EAGLE-2, Li et al.
+2024]. Any draft will do there: the target's choice decides.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 
@@ -17,17 +27,57 @@ from hierspec.core.distributions import (
     OneHotDistributions,
     draw,
 )
+from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
+from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.trees import Tree
+from hierspec.sampling.scores import ScoreRows, distributions
 
-from .base import DraftCall, Drafts
+from .base import DraftCall, Drafts, proposal_of
 from .model import Growing, ModelDrafter
 
 
 class MultiDrafter(ModelDrafter):
-    """A leaf that makes ``num_drafts`` drafts for every call; one where it is greedy."""
+    """A leaf that makes ``num_drafts`` drafts for every call.
+
+    Where a request is greedy that is a tree of as many tokens at most; one draft, where its tokens
+    are no choice of the drafter's alone (a window, a race).
+    """
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
+        greedy = [self._grows_a_tree(call) for call in calls]
+        if not any(greedy):
+            return self._drawn(calls)
+        found: list[Proposal | None] = [None] * len(calls)
+        for wanted, make in ((True, self._likeliest), (False, self._drawn)):
+            at = [i for i, own in enumerate(greedy) if own is wanted]
+            if at:
+                for i, proposal in zip(at, make([calls[i] for i in at]).proposals, strict=True):
+                    found[i] = proposal
+        return Drafts([one for one in found if one is not None], self.forwards, self.seconds)
+
+    def _grows_a_tree(self, call: DraftCall) -> bool:
+        return call.job.params.greedy and call.job.noise is None and self.node.window.signal is None
+
+    def _likeliest(self, calls: Sequence[DraftCall]) -> Drafts:
+        """The likeliest continuations of each call, as drafts that share beginnings."""
+        width = self.node.num_drafts
+        trees = [_Likeliest(call, width) for call in calls]
+        while going := [tree for tree in trees if tree.frontier]:
+            drafts = [draft for tree in going for draft in tree.frontier]
+            _, rows = self._read(drafts, [probabilities_of(draft.job()) for draft in drafts])
+            at = 0
+            for tree in going:
+                own = rows[at : at + len(tree.frontier)]
+                at += len(own)
+                tree.grow([row.dense(row.width)[0] for row in own])
+        return Drafts(
+            [tree.proposal(self.node.index) for tree in trees], self.forwards, self.seconds
+        )
+
+    def _drawn(self, calls: Sequence[DraftCall]) -> Drafts:
+        """Drafts that were drawn one by one, for each call."""
         _, roots = self.rows([Growing(call) for call in calls])
         drafts: list[list[Growing]] = []
         for call, row in zip(calls, roots, strict=True):
@@ -58,8 +108,83 @@ class MultiDrafter(ModelDrafter):
                 asked[key] = len(unique)
                 unique.append(draft)
             at.append(asked[key])
-        scores, rows = super().rows(unique)
+        scores, rows = self._read(unique, [draft.job() for draft in unique])
         return scores, [rows[i] for i in at]
+
+    def _read(
+        self, drafts: Sequence[Growing], jobs: Sequence[ScoreRows]
+    ) -> tuple[torch.Tensor, list[Distributions]]:
+        """Scores [n, V] after drafts that differ, those of a call side by side, and what jobs read
+        in them."""
+        queries: list[Query] = []
+        if takes_trees(self.model):
+            for _, group in groupby(drafts, key=lambda draft: id(draft.call)):
+                queries.append(self._tree_query(list(group)))
+        else:
+            for draft, job in zip(drafts, jobs, strict=True):
+                queries.append(Query.of(job, draft.call.slot(self.model, draft.number)))
+        began = time.perf_counter()
+        scores = self.model.score(queries)
+        self._timed(began)
+        return scores, distributions(jobs, scores)
+
+    def _tree_query(self, drafts: Sequence[Growing]) -> Query:
+        """The rows after drafts of one call, which have one length: the last nodes of a tree."""
+        call = drafts[0].call
+        tree, _ = Tree.of(draft.tokens for draft in drafts)
+        query = Query.of(call.job, call.slot(self.model, 0))
+        if not tree:
+            return query
+        start = len(query.context) + len(tree) - len(drafts) + 1
+        return dataclasses.replace(query, start=start, tree=tree)
+
+
+class _Likeliest:
+    """A tree of the likeliest continuations in the making.
+
+    Attributes:
+        frontier: what goes on; nothing, once it is deep enough.
+    """
+
+    def __init__(self, call: DraftCall, width: int) -> None:
+        self.call, self.width = call, width
+        self.frontier: list[Growing] = [Growing(call)]
+        self._chances: dict[tuple[int, ...], float] = {(): 1.0}  # of every node, by its path
+
+    def grow(self, rows: Sequence[torch.Tensor]) -> None:
+        """Add the best children of the frontier, given the rows [V] after each."""
+        found: list[tuple[float, tuple[int, ...]]] = []
+        for draft, row in zip(self.frontier, rows, strict=True):
+            path = tuple(draft.tokens)
+            values, tokens = row.double().topk(min(self.width, len(row)))
+            for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
+                if value > 0.0:
+                    found.append((self._chances[path] * value, (*path, token)))
+        self._chances |= {path: chance for chance, path in found}
+        best = sorted(found, key=lambda one: -one[0])[: self.width]
+        deep = len(best[0][1]) == self.call.limit
+        self.frontier = [
+            Growing(self.call, number, list(path))
+            for number, (_, path) in enumerate([] if deep else best)
+        ]
+
+    def proposal(self, index: int) -> Proposal:
+        """The likeliest nodes as drafts, from the text to each leaf; the greedy one first."""
+        order = sorted(self._chances, key=lambda path: (-self._chances[path], len(path)))
+        kept = set(order[: 1 + self.width * self.call.limit])  # the text itself is among them
+        inner = {path[:-1] for path in kept if path}
+        leaves = [path for path in order if path in kept and path not in inner]
+        first, *others = [
+            proposal_of(index, path, OneHotDistributions(path), [math.nan] * len(path))
+            for path in leaves
+        ]
+        return dataclasses.replace(first, alternatives=tuple(others))
+
+
+def probabilities_of(job: ScoreRows) -> ScoreRows:
+    """How a greedy request's scores become probabilities, edited as it wants them."""
+    params = dataclasses.replace(job.params, temperature=1.0, top_k=None, top_p=None, min_p=None)
+    return dataclasses.replace(job, params=params, temperature=None)
 
 
 def first_tokens(

@@ -9,6 +9,7 @@ from typing import Any
 from hierspec.core.nodes import Concatenate, Verify, walk
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
+from hierspec.lm.trees import Tree
 
 from .observers import Checks, Observer
 from .sequences import LiveSequence, Task
@@ -21,7 +22,8 @@ class LevelStats:
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
         num_drafts: rounds; several drafts of one place are one.
-        num_draft_tokens: of all drafts, alternatives included.
+        num_draft_tokens: of all drafts, alternatives included; a beginning that several drafts
+            share is checked once and counts once.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
         verify_seconds: verifying drafts of the level below; without the forward and reading it.
@@ -99,9 +101,8 @@ class Metrics(Observer):
             request = task.request
             assert isinstance(request, Check)
             if request.draft.alternatives:
-                others = [draft for draft in request.draft.drafts if draft is not chosen]
-                for draft in others:
-                    self.levels[draft.owners[0]].num_draft_tokens += len(draft)
+                tree, _ = Tree.of(draft.tokens for draft in request.draft.drafts)
+                self.levels[chosen.owners[0]].num_draft_tokens += len(tree) - len(chosen)
 
     def answered(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float

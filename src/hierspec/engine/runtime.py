@@ -24,7 +24,8 @@ from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
-from hierspec.lm.base import LanguageModel, Query
+from hierspec.lm.base import LanguageModel, Query, takes_trees
+from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
@@ -215,25 +216,42 @@ class Runtime:
     def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
         """The same where some sequence has several drafts of one place.
 
-        Equal ones of a sequence share a query; each other one has a slot of its own.
+        A model that takes trees checks all of a sequence's in one slot, each shared beginning
+        once. For others equal drafts share a query, and each other one has a slot of its own.
         """
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
         drafts: list[tuple[Proposal, ...]] = []
-        places: list[list[int]] = []  # per task and draft, its query
+        places: list[list[int]] = []  # per task and draft, its job
+        rows: list[int] = []  # of all jobs, among those that the queries ask for
+        asked = 0
+        as_trees = self._checks_trees(node)
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
             mine: dict[tuple[int, ...], int] = {}
+            numbers: list[int] = []
             for number, draft in enumerate(request.draft.drafts):
                 if draft.tokens not in mine:
-                    mine[draft.tokens] = len(jobs)
-                    context = task.context(request, draft.tokens)
-                    jobs.append(self._job(node, task, context, len(draft) + 1))
-                    queries.append(Query.of(jobs[-1], task.sequence.slot(node.model, number)))
+                    mine[draft.tokens] = len(jobs) + len(mine)
+                    numbers.append(number)
             drafts.append(request.draft.drafts)
             places.append([mine[draft.tokens] for draft in request.draft.drafts])
-        scores, p = self._score(node, jobs, queries)
+            own = [
+                self._job(node, task, task.context(request, tokens), len(tokens) + 1)
+                for tokens in mine
+            ]
+            jobs += own
+            if as_trees:
+                tree, paths = Tree.of(mine)
+                root = self._job(node, task, task.context(request), 1)
+                queries.append(Query.of(root, task.sequence.slot(node.model), tree))
+                rows += [asked + at for path in paths for at in (0, *(1 + i for i in path))]
+                asked += queries[-1].num_rows
+            else:
+                slots = [task.sequence.slot(node.model, number) for number in numbers]
+                queries += [Query.of(job, slot) for job, slot in zip(own, slots, strict=True)]
+        scores, p = self._score(node, jobs, queries, rows if as_trees else None)
         parts = torch.split(scores, [job.num_rows for job in jobs])
         began = time.perf_counter()
         found = [
@@ -301,16 +319,37 @@ class Runtime:
         )
 
     def _score(
-        self, node: Draft | Verify, jobs: list[ScoreRows], queries: list[Query]
+        self,
+        node: Draft | Verify,
+        jobs: list[ScoreRows],
+        queries: list[Query],
+        rows: list[int] | None = None,
     ) -> tuple[torch.Tensor, list[Distributions]]:
-        """Scores [Σ num_rows, V] and what they say, a value a job."""
+        """Scores [Σ num_rows, V] and what they say, a value a job.
+
+        ``rows``: the jobs', among those of the queries, where they are not the same.
+        """
         model: LanguageModel = node.model
         began = time.perf_counter()
         scores = model.score(queries)
         seconds = time.perf_counter() - began
         for observer in self._observers:
             observer.forwarded(node.index, 1, seconds)
+        if rows is not None:
+            scores = scores[rows]
         return scores, distributions(jobs, scores)
+
+    def _checks_trees(self, node: Verify) -> bool:
+        """Whether several drafts are checked in one slot of the node's model.
+
+        They are not where a drafter without trees reads the model's states draft by draft.
+        """
+        owner = node.model.cache_owner
+        return takes_trees(node.model) and all(
+            takes_trees(leaf.model) or leaf.model.cache_owner is not owner
+            for leaf in walk(node.below)
+            if isinstance(leaf, Draft) and leaf.num_drafts > 1
+        )
 
 
 def _first_group(waiting: Seq[Task]) -> list[Task]:

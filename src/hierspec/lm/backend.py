@@ -12,18 +12,30 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from .trees import Branches
+
 Linear = Callable[[torch.Tensor], torch.Tensor]  # [N, in] → [N, out]
 
 
 class Span(NamedTuple):
     """``n`` consecutive packed rows: the tokens at positions ``start … start + n - 1``.
 
-    ``cache`` is what the backend's ``new_cache`` returned for that sequence.
+    ``cache`` is what the backend's ``new_cache`` returned for that sequence. Where it holds
+    ``branches`` behind the text, ``start`` and ``n`` say where the rows are stored; positions, and
+    what each row attends to, are the branches' to tell. Only for backends that take ``trees``.
     """
 
     cache: Any
     start: int
     n: int
+    branches: Branches | None = None
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of the rows in the text."""
+        if self.branches is not None:
+            return self.branches.positions(self.start, self.n)
+        return range(self.start, self.start + self.n)
 
 
 @runtime_checkable
@@ -36,6 +48,7 @@ class Backend(Protocol):
         hidden_size: d, the width of the hidden states between layers.
         dtype: of the hidden states; scores are float32 (float64 for a float64 model).
         weight_dtype: of the weights.
+        trees: whether spans may have branches.
     """
 
     name: str
@@ -47,6 +60,7 @@ class Backend(Protocol):
     device: torch.device
     dtype: torch.dtype
     weight_dtype: torch.dtype
+    trees: bool
 
     def new_cache(self, capacity: int) -> Any:
         """Room for the keys and values of ``capacity`` tokens of one sequence, all layers."""
@@ -58,6 +72,10 @@ class Backend(Protocol):
 
     def copy(self, source: Any, to: Any, length: int) -> None:
         """Write the first ``length`` tokens' keys and values of ``source`` into another cache."""
+        ...
+
+    def move(self, cache: Any, places: Sequence[int], start: int) -> None:
+        """Copy the keys and values stored at ``places`` to ``start …``, in order."""
         ...
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:

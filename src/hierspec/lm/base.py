@@ -20,6 +20,8 @@ from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows
 from hierspec.utils.graphs import Graphs
 
+from .trees import Tree
+
 
 class Guest(Protocol):
     """What a model that reads another one's states keeps for a sequence, in that one's slot."""
@@ -80,6 +82,10 @@ class Query:
     (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
     ``start`` is at least 1.
 
+    With a ``tree`` the context goes on in several ways at once: its nodes count as further tokens
+    of the context, so that a row more is asked for each of them, for the token after the path that
+    ends in it. Only of models that take ``trees``.
+
     Attributes:
         temperature: at which the rows will be read, 0 for greedy; ``None`` where that is open. The
             scores are untempered whatever it is: only a model that chooses its own depth by how
@@ -90,16 +96,17 @@ class Query:
     context: Context
     start: int
     temperature: float | None = None
+    tree: Tree | None = None
 
     @property
     def num_rows(self) -> int:
-        return len(self.context) - self.start + 1
+        return len(self.context) + (len(self.tree) if self.tree else 0) - self.start + 1
 
     @staticmethod
-    def of(job: ScoreRows, slot: Slot) -> Query:
-        """The query of the rows that ``job`` reads."""
-        own = job.temperature
-        return Query(slot, job.context, job.start, job.params.temperature if own is None else own)
+    def of(job: ScoreRows, slot: Slot, tree: Tree | None = None) -> Query:
+        """The query of the rows that ``job`` reads, and of those of a tree behind its context."""
+        own = job.params.temperature if job.temperature is None else job.temperature
+        return Query(slot, job.context, job.start, own, tree)
 
 
 @runtime_checkable
@@ -156,6 +163,11 @@ class LanguageModel(CacheOwner, Protocol):
         missing. Queries of one call may differ in length; a slot appears at most once.
         """
         ...
+
+
+def takes_trees(model: LanguageModel) -> bool:
+    """Whether a model scores all nodes of a token tree in one call (:attr:`Query.tree`)."""
+    return bool(getattr(model, "trees", False))
 
 
 # (numbers of queries, the token just picked for each) → scores [n, V] of their next tokens

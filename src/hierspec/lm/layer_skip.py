@@ -44,6 +44,7 @@ class SkippingBackend:
         self.backend = backend
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
+        self.move, self.trees = backend.move, backend.trees
         self.name = f"{backend.name}~{len(self.kept)}/{depth}"
         self.fast_path = backend.fast_path
         self.num_layers = len(self.kept)

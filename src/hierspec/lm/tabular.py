@@ -36,6 +36,7 @@ class TabularModel:
     """
 
     graphs: Graphs | None = None
+    trees = True
 
     def __init__(
         self,
@@ -87,11 +88,18 @@ class TabularModel:
         """
         rows: list[int] = []
         for query in queries:
-            first = max(0, query.start - self.order)
+            length = len(query.context)
+            first = max(0, min(query.start, length) - self.order)
             tokens = query.context.tokens(first)
-            for end in range(query.start, len(query.context) + 1):
+            for end in range(query.start, length + 1):
                 rows.append(self._row(tokens[max(0, end - first - self.order) : end - first]))
+            if query.tree is not None:
+                paths = query.tree.paths()[max(query.start - length - 1, 0) :]
+                rows += [self._row(self._last([*tokens, *path])) for path in paths]
         return self._scores[rows]
+
+    def _last(self, tokens: list[int]) -> list[int]:
+        return tokens[-self.order :] if self.order else []
 
     @classmethod
     def random(

@@ -31,6 +31,7 @@ from hierspec.core.rules import Choice, Stop, Verifier
 
 from .block import Block
 from .formulas import block_test, prefix_weights, ratio
+from .roads import greedy
 from .roads.case import DraftCase
 from .rows import residual_row, row_at
 from .tokenwise import Tokenwise
@@ -157,8 +158,14 @@ def verify_drafts(
     """
     if len(drafts) == 1:
         return Chosen(verify_batch(node, drafts, p, [rng])[0], 0)
+    cases = [DraftCase(node, draft, rows, rng) for draft, rows in zip(drafts, p, strict=True)]
+    if all(greedy.applies(case) for case in cases):
+        verdicts = [greedy.verdict(case) for case in cases]
+        kept = [verdict.num_accepted for verdict in verdicts]
+        best = kept.index(max(kept))  # each rule comes to this where all is decided
+        return Chosen(verdicts[best], best)
     stop = decide(node.rule.choose(drafts, p), rng)
-    case = DraftCase(node, drafts[stop.draft], p[stop.draft], rng)
+    case = cases[stop.draft]
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):
         token = draw(stop.distribution.unsqueeze(0), rng.take(1))[0]

@@ -112,10 +112,11 @@ class Eagle3Layer:
             x = self.layer.rotated(self.layer.qkv(both), self._rotation(spans))
             heads, row = self.config.num_heads, 0
             parts: list[torch.Tensor] = []
-            for cache, start, n in spans:
+            for span in spans:
+                cache, start, n, _ = span
                 own = x.narrow(2, row, n)
                 q, kv = own.narrow(1, 0, heads), own.narrow(1, heads, x.size(1) - heads)
-                parts.append(self.layer.attend(q, kv, cache, start, 0, self._mask(start, n)))
+                parts.append(self.layer.attend(q, kv, cache, start, 0, self._mask(span)))
                 row += n
             attended = torch.cat(parts, 1).reshape(num, -1).to(self.weight_dtype)
             return self.layer.mixed(hidden, F.pad(attended, padding))[:num]
@@ -132,22 +133,32 @@ class Eagle3Layer:
         size = self.num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(self.num_weights, size, rows))
 
-    def _mask(self, start: int, n: int) -> torch.Tensor | None:
-        """Causal, for n rows after ``start`` others; none where the layer needs none."""
-        if n == 1 or start == 0:
-            return None
-        shape, dtype = (n, start + n), self.attention_dtype
-        mask = torch.full(shape, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
+    def _mask(self, span: Span) -> torch.Tensor | None:
+        """What the rows of a span attend to; none where the layer needs none."""
+        _, start, n, branches = span
+        if branches is None:
+            if n == 1 or start == 0:
+                return None
+            hidden = torch.ones(n, start + n, dtype=torch.bool).triu_(start + 1)
+        else:
+            hidden = ~branches.seen(start, n)
+        mask = torch.zeros(n, start + n, dtype=self.attention_dtype)
+        mask = mask.masked_fill_(hidden, -math.inf).to(self.device)
         groups = self.config.num_heads // self.config.num_kv_heads
         return mask.repeat(groups, 1) if groups > 1 else mask
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, S / 2] complex, for the rows of ``spans``."""
-        end = max(start + n for _, start, n in spans)
+        end = max(span.start + span.n for span in spans)
         if end > len(self._rotations):
             length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             table = rotations(self.config.llama, length)
             self._rotations = table.to(self.device, kind)[:, None]
-        parts = [self._rotations.narrow(0, start, n) for _, start, n in spans]
+        parts = [
+            self._rotations[list(span.positions)]
+            if span.branches
+            else self._rotations.narrow(0, span.start, span.n)
+            for span in spans
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

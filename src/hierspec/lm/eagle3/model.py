@@ -17,6 +17,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
 from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.graphs import Graphs
 
@@ -40,14 +41,15 @@ class _State:
     Attributes:
         seen: rows that read the target's features, of the committed text ``text`` holds.
         output: of the row before the first pending token, [d]; ``None`` until it is computed.
-        tokens: pending tokens whose rows are cached after these; each has its output.
+        pending: tokens whose rows are cached after these, one text or several that branch.
+        outputs: of the rows of those, [d] each.
     """
 
     cache: torch.Tensor
     text: Slot = field(default_factory=Slot)
     seen: int = 0
     output: torch.Tensor | None = None
-    tokens: list[int] = field(default_factory=list[int])
+    pending: Branches = field(default_factory=lambda: Branches(0))
     outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
     def rewind(self, length: int) -> None:
@@ -72,19 +74,14 @@ class _State:
 
     def settle(self, seen: int) -> None:
         """Go on from ``seen`` rows of the target's; what was drafted is void."""
-        self.tokens.clear()
-        self.outputs.clear()
         self.output, self.seen = None, min(self.seen, seen)
+        self.pending, self.outputs = Branches(self.seen), []
 
-    def cut(self, count: int) -> None:
-        """Keep the first ``count`` pending tokens."""
-        del self.tokens[count:], self.outputs[count:]
-
-    @property
-    def last(self) -> torch.Tensor:
-        """The output after all that is held."""
-        assert self.output is not None
-        return self.outputs[-1] if self.outputs else self.output
+    def after(self, node: int) -> torch.Tensor:
+        """The output after a pending token; −1: after the committed text."""
+        found = self.output if node < 0 else self.outputs[node]
+        assert found is not None
+        return found
 
 
 class Eagle3Model:
@@ -100,9 +97,10 @@ class Eagle3Model:
 
     Attributes:
         leaf: it only drafts: its rows depend on one another, so it cannot check a draft at once.
+        trees: several drafts of one place are made in one slot.
     """
 
-    leaf = True
+    leaf = trees = True
 
     def __init__(
         self, trunk: Trunk, network: Eagle3Network, layers: Sequence[int], name: str
@@ -148,12 +146,15 @@ class Eagle3Model:
         """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
         scores = self.score(queries)
         states = [self._state(query.slot) for query in queries]
+        ends = [self._nodes(q, state)[-1] for q, state in zip(queries, states, strict=True)]
 
         @torch.inference_mode()
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             now = [states[i] for i in going]
-            self._step(now, last)
-            return self._scores(torch.stack([state.last for state in now]))
+            for i, token in zip(going, last, strict=True):
+                ends[i] = states[i].pending.child(ends[i], token)
+            self._catch_up_pending(now)
+            return self._scores(torch.stack([states[i].after(ends[i]) for i in going]))
 
         return scores, after
 
@@ -169,25 +170,27 @@ class Eagle3Model:
         for query in queries:
             self._check(query)
         early = self._catch_up(queries, states)
-        left: list[list[int]] = []
-        for query, state in zip(queries, states, strict=True):
-            pending = query.context.pending
-            same = 0
-            while same < min(len(pending), len(state.tokens)):
-                if state.tokens[same] != pending[same]:
-                    break
-                same += 1
-            state.cut(same)
-            left.append(list(pending[same:]))
-        while going := [i for i, tokens in enumerate(left) if tokens]:
-            self._step([states[i] for i in going], [left[i].pop(0) for i in going])
+        nodes = [self._nodes(q, state) for q, state in zip(queries, states, strict=True)]
+        self._catch_up_pending(states)
         parts: list[torch.Tensor] = []
-        for query, state, before in zip(queries, states, early, strict=True):
+        for query, state, before, own in zip(queries, states, early, nodes, strict=True):
             parts += before
-            assert state.output is not None
-            every = [state.output, *state.outputs]
-            parts += every[max(0, query.start - len(query.context.committed)) :]
+            first = max(0, query.start - len(query.context.committed))
+            parts += [state.after(node) for node in own[first:]]
         return torch.stack(parts)
+
+    def _nodes(self, query: Query, state: _State) -> list[int]:
+        """Where the query's rows after the committed text are: −1, then its pending tokens."""
+        nodes, held = [-1], state.pending
+        for token in query.context.pending:
+            nodes.append(held.child(nodes[-1], token))
+        if query.tree is not None:
+            at: list[int] = []
+            for token, parent in zip(query.tree.tokens, query.tree.parents, strict=True):
+                above = nodes[len(query.context.pending)] if parent < 0 else at[parent]
+                at.append(held.child(above, token))
+            nodes += at
+        return nodes
 
     def _catch_up(
         self, queries: Sequence[Query], states: Sequence[_State]
@@ -240,29 +243,49 @@ class Eagle3Model:
             state, query = states[i], queries[i]
             state.settle(span.start)
             state.seen, state.output = span.start + span.n, own[-1]
+            state.pending = Branches(state.seen)
             early[i] += list(
                 own[max(0, query.start - 2 - span.start) : -1] if query.start <= state.seen else ()
             )
         return early
 
-    def _step(self, states: Sequence[_State], tokens: Sequence[int]) -> None:
-        """One pending token more for each: its row reads the output before it."""
-        spans: list[Span] = []
-        for state in states:
-            row = state.seen + len(state.tokens)
-            self._make_room(state, row + 1)
-            spans.append(Span(state.cache, row, 1))
-        hidden = torch.stack([state.last for state in states])
-        output = self.layer(hidden, self._embedded(tokens, spans), spans)
-        self.counters.calls += 1
-        self.counters.own_rows += len(tokens)
-        for state, token, own in zip(states, tokens, output, strict=True):
-            state.tokens.append(token)
-            state.outputs.append(own)
+    def _catch_up_pending(self, states: Sequence[_State]) -> None:
+        """Take pending tokens through the network, those of a depth together.
+
+        Each row reads the output before it.
+        """
+        while going := [state for state in states if len(state.outputs) < len(state.pending)]:
+            spans: list[Span] = []
+            for state in going:
+                first, depths = len(state.outputs), state.pending.depths
+                count = 1
+                while first + count < len(depths) and depths[first + count] == depths[first]:
+                    count += 1
+                self._make_room(state, state.seen + first + count)
+                straight = depths[first] == first + 1  # all that is stored before is above it
+                held = None if straight and count == 1 else state.pending
+                spans.append(Span(state.cache, state.seen + first, count, held))
+            rows = [
+                (state, node)
+                for state, span in zip(going, spans, strict=True)
+                for node in range(span.start - state.seen, span.start - state.seen + span.n)
+            ]
+            tokens = [state.pending.tokens[node] for state, node in rows]
+            hidden = torch.stack([state.after(state.pending.parents[node]) for state, node in rows])
+            output = self.layer(hidden, self._embedded(tokens, spans), spans)
+            self.counters.calls += 1
+            self.counters.own_rows += len(tokens)
+            for (state, _), own in zip(rows, output, strict=True):
+                state.outputs.append(own)
 
     def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """The target's embedding of tokens, which stand one place after their rows."""
-        places = [Span(None, start + 1, n) for _, start, n in spans]
+        places: list[Span] = []
+        for span in spans:
+            if span.branches is None:
+                places.append(Span(None, span.start + 1, span.n))
+            else:
+                places += [Span(None, position + 1, 1) for position in span.positions]
         known = torch.tensor(self.trunk.known(ids), device=self.device)
         return self.trunk.backend.embed(known, places)
 
@@ -286,12 +309,13 @@ class Eagle3Model:
             state.cache = cache
 
     def _check(self, query: Query) -> None:
-        end = len(query.context)
+        end = len(query.context) + (query.tree.depth if query.tree is not None else 0)
         if end > self.max_length:
             raise HierspecError(
                 f"{end} tokens exceed the longest context of {self.name}, {self.max_length}: "
                 "shorten the prompt or lower max_new_tokens"
             )
+        end = len(query.context) + (len(query.tree) if query.tree is not None else 0)
         if not 1 <= query.start <= end:
             raise HierspecError(
                 f"{self.name} needs at least one token to condition on: start must lie between 1 "

@@ -56,6 +56,12 @@ class Storage:
                     to = out[i] = t.new_empty(1, t.shape[1], other.capacity, t.shape[3])
                 to[:, :, :length] = t[:, :, :length]
 
+    def move(self, places: Sequence[int], start: int) -> None:
+        """Copy what is stored at ``places`` to ``start …``, in order."""
+        for stored in (*self.keys, *self.values):
+            if stored is not None:
+                stored[:, :, start : start + len(places)] = stored[:, :, list(places)]
+
 
 class OneSpan:
     """What a layer takes for a library cache, when one sequence runs."""
@@ -80,7 +86,7 @@ class ManySpans:
         self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         row, self.views = 0, []
-        for cache, start, n in self.spans:
+        for cache, start, n, _ in self.spans:
             ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
             self.views.append(cache.write(layer_idx, start, ks, vs))
             row += n

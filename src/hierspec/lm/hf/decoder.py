@@ -104,6 +104,14 @@ class HFBackend:
     def copy(self, source: Storage, to: Storage, length: int) -> None:
         source.copied_to(to, length)
 
+    def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
+        cache.move(places, start)
+
+    @property
+    def trees(self) -> bool:
+        """Not where the library reads positions off the order in which tokens are stored."""
+        return self.alibi is None
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = self.embedding(ids)
         if self.multiplier is not None:
@@ -176,7 +184,12 @@ class HFBackend:
         return self.lm_head.weight.detach()[ids], None if bias is None else bias.detach()[ids]
 
     def _positions(self, spans: Sequence[Span]) -> torch.Tensor:
-        parts = [torch.arange(s.start, s.start + s.n, device=self.device) for s in spans]
+        parts = [
+            torch.arange(s.start, s.start + s.n, device=self.device)
+            if s.branches is None
+            else torch.tensor(s.positions, device=self.device)
+            for s in spans
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _rotary(self, h: torch.Tensor, spans: Sequence[Span], lo: int, hi: int) -> dict[str, Any]:
@@ -197,9 +210,11 @@ class HFBackend:
 
     def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
         """[1, 1, n, start + n]; None where the attention needs none, as the library does it."""
-        _, start, n = span
+        _, start, n, branches = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
+        if branches is not None:
+            return self._as_mask(branches.seen(start, n, window).to(self.device)[None, None])
         if self.alibi is not None and self.alibi.in_mask:
             return self.alibi.mask(span, self.dtype, self.device)
         unlimited = window is None or end <= window
@@ -211,7 +226,10 @@ class HFBackend:
         seen = columns <= rows
         if window is not None:
             seen &= columns > rows - window
-        seen = seen[None, None]
+        return self._as_mask(seen[None, None])
+
+    def _as_mask(self, seen: torch.Tensor) -> torch.Tensor:
+        """What the attention takes for ``seen`` [1, 1, n, start + n]."""
         if self.attention == "sdpa":
             return seen
         blocked = torch.finfo(self.dtype).min

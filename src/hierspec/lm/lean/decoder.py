@@ -68,6 +68,8 @@ class LeanBackend:
         KeyError: the source lacks a weight.
     """
 
+    trees = True
+
     def __init__(
         self,
         source: WeightSource,
@@ -114,6 +116,9 @@ class LeanBackend:
     def copy(self, source: torch.Tensor, to: torch.Tensor, length: int) -> None:
         to[:, :, :, :length] = source[:, :, :, :length]
 
+    def move(self, cache: torch.Tensor, places: Sequence[int], start: int) -> None:
+        cache[:, :, :, start : start + len(places)] = cache[:, :, :, list(places)]
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
@@ -157,8 +162,12 @@ class LeanBackend:
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
     def _seen(self, span: Span, window: int | None) -> _Seen:
-        _, start, n = span
+        _, start, n, branches = span
         end = start + n
+        if branches is not None:
+            hidden = ~branches.seen(start, n, window)
+            mask = torch.zeros(n, end, dtype=self.attention_dtype).masked_fill_(hidden, -math.inf)
+            return _Seen(0, self._grouped(mask))
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):
             return _Seen(first, None)
@@ -168,11 +177,15 @@ class LeanBackend:
             rows = torch.arange(start, end, device=self.device)[:, None]
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
+        return _Seen(first, self._grouped(mask))
+
+    def _grouped(self, mask: torch.Tensor) -> torch.Tensor:
+        """A mask [n, seen] for all query heads that share keys, which are rows of one head."""
         groups = self.shape.num_heads // self.shape.num_kv_heads
         if groups > 1:
             mask = mask.repeat(groups, 1)
         # Kernels of accelerators want rows that begin at aligned addresses; a slice's do not.
-        return _Seen(first, mask if self.device.type == "cpu" else mask.contiguous())
+        return mask if self.device.type == "cpu" else mask.to(self.device).contiguous()
 
     def _causal(self, n: int, start: int) -> torch.Tensor:
         """[n, start + n]: 0 up to column start + r in row r, −∞ beyond; not to be written to.
@@ -195,8 +208,11 @@ class LeanBackend:
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""
-        table = self.rotations_to(max(start + n for _, start, n in spans))
-        parts = [table.narrow(0, start, n) for _, start, n in spans]
+        table = self.rotations_to(max(span.start + span.n for span in spans))
+        parts = [
+            table[list(span.positions)] if span.branches else table.narrow(0, span.start, span.n)
+            for span in spans
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def rotations_to(self, end: int) -> torch.Tensor:

@@ -35,7 +35,10 @@ class DeterministicLean(LeanBackend):
 
     Attributes:
         tile: rows computed at once.
+        trees: it takes none, since a row attends to all that is stored before it.
     """
+
+    trees = False
 
     def __init__(
         self,

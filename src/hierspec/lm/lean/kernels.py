@@ -300,7 +300,7 @@ class KernelLayers:
         """
         h = h.contiguous().clone()
         array = (_Span * len(spans))()
-        for place, (held, start, count) in zip(array, spans, strict=True):
+        for place, (held, start, count, _) in zip(array, spans, strict=True):
             place.cache = held.data_ptr()
             place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
             place.start, place.count = start, count

@@ -156,7 +156,13 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
 
 
 class KernelBackend(LeanBackend):
-    """A copy whose layers run in the compiled kernels; it shares all but the matrices."""
+    """A copy whose layers run in the compiled kernels; it shares all but the matrices.
+
+    Attributes:
+        trees: it takes none: the kernels attend to all that is stored before a row.
+    """
+
+    trees = False
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
         vars(self).update(vars(backend))
@@ -171,7 +177,7 @@ class KernelBackend(LeanBackend):
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        rotations = self.rotations_to(max(start + n for _, start, n in spans))
+        rotations = self.rotations_to(max(span.start + span.n for span in spans))
         threads = self._num_threads(self._layer_weights, len(h))
         return self._layers(h, lo, hi, rotations, spans, threads)
 

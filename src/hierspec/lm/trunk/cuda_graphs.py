@@ -101,6 +101,8 @@ class CudaGraphTrunk(Trunk):
         return slot.state
 
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
+        if any(query.tree is not None for query in queries):
+            return super().score(queries, index, head)  # trees differ from call to call
         with torch.inference_mode():
             work = [self.prepare(query) for query in queries]
             shape = self._shape(work, index)

@@ -13,6 +13,7 @@ after its segment has finished. Hence an interrupted call costs recomputation, n
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.trees import Branches
 from hierspec.utils.graphs import Graphs
 
 
@@ -43,6 +45,7 @@ class SlotState:
         lengths: how many leading tokens have been through each segment.
         edges: per segment its output by position, [capacity, d].
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
+        branches: what is stored behind the held tokens; lengths count it as well.
         drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
             ``lengths[-1]``, those of a quantized copy (:mod:`hierspec.lm.trunk.quantized`).
     """
@@ -53,15 +56,38 @@ class SlotState:
     edges: list[torch.Tensor]
     row: int = 0
     drafted: int = 0
+    branches: Branches | None = None
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens."""
+        self.lengths = [min(n, length) for n in self.lengths]
+        self.drafted = min(self.drafted, length)
+        self.branches = None
 
 
 class Work(NamedTuple):
-    """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``."""
+    """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``.
+
+    With a tree, ``held`` and ``end`` count its nodes, and ``rows`` says where those asked for are.
+    """
 
     state: SlotState
     held: list[int]
     first: int
     end: int
+    rows: list[int] | None = None
+
+    def edge(self, index: int) -> torch.Tensor:
+        """The hidden states asked for, of a segment."""
+        edge = self.state.edges[index]
+        return edge[self.first : self.end] if self.rows is None else edge[self.rows]
+
+    def span(self, start: int, end: int) -> Span:
+        """Its tokens stored from ``start`` on, up to ``end``."""
+        branches = self.state.branches
+        if branches is not None and end <= branches.base:
+            branches = None
+        return Span(self.state.cache, start, end - start, branches)
 
 
 # Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
@@ -128,7 +154,7 @@ class Trunk:
         new, state = self.open(), slot.state
         if state is None or not min(length, state.lengths[0]):
             return new
-        length = min(length, state.lengths[0])
+        length = min(length, state.lengths[0], len(slot.held))
         with torch.inference_mode():
             own = self.make_room(new, length)
             self.backend.copy(state.cache, own.cache, length)
@@ -143,8 +169,7 @@ class Trunk:
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         if slot.state is not None:
-            slot.state.lengths = [min(n, length) for n in slot.state.lengths]
-            slot.state.drafted = min(slot.state.drafted, length)
+            slot.state.rewind(min(length, len(slot.held)))
         del slot.held[length:]
         slot.agreed = min(slot.agreed, length)
         for guest in slot.guests.values():
@@ -157,7 +182,7 @@ class Trunk:
         with torch.inference_mode():
             work = [self.prepare(query) for query in queries]
             self._complete(work, index)
-            rows = [w.state.edges[index][w.first : w.end] for w in work]
+            rows = [w.edge(index) for w in work]
             h = rows[0] if len(rows) == 1 else torch.cat(rows)
             self.counters.head_rows += len(h)
         # Outside inference mode, so that callers may write into the scores they get.
@@ -218,14 +243,27 @@ class Trunk:
     def prepare(self, query: Query) -> Work:
         """Check a query and make its slot ready for it: forget what its context contradicts, note
         the tokens to come, make room for them."""
-        end = len(query.context)
+        end, tree, slot = len(query.context), query.tree, query.slot
         self._check(query, end)
-        state = self._room(query.slot, query.context, end)
-        return Work(state, query.slot.held, query.start - 1, end)
+        if tree is None:
+            return Work(self._room(slot, query.context, end), slot.held, query.start - 1, end)
+        branches = None if slot.state is None else slot.state.branches
+        if branches is None or branches.base != end or slot.overlap(query.context, end) < end:
+            self._room(slot, query.context, end).rewind(end)
+            del slot.held[end:]
+            branches = Branches(end)
+        at = branches.add(tree)
+        state = self.make_room(slot, end + len(branches))
+        state.branches = branches
+        rows = [*range(end), *(end + node for node in at)][query.start - 1 :]
+        held = [*slot.held, *branches.tokens]
+        return Work(state, held, query.start - 1, len(held), rows)
 
     def _room(self, slot: Slot, context: Context, end: int) -> SlotState:
         """Forget what the context's first ``end`` tokens contradict, note them, make room."""
         state = self.make_room(slot, end)
+        if state.branches is not None:
+            self._settle(slot, state, context, end)
         agreed = slot.overlap(context, end)
         if agreed < end:
             # Lengths first: held tokens that no segment has seen do no harm, the reverse would.
@@ -237,6 +275,23 @@ class Trunk:
             slot.held[agreed:] = context.tokens(agreed)
         return state
 
+    def _settle(self, slot: Slot, state: SlotState, context: Context, end: int) -> None:
+        """Of what is stored behind the text, keep the path that the context goes on with."""
+        branches, lengths = state.branches, state.lengths
+        assert branches is not None
+        base = branches.base
+        on = slot.overlap(context, end) == base < end
+        path = branches.path(context.tokens(base)[: end - base]) if on else []
+        places = [base + node for node in path]
+        state.rewind(base)
+        if places != list(range(base, base + len(path))):
+            with torch.inference_mode():
+                self.backend.move(state.cache, places, base)
+                for edge in state.edges:
+                    edge[base : base + len(path)] = edge[places]
+        slot.held += [branches.tokens[node] for node in path]
+        state.lengths = [min(n, base) + sum(place < n for place in places) for n in lengths]
+
     def _complete(self, work: list[Work], index: int) -> None:
         """Take every query's tokens through the segments up to ``index``."""
         while goals := self._goals(work, index):
@@ -244,11 +299,13 @@ class Trunk:
                 self._advance(work, goals, segment)
 
     def _check(self, query: Query, end: int) -> None:
-        if end > self.backend.max_length:
+        longest = end + (query.tree.depth if query.tree is not None else 0)
+        if longest > self.backend.max_length:
             raise HierspecError(
-                f"{end} tokens exceed the longest context of {self.backend.name}, "
+                f"{longest} tokens exceed the longest context of {self.backend.name}, "
                 f"{self.backend.max_length}: shorten the prompt or lower max_new_tokens"
             )
+        end += len(query.tree) if query.tree is not None else 0
         if not 1 <= query.start <= end:
             raise HierspecError(
                 f"{self.backend.name} needs at least one token to condition on: start must lie "
@@ -273,7 +330,7 @@ class Trunk:
             cache = backend.grow(state.cache, capacity)
             for old, new in zip(state.edges, edges, strict=True):
                 new[: state.capacity] = old
-            state = SlotState(cache, capacity, state.lengths, edges, drafted=state.drafted)
+            state = dataclasses.replace(state, cache=cache, capacity=capacity, edges=edges)
         slot.state = state
         return state
 
@@ -293,7 +350,7 @@ class Trunk:
     def _advance(self, work: list[Work], goals: list[int], segment: int) -> None:
         """Take every query's tokens up to its goal through one segment."""
         busy = [
-            (w, Span(w.state.cache, w.state.lengths[segment], goal - w.state.lengths[segment]))
+            (w, w.span(w.state.lengths[segment], goal))
             for w, goal in zip(work, goals, strict=True)
             if goal > w.state.lengths[segment]
         ]
@@ -328,10 +385,10 @@ class Trunk:
         """Run a segment on h [N, d] of ``spans`` → [N, d], noted in their states."""
         h = self.backend.layers(h, *self.bounds[segment], spans)
         row = 0
-        for state, (_, start, n) in zip(states, spans, strict=True):
+        for state, (_, start, n, _) in zip(states, spans, strict=True):
             state.edges[segment][start : start + n] = h[row : row + n]
             row += n
-        for state, (_, start, n) in zip(states, spans, strict=True):
+        for state, (_, start, n, _) in zip(states, spans, strict=True):
             state.lengths[segment] = start + n
         self.counters.calls[segment] += 1
         self.counters.tokens[segment] += row
@@ -366,6 +423,11 @@ class ExitModel:
     @property
     def cache_owner(self) -> Trunk:
         return self.trunk
+
+    @property
+    def trees(self) -> bool:
+        """Whether it scores a token tree in one call."""
+        return self.trunk.backend.trees
 
     @property
     def graphs(self) -> Graphs | None:

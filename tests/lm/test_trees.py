@@ -1,0 +1,188 @@
+"""A token tree in one call scores as its paths do one by one, and what is accepted is kept."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from eagle3_cases import LAYERS, save_drafter
+
+from hierspec.core.context import Context
+from hierspec.errors import HierspecError
+from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.layer_skip import SkippingBackend
+from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.lean.deterministic import DeterministicLean
+from hierspec.lm.load import load
+from hierspec.lm.tabular import TabularModel
+from hierspec.lm.trees import Branches, Tree
+from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.weights import from_directory
+from hierspec.utils.testing import save_tiny, tiny_config
+
+V = 90
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees")
+    return lambda family, **kw: save_tiny(family, folder / family, seed=1, layers=4, **kw)
+
+
+FAMILIES = ("llama", "hf llama", "mistral", "hf mistral", "gemma2", "opt", "gpt2", "deepseek_v3")
+
+
+@pytest.fixture(params=[*FAMILIES, "skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"])
+def models(request, saved, tmp_path) -> list[Any]:
+    """Models that share slots: the target, an exit of it, and a drafter on its states."""
+    kind = request.param
+    if kind == "table":
+        return [TabularModel.random(V + 10, 1, torch.Generator().manual_seed(0))]
+    own = kind.removeprefix("hf ")
+    path = saved(own if own in FAMILIES else "llama")
+    if kind == "fixed shapes":
+        trunk: Trunk = CudaGraphTrunk(LeanBackend(from_directory(path), torch.float64), [1, 2])
+    elif kind == "skipping":
+        trunk = Trunk(SkippingBackend(load(path), [1]), [1, 2])
+    else:
+        dtype = torch.float32 if kind == "deepseek_v3" else torch.float64
+        exits = [*LAYERS, 2] if "eagle3" in kind else [1, 2]
+        trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits, chunk=16)
+    found: list[Any] = [trunk.view(), trunk.view(2)]
+    if "eagle3" in kind:
+        drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
+        found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))
+    return found
+
+
+def one_by_one(model: Any, text: list[int], tree: Tree, start: int) -> torch.Tensor:
+    """The rows of a tree query, each path asked in a fresh slot."""
+    rows = []
+    for end in range(start, len(text) + 1):
+        rows.append(model.score([Query(model.open(), Context(text[:end]), end)]))
+    for path in tree.paths()[max(start - len(text) - 1, 0) :]:
+        context = Context(text, path)
+        rows.append(model.score([Query(model.open(), context, len(context))]))
+    return torch.cat(rows)
+
+
+def random_tree(rng: random.Random, most: int) -> Tree:
+    drafts = [[rng.randrange(3, V) for _ in range(rng.randint(1, most))] for _ in range(3)]
+    drafts.append([*drafts[0][:1], rng.randrange(3, V), rng.randrange(3, V)][: rng.randint(1, 3)])
+    return Tree.of(drafts)[0]
+
+
+def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
+    rng = random.Random(3)
+    assert all(takes_trees(model) for model in models)
+    owner = models[0].cache_owner
+    slots = [owner.open(), owner.open()]
+    texts = [[rng.randrange(3, V) for _ in range(n)] for n in (21, 5)]
+    for _ in range(6):
+        for model in rng.sample(models, len(models)):
+            trees = [random_tree(rng, 4), random_tree(rng, 3)]
+            alone = rng.randrange(3)  # sometimes one of the two asks for a plain row
+            queries = [
+                Query(
+                    slot,
+                    Context(text),
+                    max(1, len(text) - rng.randrange(3)) if i == alone else len(text),
+                    tree=None if i == alone else tree,
+                )
+                for i, (slot, text, tree) in enumerate(zip(slots, texts, trees, strict=True))
+            ]
+            found = model.score(queries)
+            wanted = torch.cat(
+                [one_by_one(model, list(q.context), q.tree or Tree(), q.start) for q in queries]
+            )
+            assert found.shape == wanted.shape
+            # Gemma rounds its norms to float32 whatever the weights are.
+            exact = found.dtype == torch.float64 and "gemma" not in model.name
+            tolerance = 1e-9 if exact else 2e-4
+            assert torch.allclose(found, wanted, atol=tolerance, rtol=tolerance)
+        for i, tree in enumerate(trees):  # a path is accepted, and a token of the model's own
+            path = rng.choice([(), *tree.paths()])
+            texts[i] += [*path, rng.randrange(3, V)]
+
+
+def test_a_tree_grows_in_its_slot_and_only_what_is_new_is_computed(saved):
+    trunk = Trunk(load(saved("llama"), torch.float64))
+    model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
+    tree, _ = Tree.of([[9, 10], [9, 11], [12, 13]])
+    small, _ = Tree.of([[9], [12]])
+    model.score([Query(slot, Context(text), len(text), tree=small)])
+    before = trunk.counters.tokens[0]
+    rows = model.score([Query(slot, Context(text), len(text) + 3, tree=tree)])
+    assert trunk.counters.tokens[0] - before == 3  # of five nodes two were there
+    assert torch.allclose(rows, one_by_one(model, text, tree, len(text) + 3), atol=1e-9)
+    before = trunk.counters.tokens[0]
+    longer = [*text, 9, 11, 40]
+    row = model.score([Query(slot, Context(longer), len(longer))])
+    assert trunk.counters.tokens[0] - before == 1  # the path's keys and values moved along
+    fresh = model.score([Query(trunk.open(), Context(longer), len(longer))])
+    assert torch.allclose(row, fresh, atol=1e-9)
+
+
+@pytest.mark.parametrize("then", ["fork", "rewind", "follow", "grow", "interrupt"])
+def test_a_slot_with_branches_may_be_used_in_any_other_way(saved, then, monkeypatch):
+    trunk = Trunk(load(saved("llama"), torch.float64), [2])
+    model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
+    tree, _ = Tree.of([[9, 10], [11, 12]])
+    model.score([Query(slot, Context(text), len(text), tree=tree)])
+    longer = [*text, 11, 12, 13]
+    if then == "fork":
+        slot = trunk.fork(slot, 4)
+    elif then == "rewind":
+        trunk.rewind(slot, 3)
+    elif then == "follow":
+        scores, after = model.follow([Query(slot, Context(longer[:5]), 5)], [3])
+        scores = torch.cat([scores, after([0], [12]), after([0], [13])])
+        wanted = [model.score([Query(trunk.open(), Context(longer[:n]), n)]) for n in (5, 6, 7)]
+        assert torch.allclose(scores, torch.cat(wanted), atol=1e-9)
+    elif then == "grow":
+        trunk.make_room(slot, slot.state.capacity + 1)
+    else:
+        moved = trunk.backend.move
+
+        def fails(*arguments: Any) -> None:
+            moved(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(trunk.backend, "move", fails)
+        with pytest.raises(KeyboardInterrupt):
+            model.score([Query(slot, Context(longer), 5)])
+        monkeypatch.setattr(trunk.backend, "move", moved)
+    row = model.score([Query(slot, Context(longer), 5)])
+    assert torch.allclose(row, model.score([Query(trunk.open(), Context(longer), 5)]), atol=1e-9)
+
+
+def test_a_path_longer_than_the_model_can_take_is_refused(saved):
+    model = Trunk(load(saved("llama"))).view()
+    text = [5] * (model.max_length - 1)
+    tree, _ = Tree.of([[6, 7], [8]])
+    with pytest.raises(HierspecError, match="exceed the longest context"):
+        model.score([Query(model.open(), Context(text), len(text), tree=tree)])
+
+
+def test_backends_that_read_positions_off_the_storage_take_no_trees(saved):
+    assert not takes_trees(Trunk(DeterministicLean(from_directory(saved("llama")))).view())
+    assert not takes_trees(Trunk(load(saved("bloom"))).view())
+
+
+def test_a_tree_of_drafts():
+    tree, paths = Tree.of([[1, 2, 3], [1, 4], [], [1, 2, 5], [6]])
+    assert tree.tokens == (1, 6, 2, 4, 3, 5)
+    assert tree.parents == (-1, -1, 0, 0, 2, 2)
+    assert paths == [[0, 2, 4], [0, 3], [], [0, 2, 5], [1]]
+    assert tree.depth == 3 and tree.paths()[5] == (1, 2, 5)
+    held = Branches(10)
+    assert held.add(tree) == [0, 1, 2, 3, 4, 5] == held.add(tree)
+    assert held.path([1, 2, 9]) == [0, 2]
+    assert held.positions(9, 4) == [9, 10, 10, 11]
+    assert held.seen(15, 1)[0].nonzero().flatten().tolist() == [*range(10), 10, 12, 15]
+    assert held.seen(15, 1, window=2)[0].nonzero().flatten().tolist() == [12, 15]
