@@ -20,7 +20,8 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Stop
 from hierspec.core.windows import EntropyWindow
-from hierspec.drafters.multi_draft import first_tokens
+from hierspec.drafters.base import DraftCall
+from hierspec.drafters.multi_draft import MultiDrafter, first_tokens
 from hierspec.engine.control import plan_of
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
@@ -28,8 +29,10 @@ from hierspec.engine.trace import ListTracer
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
+from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.sampling.scores import ScoreRows
 from hierspec.verifiers import check, get, induced
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import prefix_weights
@@ -510,12 +513,69 @@ def test_one_call_of_the_target_verifies_all_drafts(tiny_family):
     assert drafter["num_draft_tokens"] > 10 * sum(len(e["draft"]) for e in full[1:])
 
 
+@pytest.mark.parametrize("level", ["draft", "exit"])
 @pytest.mark.parametrize("rule", RULES)
-def test_greedy_makes_one_draft_and_changes_nothing(tiny_family, rule):
+def test_trees_change_nothing_but_the_work(tiny_family, rule, level, monkeypatch):
+    """One slot and one row for a shared beginning, or a slot for each draft: the same tokens."""
+    found = {}
+    for trees in (True, False):
+        monkeypatch.setattr(LeanBackend, "trees", trees)
+        hierarchy = several_of(tiny_family, rule, level=level)
+        results = hierarchy.generate_batch(PROMPTS, **HOT)
+        counters = hierarchy.root.model.trunk.counters
+        found[trees] = [r.token_ids for r in results], [r.target_calls for r in results]
+        found[trees, "rows"] = counters.tokens[-1]
+    assert found[True] == found[False]
+    assert found[True, "rows"] < found[False, "rows"]
+
+
+def test_a_greedy_tree_keeps_what_one_draft_keeps_and_more(tiny_family):
+    options = {"max_new_tokens": 40, "ignore_eos": True}
+    calls = {}
+    for k in (1, 2, 6):
+        results = several_of(tiny_family, "traversal", k=k).generate_batch(PROMPTS, **options)
+        calls[k] = [r.target_calls for r in results]
+        drafted = results[0].levels[0]["num_draft_tokens"]
+        assert drafted <= k * 3 * sum(calls[k])  # a tree has as many nodes as k drafts at most
+    assert all(a >= b >= c for a, b, c in zip(*calls.values(), strict=True))
+    assert sum(calls[1]) > sum(calls[6])
+
+
+def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
+    """Against all continuations of a table, enumerated: the tree's nodes are the best of them."""
+    q, p = pair(4, 1, 5)
+    root = tree(q, p, "traversal", 4, 3)
+    leaf = root.below
+    assert isinstance(leaf, Draft)
+    sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), wanted=8)
+    job = ScoreRows(SamplingParams(), Context([0]), 1, 1, 1, 4)
+    (proposal,) = (
+        MultiDrafter(leaf)
+        .draft([DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)])
+        .proposals
+    )
+    chances = {}
+    for n in (1, 2, 3):
+        for path in np.ndindex(*(4,) * n):
+            steps = zip((0, *path), path, strict=False)
+            chances[path] = float(np.prod([q.law((a,))[b] for a, b in steps]))
+    nodes = {path for draft in proposal.drafts for path in prefixes(draft.tokens)}
+    # The width of four never binds here: at every depth the best nodes have the best parents.
+    assert nodes == set(sorted(chances, key=lambda path: -chances[path])[:12])
+    assert all(isinstance(draft.distributions, OneHotDistributions) for draft in proposal.drafts)
+
+
+def prefixes(tokens):
+    return [tuple(tokens[: n + 1]) for n in range(len(tokens))]
+
+
+@pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.3, "logit_bias": {5: 2.0}}])
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_drafts_change_nothing(tiny_family, rule, penalties):
     plain = Hierarchy.from_config(
         {"target": {"model": tiny_family["target"], "dtype": "float64"}, "levels": []}
     )
-    options = {"max_new_tokens": 20, "ignore_eos": True}
+    options = {"max_new_tokens": 20, "ignore_eos": True, **penalties}
     expected = [r.token_ids for r in plain.generate_batch(PROMPTS, **options)]
     hierarchy = several_of(tiny_family, rule)
     assert [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)] == expected
@@ -524,7 +584,7 @@ def test_greedy_makes_one_draft_and_changes_nothing(tiny_family, rule):
         max_new_tokens=20,
         seed=1,
         ignore_eos=True,
-        sampling=[SamplingParams(), SamplingParams(temperature=1.0)],
+        sampling=[SamplingParams.make(**penalties), SamplingParams(temperature=1.0)],
     )
     assert mixed[0].token_ids == expected[0]
 
@@ -536,6 +596,7 @@ def test_caches_of_all_drafts_are_given_back():
         0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), wanted=8
     )
     closed = []
+    p.trees = False  # with trees all drafts share a place
     p.close = lambda slot: closed.append(slot)  # type: ignore[method-assign]
     for _ in range(8):
         Runtime(root, 3).round([sequence])

@@ -179,7 +179,8 @@ def test_a_tree_of_drafts():
     assert tree.tokens == (1, 6, 2, 4, 3, 5)
     assert tree.parents == (-1, -1, 0, 0, 2, 2)
     assert paths == [[0, 2, 4], [0, 3], [], [0, 2, 5], [1]]
-    assert tree.depth == 3 and tree.paths()[5] == (1, 2, 5)
+    assert tree.depth == 3
+    assert tree.paths()[5] == (1, 2, 5)
     held = Branches(10)
     assert held.add(tree) == [0, 1, 2, 3, 4, 5] == held.add(tree)
     assert held.path([1, 2, 9]) == [0, 2]

@@ -169,11 +169,12 @@ class _Likeliest:
         ]
 
     def proposal(self, index: int) -> Proposal:
-        """The likeliest nodes as drafts, from the text to each leaf; the greedy one first."""
+        """The likeliest nodes as drafts, from the text to each leaf; long and likely ones first."""
         order = sorted(self._chances, key=lambda path: (-self._chances[path], len(path)))
         kept = set(order[: 1 + self.width * self.call.limit])  # the text itself is among them
         inner = {path[:-1] for path in kept if path}
         leaves = [path for path in order if path in kept and path not in inner]
+        leaves.sort(key=lambda path: -len(path))
         first, *others = [
             proposal_of(index, path, OneHotDistributions(path), [math.nan] * len(path))
             for path in leaves
