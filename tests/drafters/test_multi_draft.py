@@ -550,9 +550,7 @@ def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
     sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), wanted=8)
     job = ScoreRows(SamplingParams(), Context([0]), 1, 1, 1, 4)
     (proposal,) = (
-        MultiDrafter(leaf)
-        .draft([DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)])
-        .proposals
+        MultiDrafter(leaf).draft([DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)]).proposals
     )
     chances = {}
     for n in (1, 2, 3):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from profiling_cases import PROMPTS, SMALL, V
 
-from hierspec import TargetConfig
+from hierspec import HierarchyConfig, TargetConfig
+from hierspec.bench.methods.planned import chain_of
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -20,6 +21,7 @@ from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
+from hierspec.planner.mixed import mixed
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
@@ -29,6 +31,8 @@ from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
+from hierspec.verifiers import registry as verifiers
+from hierspec.verifiers.multi_draft import outcomes
 
 pytest_plugins = ["profiling_fixtures"]
 
@@ -66,6 +70,7 @@ def random_tables(count, vocab=4, order=1, seed=3):
         ("m,window=entropy", "draft_model", {"window": EntropyWindow()}),
         ("m,window=confidence,backend=hf", "draft_model", {"window": ConfidenceWindow()}),
         ("exit:4", "early_exit", {"exit_layer": 4}),
+        ("exit:4,num_drafts=3", "early_exit", {"num_drafts": 3}),
         ("exit:4,temperature=2", "early_exit", {"exit_layer": 4, "temperature": 2.0}),
         ("ngram", "ngram_table", {"table": "zoo:ngram"}),
         ("ngram:a.safetensors", "ngram_table", {"table": "a.safetensors"}),
@@ -89,7 +94,7 @@ def test_candidates(text, method, fields):
     assert candidate.level.method == method
     for key, value in fields.items():
         assert getattr(candidate.level, key) == value
-    scoring = method in ("draft_model", "early_exit", "quantized")
+    scoring = method in ("draft_model", "early_exit", "quantized") and "num_drafts" not in fields
     assert candidate.verifies == (scoring and not candidate.window.signal)
 
 
@@ -119,7 +124,8 @@ def test_candidates(text, method, fields):
         ('{"method": "draft_model", "model": "m", "bonus": false}', "leave bonus out"),
         ('{"method": "draft_model", "model": "m", "verify": "block"}', "leave verify out"),
         ('{"method": "concatenate", "parts": []}', "a concatenation is none"),
-        ('{"method": "draft_model", "model": "m", "num_drafts": 2}', "remove num_drafts"),
+        ("exit:2,num_drafts=many", "num_drafts"),
+        ("prompt-lookup,num_drafts=2", "has one draft to make"),
     ],
 )
 def test_bad_candidates(text, words):
@@ -292,6 +298,66 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
             residuals = np.stack(rows) - np.stack([table[c][rule] for c in seen])
             error = residuals.std(0)[1:] / len(seen) ** 0.5
             assert (abs(residuals.mean(0)[1:]) < 4.5 * error).all()
+
+
+def test_survival_of_several_drafts_is_within_its_error():
+    """What a tree of two drafts keeps, against enumeration of drafts and tests (order 0: one law).
+
+    Two numbers at 4.5 standard errors: a false failure in 70 000 seeds.
+    """
+    q, p = random_tables(2, vocab=3, order=0)
+    pool = tables(q, p)
+    pool = replace(pool, entrants=(replace_candidate(pool.entrants[0]), pool.entrants[1]))
+    many = DraftingPlan(places=6, rounds=16, max_budget=2, temperature=1.0, seed=5)
+    texts = rates.continuations(pool, [[i % 3, 1] for i in range(10)], 60, many)
+    drafts = rates.follow_drafts(pool, 0, [], texts, [2] * 10, many)
+    found = np.stack(drafts.block[1])
+    assert found.shape == (10 * 6 * 16, 3)
+    np.testing.assert_array_equal(found, np.stack(drafts.tokenwise[1]))
+    laws = [DenseDistributions(model.law([0]).expand(3, -1)) for model in (q, p)]
+    expected = np.zeros(3)
+    for x in itertools.product(range(3), repeat=4):
+        two = [Proposal(part, laws[0].rows(0, 2)) for part in (x[:2], x[2:])]
+        chance = float(laws[0].probs[0][list(x)].prod())
+        for likely, stop in outcomes(verifiers.get("traversal"), two, [laws[1]] * 2):
+            expected[: stop.num_accepted + 1] += chance * likely
+    error = found.std(0)[1:] / len(found) ** 0.5
+    assert (abs(found.mean(0) - expected)[1:] < 4.5 * error).all()
+    single = tables(q, p)
+    alone = np.stack(rates.follow_drafts(single, 0, [], texts, [2] * 10, many).block[1])
+    assert expected[1] > alone.mean(0)[1] + 0.02
+
+
+def replace_candidate(entrant):
+    """The entrant with two drafts at once."""
+    return replace(entrant, candidate=parse(f"{entrant.name},num_drafts=2"))
+
+
+def test_several_drafts_are_planned_right_below_the_target(family, loaded):
+    """As a tree under a rule that takes one, and nowhere else."""
+    names = ["exit:1", f"{family['draft']},num_drafts=3", "exit:1,num_drafts=2", "exit:2"]
+    target = TargetConfig(model=family["target"])
+    data = measure(target, [parse(name) for name in names], PROMPTS, [0.0], SMALL, loaded=loaded)
+    profile = from_dict(data)
+    found = profile.estimates(0.0)
+    several = {i for i, model in enumerate(profile.models) if "num_drafts" in str(model["level"])}
+    assert found.several == several
+    assert len(several) == 2
+    for i in several:
+        assert found.can_draft(i, found.target)
+        assert not any(found.can_draft(i, k) or found.can_draft(k, i) for k in range(found.target))
+        chain = Chain((i, found.target), (2,))
+        assert latency(found, chain).ms_per_token > 0
+        config = HierarchyConfig.from_dict(profile.hierarchy(chain))
+        assert config.verify == "traversal"
+        assert config.levels[0].num_drafts > 1
+        written = {"levels": config.to_dict()["levels"], "verify": config.verify}
+        assert chain_of(profile, written) == (chain, "block")
+        assert HierarchyConfig.from_dict(profile.hierarchy(chain, "tokenwise")).verify == "rrs"
+    used = {i for _, chain in mixed(found, range(found.target)) for i in chain.levels}
+    assert not used & several
+    best = plan(found).best.chain
+    HierarchyConfig.from_dict(profile.hierarchy(best))
 
 
 def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):

@@ -40,8 +40,9 @@ def profile(
         typer.Option(
             help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup, "
             "suffix, quantized, quantized:4, eagle3:FOLDER; options after commas: "
-            "zoo:small,temperature=0.8 or zoo:mid,window=entropy. Default: the shipped family; of "
-            "any other target what copies text, its quantized copies and whatever ships for it.",
+            "zoo:small,temperature=0.8, zoo:mid,window=entropy or zoo:small,num_drafts=4. Default: "
+            "the shipped family; of any other target what copies text, its quantized copies and "
+            "whatever ships for it.",
         ),
     ] = None,
     prompts: Prompts = None,

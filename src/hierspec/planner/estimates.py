@@ -87,6 +87,7 @@ class Estimates:
         classes: the same for kinds of text that hold equally many tokens; where given, a chain's
             price is the mean over them. Hard text takes more rounds a token than easy text, so the
             price on the mean text is too low.
+        several: models that make several drafts of a place at once, right below the target.
         reads_along: whether each model has read what the target has, since it runs on the target's
             cache; empty: none has.
     """
@@ -102,6 +103,7 @@ class Estimates:
     windows: Mapping[int, np.ndarray] = field(default_factory=dict)
     classes: tuple[Estimates, ...] = ()
     reads_along: tuple[bool, ...] = ()
+    several: frozenset[int] = frozenset()
 
     @property
     def target(self) -> int:

@@ -59,6 +59,8 @@ def inexpressible(engine: Engine, model: Model | None) -> str | None:
         return WORDS[method]
     if model.get("temperature") is not None:
         return "a temperature of the drafter's own"
+    if model.get("num_drafts", 1) > 1:
+        return "several drafts of a place"
     if model.get("head") is not None:
         return "a trained head of the exit's own"
     window = model.get("window", "fixed")

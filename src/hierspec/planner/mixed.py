@@ -18,13 +18,17 @@ def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, 
     """The best lengths of each order of each pair of drafters, with its milliseconds a token.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
-    the figure is exact below that length and too low above. Drafters with windows are left out.
+    the figure is exact below that length and too low above. Drafters with windows, or with several
+    drafts at once, are left out.
     """
     target = estimates.target
     drafters = [
         i
         for i in sorted(models)
-        if i != target and i not in estimates.windows and estimates.can_draft(i, target)
+        if i != target
+        and i not in estimates.windows
+        and i not in estimates.several
+        and estimates.can_draft(i, target)
     ]
     n = np.arange(1, estimates.max_budget + 1)[:, None]
     m = np.arange(1, estimates.max_budget + 1)[None]

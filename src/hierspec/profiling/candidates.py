@@ -32,7 +32,7 @@ from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
 from hierspec.zoo import registry, trained
 
-_OPTIONS = ("temperature", "window", "dtype", "backend", "head")
+_OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
 _MODELS = ("draft_model", "early_exit", "quantized")  # which can verify, too
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
@@ -52,12 +52,17 @@ class Candidate:
 
     @property
     def verifies(self) -> bool:
-        """Whether it may also verify: tables and look-ups only draft."""
-        return self.level.method in _MODELS and not self.window.signal
+        """Whether it may also verify: tables, look-ups and what drafts several times only draft."""
+        return self.level.method in _MODELS and not self.window.signal and not self.several
 
     @property
     def window(self) -> Window:
         return self.level.window
+
+    @property
+    def several(self) -> bool:
+        """Whether it makes several drafts of a place: a token tree, right below the target."""
+        return self.level.num_drafts > 1
 
     def in_file(self, target: TargetConfig) -> dict[str, Any]:
         """The level as in a hierarchy file for ``target``, without a budget."""
@@ -71,7 +76,7 @@ def parse(text: str) -> Candidate:
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER`` (a shipped one by
     its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized`` or
     ``quantized:4`` (bits), or a level of the hierarchy file as JSON; then, after commas,
-    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``, ``head=PATH``.
+    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``, ``head=PATH``, ``num_drafts=4``.
 
     Raises:
         ValueError: with what is wrong and how it is written.
@@ -90,7 +95,10 @@ def parse(text: str) -> Candidate:
             )
         if key in level:
             raise HierspecError(f"candidate {text!r}: {key} is given twice; leave one out")
-        level[key] = _number(text, value) if key == "temperature" else value
+        if key == "num_drafts":
+            level[key] = int(value) if value.isdecimal() else value
+        else:
+            level[key] = _number(text, value) if key == "temperature" else value
     return _candidate(text, level)
 
 
@@ -180,10 +188,6 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         reason = str(error).removeprefix("hierarchy.levels[0]").lstrip(".: ")
         raise HierspecError(f"candidate {name!r}: {reason}") from None
     assert isinstance(parsed, LevelConfig)
-    if parsed.num_drafts > 1:
-        raise HierspecError(
-            f"candidate {name!r}: multi-draft levels are not planned; remove num_drafts"
-        )
     return Candidate(name, parsed)
 
 
@@ -218,6 +222,10 @@ class Entrant:
     @property
     def verifies(self) -> bool:
         return self.candidate is None or self.candidate.verifies
+
+    @property
+    def num_drafts(self) -> int:
+        return self.candidate.level.num_drafts if self.candidate else 1
 
     @property
     def temperature(self) -> float | None:

@@ -54,6 +54,7 @@ def estimates(
             max_budget=max_budget,
             owners=tuple(model["owner"] for model in models),
             memory=dict(memory),
+            several=frozenset(i for i, model in enumerate(models) if _makes_several(model)),
             reads_along=tuple(_reads_along(model, models[target]) for model in models),
             windows=windows,
         )
@@ -70,6 +71,10 @@ def _reads_along(model: MeasuredModel, target: MeasuredModel) -> bool:
     """Exits run on the target's weights and cache, its int8 copy on its cache."""
     level = model["level"] or {}
     return model["owner"] == target["owner"] or level.get("method") == "quantized"
+
+
+def _makes_several(model: MeasuredModel) -> bool:
+    return (model["level"] or {}).get("num_drafts", 1) > 1
 
 
 def _all_classes(pair: MeasuredPair) -> MeasuredClass:

@@ -19,7 +19,7 @@ from hierspec.utils.files import write_whole
 from hierspec.zoo import fingerprint
 
 from .estimates import estimates
-from .schema import KIND, SCHEMA_VERSION, Measured, MeasuredModel, ProfileData, Rule
+from .schema import KIND, OF_SEVERAL, SCHEMA_VERSION, Measured, MeasuredModel, ProfileData, Rule
 
 WHAT = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -91,10 +91,12 @@ class Profile:
 
     def hierarchy(self, chain: Chain, rule: str = "block") -> dict[str, Any]:
         """A chain of this profile's models as a hierarchy file."""
+        levels = self._levels(chain, rule)
+        several = bool(levels) and levels[0].get("num_drafts", 1) > 1
         return {
             "target": dict(self.data["target"]),
-            "levels": self._levels(chain, rule),
-            "verify": rule,
+            "levels": levels,
+            "verify": OF_SEVERAL[cast(Rule, rule)] if several else rule,
         }
 
     def _levels(self, chain: Chain, rule: str) -> list[dict[str, Any]]:

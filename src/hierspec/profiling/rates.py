@@ -44,7 +44,7 @@ class FollowedDrafts:
         lengths: how many tokens it had; data-dependent for look-ups.
         signals: [n] what the candidate's window reads at its tokens; NaN where it reads nothing.
         tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
-            first m tokens; 0 past its end.
+            first m tokens; 0 past its end. Of several drafts, whether m tokens were kept.
         block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
     """
 
@@ -99,7 +99,8 @@ def follow_drafts(
     """
     target = len(pool.entrants) - 1
     root = root_of(pool, target, drafter, plan.max_budget)
-    runtime, tap = Runtime(root, pool.vocab_size), _Tap(pool, [*above, target], plan.max_budget)
+    runtime = Runtime(root, pool.vocab_size)
+    tap = _Tap(pool, drafter, [*above, target], plan.max_budget)
     runtime.observe(tap)
     for some in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in some]
@@ -133,8 +134,10 @@ def _close(sequences: Sequence[LiveSequence]) -> None:
 class _Tap(Observer):
     """Shows every draft that the target verifies to several verifiers."""
 
-    def __init__(self, pool: CandidatePool, above: Sequence[int], max_budget: int) -> None:
-        self.pool, self.above, self.max_budget = pool, above, max_budget
+    def __init__(
+        self, pool: CandidatePool, drafter: int, above: Sequence[int], max_budget: int
+    ) -> None:
+        self.pool, self.drafter, self.above, self.max_budget = pool, drafter, above, max_budget
         self.seen, self.counting, self.place = FollowedDrafts(), True, 0
 
     def verified(self, checks: Checks) -> None:
@@ -145,6 +148,12 @@ class _Tap(Observer):
         self.seen.where += [(sequence.id, self.place) for sequence in sequences]
         self.seen.lengths += [len(draft) for draft in drafts]
         self.seen.signals += [draft.signals for draft in drafts]
+        if self.pool.entrants[self.drafter].num_drafts > 1:
+            for verdict in checks.verdicts:
+                kept = np.arange(self.max_budget + 1) <= verdict.num_accepted
+                for curves in (self.seen.tokenwise, self.seen.block):
+                    curves.setdefault(self.above[-1], []).append(kept.astype(float))
+            return
         contexts = [
             Context(sequence.tokens, draft.tokens)
             for sequence, draft in zip(sequences, drafts, strict=True)

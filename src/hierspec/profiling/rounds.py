@@ -20,6 +20,7 @@ from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry as verifiers
 
 from .candidates import CandidatePool
+from .schema import OF_SEVERAL
 
 MAX_ENTRIES = 2**24  # of one model's distributions at hand at one time: 64 MB in float32
 MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
@@ -55,7 +56,11 @@ def root_of(
     if drafter is None:
         return Verify(0, top.name, top.model, 1, rule, None, temperature=top.temperature)
     low = pool.entrants[drafter]
-    below = Draft(0, low.name, low.model, budget, low.window, low.temperature)
+    if low.num_drafts > 1:
+        rule = verifiers.get(OF_SEVERAL["block"])
+    below = Draft(
+        0, low.name, low.model, budget, low.window, low.temperature, low.num_drafts
+    ).under(rule)
     return Verify(1, top.name, top.model, 1, rule, below, temperature=top.temperature)
 
 

@@ -17,6 +17,8 @@ from hierspec.utils.schema import Integer, Number
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 
 Rule = Literal["block", "tokenwise"]
+# The rule that stands for each where a level makes several drafts, and is it where it makes one.
+OF_SEVERAL: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
 Temperature = Annotated[str, AfterValidator(lambda text: checked(float(text), "a temperature"))]

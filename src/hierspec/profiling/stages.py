@@ -115,14 +115,22 @@ class Stages:
         }
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Who may draft for whom: everyone for the target, and the cheap for the dear."""
+        """Who may draft for whom: everyone for the target, and the cheap for the dear.
+
+        What makes several drafts at once drafts for the target alone.
+        """
         entrants, ratio = self.pool.entrants, self.settings.min_ratio
         target = len(entrants) - 1
         return [
             (i, k)
             for k in range(1, target + 1)
             for i in range(k)
-            if k == target or (entrants[k].verifies and self.alone[k] >= ratio * self.alone[i])
+            if k == target
+            or (
+                entrants[k].verifies
+                and entrants[i].num_drafts == 1
+                and self.alone[k] >= ratio * self.alone[i]
+            )
         ]
 
     def agreements(

@@ -22,6 +22,7 @@ from hierspec.planner.search import Shapes, plan
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
+from hierspec.profiling.schema import OF_SEVERAL
 from hierspec.profiling.settings import ProfileSettings, Report
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
@@ -186,8 +187,11 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
         budgets.append(level["num_speculative_tokens"])
         if not level.get("bonus", True):
             dropped.append(numbers[-1])
-    rules = {config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
+    several = levels[0].get("num_drafts", 1) > 1 if levels else False
+    rule = next((own for own, of in OF_SEVERAL.items() if several and of == config.verify), None)
+    rules = {rule or config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
     if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
         return None
     target = len(profile.models) - 1
-    return Chain((*numbers, target), tuple(budgets), dropped_bonus=tuple(dropped)), config.verify
+    chain = Chain((*numbers, target), tuple(budgets), dropped_bonus=tuple(dropped))
+    return chain, rule or config.verify
