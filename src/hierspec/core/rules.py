@@ -1,6 +1,6 @@
 """What a verification rule is: acceptance probabilities, a residual, and a scan of random tests.
 
-A rule is split (design choice 1). The deterministic half, :meth:`Verifier.acceptance`, turns rows
+A rule is split. The deterministic half, :meth:`Verifier.acceptance`, turns rows
 into numbers for many drafts at once; the random half, :func:`scan`, is shared by all rules. So
 verification batches over sequences, and the exact interpreter enumerates τ from
 :func:`law_of_tau` instead of drawing it. Target ``p`` always comes before draft ``q``.

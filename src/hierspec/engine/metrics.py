@@ -1,4 +1,4 @@
-"""What a run counts, per level and in all, in vLLM's words (MATH §0, DESIGN §3)."""
+"""What a run counts, per level and in all, in vLLM's words (docs/math.md §0)."""
 
 from __future__ import annotations
 

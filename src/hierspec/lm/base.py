@@ -3,7 +3,7 @@
 A model never sees the hierarchy. It is handed contexts and says, for the positions asked,
 how it scores the next token. What it has cached is its own business: a :class:`Slot` knows
 which tokens it holds, so a caller never feeds, rewinds or patches a cache. It states the whole
-context, and the slot works out what is missing (design principle 5).
+context, and the slot works out what is missing.
 """
 
 from __future__ import annotations
