@@ -28,7 +28,7 @@ LOCK = Path("/tmp") / "hierspec-evidence"  # of all measurements on this machine
 
 def measure(kind: str, data: Path, minutes: float, only: list[str]) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
-    from hierspec_papers.evidence.claims import decided
+    from hierspec_papers.evidence.said import decided
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * minutes

@@ -140,13 +140,44 @@ def variation(speeds: Sequence[float]) -> float:
     return (max(speeds) - min(speeds)) / max(speeds)
 
 
+def jackknife(
+    prompts: Sequence[int], statistic: Callable[[Sequence[int]], float]
+) -> dict[int, float]:
+    """Return a statistic's pseudo-values by prompt, n θ − (n − 1) θ₋ᵢ (Tukey, 1958).
+
+    Their mean and spread make an interval of a statistic that is no mean itself.
+    """
+    n = len(prompts)
+    if n < 3:
+        return {}
+    whole = n * statistic(prompts)
+    return {
+        one: whole - (n - 1) * statistic([other for other in prompts if other != one])
+        for one in prompts
+    }
+
+
+def contrast(found: Mapping[int, float], some: set[int]) -> dict[int, float]:
+    """Return pseudo-values of the mean over the other prompts less the mean over ``some``.
+
+    Empty where there are fewer than two of either.
+    """
+    if min(sum(n in some for n in found), sum(n not in some for n in found)) < 2:
+        return {}
+
+    def gap(prompts: Sequence[int]) -> float:
+        inside = [found[n] for n in prompts if n in some]
+        return fmean(found[n] for n in prompts if n not in some) - fmean(inside)
+
+    return jackknife(sorted(found), gap)
+
+
 def steadier(
     data: Data, ours: Sequence[str], theirs: Sequence[str], metric: Metric
 ) -> dict[int, float]:
     """Return by how much less the mean metric varies over our methods than over theirs.
 
-    A variation is of means over prompts, so its values by prompt are the jackknife's
-    pseudo-values: n θ − (n − 1) θ₋ᵢ, whose mean and spread an interval can be made of.
+    A variation is of means over prompts, so the values are the jackknife's.
     """
     every = {name: values(data, name, metric) for name in (*ours, *theirs)}
     common = sorted(set.intersection(*(set(found) for found in every.values())))
@@ -155,8 +186,4 @@ def steadier(
         means = {name: fmean(found[n] for n in prompts) for name, found in every.items()}
         return variation([means[n] for n in theirs]) - variation([means[n] for n in ours])
 
-    n = len(common)
-    if n < 2:
-        return {}
-    whole = gap(common)
-    return {one: n * whole - (n - 1) * gap([p for p in common if p != one]) for one in common}
+    return jackknife(common, gap)

@@ -169,9 +169,7 @@ def others(family: Family) -> Ways:
     return out
 
 
-def hispec(
-    family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1
-) -> Way:
+def hispec(family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1) -> Way:
     """Exit ``low`` drafts, exit ``high`` verifies by leading tokens, the target by block."""
     more = {"top_m": top_m} if top_m > 1 else {}
     upper = family.exit(high, n_i, verify="leading", **more)
@@ -287,7 +285,12 @@ def p1_clock(family: Family) -> Ways:
 
 
 def _experiment(
-    name: str, shows: str, family: str, make: Callable[[Family], Ways], temperature: float, **more: Any
+    name: str,
+    shows: str,
+    family: str,
+    make: Callable[[Family], Ways],
+    temperature: float,
+    **more: Any,
 ) -> Experiment:
     return Experiment(name, shows, FAMILIES[family], make, temperature, **more)
 
@@ -297,36 +300,82 @@ _ENTROPIES = ("vanilla M2", "vanilla M1")
 COUNTING = {  # in the order they are run in
     one.name: one
     for one in (
-        _experiment("p5-trunk-1", "P5 Tables 2–4, Figures 1, 6, 8", "trunk", systems, 1.0, most=60, entropies=_ENTROPIES),
+        _experiment(
+            "p5-trunk-1",
+            "P5 Tables 2–4, Figures 1, 6, 8",
+            "trunk",
+            systems,
+            1.0,
+            most=60,
+            entropies=_ENTROPIES,
+        ),
         _experiment("p3-smollm2", "P3 Figures 5, 6, Table 1", "smollm2", exits, 0.0, tokens=32),
         _experiment("p4-trunk", "P4 Tables 1, 3, A.3", "trunk", rules, 1.0, most=60, gains=True),
         _experiment("p3-trunk", "P3 Figures 5, 6, 8, Table 1", "trunk", exits, 0.0, most=60),
         _experiment("p1-trunk-0", "P1 Tables 3, 4", "trunk", stacks, 0.0, tokens=32, most=60),
         _experiment("p4-eagle3", "P4 Table 4(b)", "smollm2", eagle, 1.0, tokens=32, gains=True),
         _experiment("p3-trunk-lengths", "P3 Figure 7", "trunk", lengths, 0.0, tokens=32, most=60),
-        _experiment("p5-trunk-0", "P5 Tables 1, 4, Figure 6", "trunk", systems, 0.0, most=60, entropies=_ENTROPIES),
+        _experiment(
+            "p5-trunk-0",
+            "P5 Tables 1, 4, Figure 6",
+            "trunk",
+            systems,
+            0.0,
+            most=60,
+            entropies=_ENTROPIES,
+        ),
         _experiment("p2-trunk-0", "P2 Figure 1", "trunk", orders, 0.0, tokens=32, most=60),
-        _experiment("p5-smollm2-1", "P5 Tables 2–4, Figures 1, 6, 8", "smollm2", systems, 1.0, tokens=32, entropies=_ENTROPIES),
-        _experiment("p3-trunk-others", "P3 Table 1, Figure 1", "trunk", others, 0.0, tokens=32, most=60),
+        _experiment(
+            "p5-smollm2-1",
+            "P5 Tables 2–4, Figures 1, 6, 8",
+            "smollm2",
+            systems,
+            1.0,
+            tokens=32,
+            entropies=_ENTROPIES,
+        ),
+        _experiment(
+            "p3-trunk-others", "P3 Table 1, Figure 1", "trunk", others, 0.0, tokens=32, most=60
+        ),
         _experiment("p4-trunk-several", "P4 Table 2", "trunk", several, 1.0, tokens=32, most=60),
         _experiment("p5-trunk-windows", "P5 Figure 7", "trunk", windows, 1.0, tokens=32, most=36),
         _experiment("p1-trunk-tails", "P1 Table 4", "trunk", tails, 0.0, tokens=32, most=60),
         _experiment("p1-trunk-warmths", "P1 Table 10", "trunk", warmths, 0.6, tokens=32, most=60),
-        _experiment("p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True),
+        _experiment(
+            "p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True
+        ),
         _experiment("p4-smollm2", "P4 Table 1", "smollm2", rules_short, 1.0, tokens=32, gains=True),
         _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
         _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
     )
-}  # fmt: skip
+}
 CLOCK = {  # in order of importance
     one.name: one
     for one in (
-        _experiment("clock-p3-smollm2", "P3 Table 1, Table 2", "smollm2", p3_clock, 0.0, tokens=32, together=1),
-        _experiment("clock-p5-large-1", "P5 Tables 1–4", "large", p5_clock, 1.0, tokens=32, together=1),
-        _experiment("clock-p1-large-0", "P1 Table 3", "large", p1_clock, 0.0, tokens=32, together=1),
-        _experiment("clock-p4-large", "P4 Tables 1, 3", "large", p4_clock, 1.0, tokens=32, together=1),
-        _experiment("clock-p5-large-0", "P5 Table 1", "large", p5_clock, 0.0, tokens=32, together=1),
-        _experiment("clock-p3-large", "P3 Table 1, Table 2", "large", p3_clock, 0.0, tokens=32, together=1),
+        _experiment(
+            "clock-p3-smollm2",
+            "P3 Table 1, Table 2",
+            "smollm2",
+            p3_clock,
+            0.0,
+            tokens=32,
+            together=1,
+        ),
+        _experiment(
+            "clock-p5-large-1", "P5 Tables 1–4", "large", p5_clock, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p1-large-0", "P1 Table 3", "large", p1_clock, 0.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p4-large", "P4 Tables 1, 3", "large", p4_clock, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p5-large-0", "P5 Table 1", "large", p5_clock, 0.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p3-large", "P3 Table 1, Table 2", "large", p3_clock, 0.0, tokens=32, together=1
+        ),
     )
-}  # fmt: skip
+}
 EXPERIMENTS = {**COUNTING, **CLOCK}

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from . import computed
-from .claims import CLAIMS, Claim, Finding, finding
+from .claims import Claim, Finding, finding
 from .experiments import EXPERIMENTS
 from .items import ITEMS, Fixed, Item, Status
+from .said import CLAIMS
 from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
@@ -21,26 +22,27 @@ ORDER = ("holds", "does not hold", "undecided", "cannot be had here")
 
 INTRO = f"""# What holds, here
 
-Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`; a test writes it
-again and compares. Every table, figure and algorithm of the five papers stands here with a verdict
-*on the models at hand*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its
-early exits, and a synthetic cost with a real law. None of it is a verdict on the papers' models.
+Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`; a test writes
+it again and compares. Every table, figure and algorithm of the five papers stands here with a
+verdict *on the models at hand*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk
+with its early exits, and a synthetic cost with a real law. None is a verdict on the papers' models.
 
 **How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text, a domain after
-the other, cut to their last 64 tokens. An effect is paired by prompt. Intervals are Student's on the
-mean of logarithms (ratios) or of differences. Runs stop at planned looks ({", ".join(map(str, LOOKS))}
-prompts, as far as an experiment goes), and each look's interval has the level 1 − {ERROR:g} / number of
-looks (Bonferroni), so that all looks together err in {ERROR:.0%} of cases at most. *Holds*: the interval
-excludes 0 from below. *Does not hold*: it excludes every effect as large as the smallest that matters:
-3 % of speed, tokens or cost between systems, 1 to 2 % between verification rules, .03 of an acceptance,
-.05 of an AUC. Else *undecided*. A claim has the verdict of the first of its families that decides it.
-An item does not hold if one of its claims does not, and is undecided if one is. *Needed*: prompts that
-show the smallest effect with probability {POWER:g}, given the measured spread.
+the other, cut to their last 64 tokens. An effect is paired by prompt. Intervals are Student's, on
+the mean of logarithms (ratios) or of differences. Runs stop at planned looks
+({", ".join(map(str, LOOKS))} prompts, as far as an experiment goes), and each look's interval has
+the level 1 − {ERROR:g} / number of looks (Bonferroni), so that all looks together err in
+{100 * ERROR:g} % of cases at most. *Holds*: the interval excludes 0 from below. *Does not hold*: it
+excludes every effect as large as the smallest that matters: 3 % of speed, tokens or cost between
+systems, 1 to 2 % between verification rules, .03 of an acceptance, .05 of an AUC. Else
+*undecided*. A claim has the verdict of the first of its families that decides it. An item does not
+hold if one of its claims does not, and is undecided if one is. *Needed*: prompts that show the
+smallest effect with probability {POWER:g}, given the measured spread.
 
 **In time, by weights, by layers.** What is *in time* was measured with the clock, methods taking
 turns. *By weights* charges each call for the weights it runs through (P1's standardized walltime
 improvement), *by layers* the same where early exits share their trunk, each level charged for the
-layers above the exit below it. Tokens, acceptances and such costs do not depend on the machine's load."""
+layers above the exit below it. Tokens, acceptances and such costs do not depend on the load."""
 
 
 def read(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -66,12 +68,16 @@ def page(folder: Path) -> str:
         f"## Every table, figure and algorithm\n\n{len(ITEMS)} items. {summary}.",
         _table(("item", "what it says", "verdict", "on what"), rows),
         "## The claims, one by one",
-        _table(("item", "claim", "models", "effect", "prompts", "needed", "verdict", "file"), details),
+        _table(
+            ("item", "claim", "models", "effect", "prompts", "needed", "verdict", "file"), details
+        ),
         "## Where it was measured",
-        _table(("file", "models", "prompts", "tokens", "temperature", "commit", "machine"),
-               [_origin(name, data) for name, data in files.items()]),
+        _table(
+            ("file", "models", "prompts", "tokens", "temperature", "commit", "machine"),
+            [_origin(name, data) for name, data in files.items()],
+        ),
         *computed.sections(files),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,9 +105,10 @@ def decisive(group: list[Finding]) -> Finding:
 
 def status_of(found: list[list[Finding]], facts: list[Fixed]) -> Status:
     """Return an item's verdict."""
-    said: list[Status] = [decisive(group).verdict for group in found]
-    said += [fact.status for fact in facts]
-    for status in ("does not hold", "undecided", "holds"):
+    said: set[Status] = {decisive(group).verdict for group in found}
+    said |= {fact.status for fact in facts}
+    decided: tuple[Status, ...] = ("does not hold", "undecided", "holds")
+    for status in decided:
         if status in said:
             return status
     return "cannot be had here"

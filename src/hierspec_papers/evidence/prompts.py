@@ -12,6 +12,7 @@ from hierspec.errors import HierspecError
 
 FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together
+MATHEMATICS = ("gsm8k", "math_reasoning")
 _TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 LONGEST = 64  # tokens: the end of a prompt counts, and reading it should not be what is measured
 
@@ -24,11 +25,6 @@ class Prompt:
     file: str
     line: int
     domain: str
-
-    @property
-    def is_mathematics(self) -> bool:
-        """Whether it is a mathematical problem."""
-        return self.domain in ("gsm8k", "math_reasoning")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what identifies it, without the text, which is not ours to copy."""

@@ -70,10 +70,10 @@ def verdict(found: Estimate, smallest: float, kind: Kind = "more") -> Verdict:
 
     Args:
         smallest: the smallest difference that matters, above 0, in the effect's unit.
-        kind: ``"more"``: the claim is an effect above 0. It holds where the interval excludes 0 from
-            below, and does not where it excludes every effect of ``smallest`` and more. ``"same"``:
-            the claim is no effect that matters; it holds where the interval lies within
-            ± ``smallest``, and does not where it lies outside.
+        kind: ``"more"``: the claim is an effect above 0. It holds where the interval excludes 0
+            from below, and does not where it excludes every effect of ``smallest`` and more.
+            ``"same"``: the claim is no effect that matters; it holds where the interval lies
+            within ± ``smallest``, and does not where it lies outside.
     """
     if found.n < LOOKS[0]:
         return "undecided"
