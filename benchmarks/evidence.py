@@ -26,20 +26,21 @@ PAGE = common.ROOT / "docs" / "papers" / "evidence.md"
 LOCK = Path("/tmp") / "hierspec-evidence"  # of all measurements on this machine
 
 
-def measure(kind: str, data: Path, minutes: float, only: list[str]) -> int:
+def measure(given: argparse.Namespace) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
     from hierspec_papers.evidence.said import decided
 
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + 60 * minutes
-    chosen = experiments.COUNTING if kind == "count" else experiments.CLOCK
+    given.results.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * given.minutes
+    chosen = experiments.COUNTING if given.what == "count" else experiments.CLOCK
     left = []
     for name, experiment in chosen.items():
-        if only and name not in only:
+        if given.only and name not in given.only:
             continue
-        texts, files = prompts.read(data, experiment.most + 1)
-        path = FOLDER / f"{name}.json"
-        if not measuring.measure(experiment, texts, files, path, decided, until):
+        texts, files = prompts.read(given.data, experiment.most + 1)
+        path = given.results / f"{name}.json"
+        more = {"most": given.prompts}
+        if not measuring.measure(experiment, texts, files, path, decided, until, **more):
             left.append(name)
     print(f"not done: {', '.join(left)}" if left else "all done", flush=True)
     return int(bool(left))
@@ -51,6 +52,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="folder with the three files of prompts")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after")
     parser.add_argument("--only", action="append", default=[], help="an experiment, by name")
+    parser.add_argument("--prompts", type=int, help="at most so many prompts this time")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="folder of the files")
     given = parser.parse_args()
     if given.what == "page":
         from hierspec_papers.evidence.page import page
@@ -62,7 +65,7 @@ def main() -> int:
         parser.error("--data FOLDER is needed to measure")
     try:
         with FileLock(f"{LOCK}-{given.what}.lock", timeout=0):
-            return measure(given.what, given.data, given.minutes, given.only)
+            return measure(given)
     except Timeout:
         print("another measurement of this kind is running", file=sys.stderr)
     except HierspecError as error:

@@ -133,7 +133,8 @@ def test_metrics_by_hand():
     assert effects.acceptance(run("a", 0, rounds=()), data) is None
     long = run("a", 0, rounds=((2, 0), (6, 1), (1, 1)))
     assert effects.window_deviation(long, data) == 2  # the last round does not count
-    exact = {"drafts": 4, "block": 6.0, "tokenwise": 4.0}
+    exact = {"drafts": 4, "block": 6.0, "tokenwise": 4.0, "expected": 5.0}
+    assert effects.exact_own(run("a", 0, exact=exact), data) == 2.25
     assert effects.exact_block(run("a", 0, exact=exact), data) == 2.5
     assert effects.exact_tokenwise(run("a", 0, exact=exact), data) == 2.0
 
@@ -285,6 +286,10 @@ def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
             measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
     assert measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
     late = tmp_path / "late.json"
+    assert not measuring.measure(
+        experiment, texts(48), [], late, lambda d: False, most=24, **silent
+    )
+    assert len(json.loads(late.read_text())["prompts"]) == 24
     over = {"until": -math.inf, **silent}
     assert not measuring.measure(experiment, texts(48), [], late, lambda data: False, **over)
     again = json.loads(parts.read_text())

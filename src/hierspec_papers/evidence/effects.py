@@ -85,6 +85,12 @@ def exact_tokenwise(run: Run, data: Data) -> float | None:
     return 1 + run["exact"]["tokenwise"] / drafts if drafts else None
 
 
+def exact_own(run: Run, data: Data) -> float | None:
+    """Return the same of the rule that verified them."""
+    drafts = run["exact"]["drafts"]
+    return 1 + run["exact"]["expected"] / drafts if drafts else None
+
+
 def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
     """Return a check by the target over drafting six tokens, in time."""
     draft, target = run["levels"][0], run["levels"][-1]

@@ -92,12 +92,14 @@ def measure(
     decided: Decided,
     until: float = float("inf"),
     say: Callable[[str], None] = print,
+    most: int | None = None,
 ) -> bool:
     """Run an experiment, or go on with it; return whether it is done.
 
     Args:
         decided: whether all claims are decided by these runs; asked at every look.
         until: by ``time.monotonic``: no group of prompts is begun after that.
+        most: prompts this time, where the planned looks go on.
     """
     data = begin(experiment, files, path)
     models = experiment.family.models()
@@ -111,7 +113,7 @@ def measure(
     while done < looks[-1]:
         if done in looks and decided(data):
             break
-        if time.monotonic() > until:
+        if time.monotonic() > until or (most and done >= most):
             return False
         chosen = prompts[done : done + experiment.together]
         if not warm:  # on the last prompt that may be measured

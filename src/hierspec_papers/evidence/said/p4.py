@@ -52,9 +52,11 @@ def claims() -> list[Claim]:
         Claim(
             "P4 Table A.3",
             ("p4-trunk",),
-            "no cap over cap, tokens a call (lossy)",
+            "no cap over the cap, tokens a call by the exact law on the same drafts (lossy)",
             ("uncapped 10",),
-            ("block 10",),
+            ("uncapped 10",),
+            effects.exact_own,
+            other=effects.exact_block,
             least=RULE,
         ),
     ]
