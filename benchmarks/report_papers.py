@@ -21,7 +21,8 @@ INTRO = """# The papers' experiments, measured here
 Written by `python benchmarks/report.py` from `benchmarks/results/reproduce-*.json`. Printed values
 come from the papers' models and machines: compare the shape, not the digits. `zoo:large` is a
 synthetic cost with a real distribution. These are short runs (a few prompts each, see each
-section): they show directions, and intervals say how little more."""
+section): they show directions, and decide nothing. [What holds, here](evidence.md) has verdicts, on
+24 prompts and more."""
 
 
 def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> None:

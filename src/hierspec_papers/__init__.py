@@ -26,6 +26,7 @@ __all__ = [
     "Reproduction",
     "Row",
     "Table",
+    "replayed",
     "reproduce",
 ]
 
@@ -55,6 +56,17 @@ MEASURED: dict[str, tuple[str, str]] = {  # name → (module with ``measure(lab)
 NAMES = (*COMPUTED, *MEASURED)
 
 
+def replayed(what: str, lab: Any, data: dict[str, Any]) -> Reproduction:
+    """Compute a measured reproduction again from its result file, without running a model.
+
+    Args:
+        lab: the models and as many prompts as there were; they are not run.
+        data: the file's content, whose ``record`` holds what was observed.
+    """
+    again = dataclasses.replace(lab, record=data["record"])
+    return import_module(f".{MEASURED[what][0]}", __name__).measure(again)
+
+
 def reproduce(what: str, lab: Any = None) -> Reproduction:
     """Compute or measure one of :data:`NAMES`, and say what it was measured on.
 
@@ -77,9 +89,8 @@ def reproduce(what: str, lab: Any = None) -> Reproduction:
     from hierspec.utils.machine import environment
 
     before = environment()  # its load averages should not be those of the measurement
+    lab = dataclasses.replace(lab, record={})  # of this reproduction alone
     found: Reproduction = import_module(f".{MEASURED[what][0]}", __name__).measure(lab)
-    if found.measured_on:
-        return found
-    temperatures = list(lab.temperatures)
-    measured_on = {**lab.to_dict(), "temperatures": temperatures, "environment": before}
-    return dataclasses.replace(found, measured_on=measured_on)
+    known = {"temperatures": list(lab.temperatures), **(found.measured_on or lab.to_dict())}
+    measured_on = {**known, "environment": before}
+    return dataclasses.replace(found, measured_on=measured_on, record=lab.record)

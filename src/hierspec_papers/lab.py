@@ -6,6 +6,7 @@ what was printed stands beside it for the shape of the result, not for the digit
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,8 @@ class Lab:
         temperatures: an experiment at several temperatures takes these.
         report: told what is being measured, and the share of it that is done.
         source: of the prompts, for the record: file name and sha256.
+        record: every run and whatever else was observed, by a key that says what it is
+            (:meth:`once`). A lab with the record of another measures nothing again.
     """
 
     models: BenchModels
@@ -61,6 +64,7 @@ class Lab:
     seed: int = 0
     report: Report = lambda stage, share: None
     source: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -138,16 +142,40 @@ class Lab:
         self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
     ) -> list[list[Run] | Unavailable]:
         """Return each method's runs, one per prompt, methods taking turns; or why it cannot run."""
+        key = f"{stage}: runs at temperature {temperature:g}"
+        names = [method.name for method in methods]
+        found = self.once(key, lambda: self._measured(methods, temperature, stage))
+        if list(found) != names:
+            raise HierspecError(f"the record has other methods under {key!r}: measure anew")
+        return [
+            Unavailable(runs) if isinstance(runs, str) else [run_of(one) for one in runs]
+            for runs in found.values()
+        ]
+
+    def _measured(
+        self, methods: Sequence[Method], temperature: float, stage: str
+    ) -> dict[str, list[dict[str, Any]] | str]:
+        """Return each method's runs by its name, ready for JSON; or why it cannot run."""
         request = Request(self.max_new_tokens, temperature, self.seed)
-        out: list[list[Run] | Unavailable] = [[] for _ in methods]
+        out: list[list[dict[str, Any]] | str] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
         for done, (_, which, run) in enumerate(interleaved(methods, self.prompts, request), 1):
             self.report(stage, min(1.0, done / total))
             if isinstance(run, Unavailable):
-                out[which] = run
+                out[which] = str(run)
             elif isinstance(runs := out[which], list):
-                runs.append(run)
-        return out
+                runs.append(dataclasses.asdict(run))
+        return dict(zip((method.name for method in methods), out, strict=True))
+
+    def once(self, key: str, observe: Callable[[], Any]) -> Any:
+        """Return what the record has under ``key``; observe it first where it has nothing.
+
+        Args:
+            observe: returns something ready for JSON.
+        """
+        if key not in self.record:
+            self.record[key] = observe()
+        return self.record[key]
 
     def dataset(self, among: Collection[str], otherwise: str) -> str:
         """Return which of a paper's data sets the prompts are of, by their file's name.
@@ -169,6 +197,12 @@ class Lab:
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
         }
+
+
+def run_of(record: dict[str, Any]) -> Run:
+    """Return a run as :func:`dataclasses.asdict` wrote it, also after JSON."""
+    known = {**record, "token_ids": tuple(record["token_ids"]), "levels": tuple(record["levels"])}
+    return Run(**known)
 
 
 def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:

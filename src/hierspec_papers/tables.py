@@ -175,13 +175,15 @@ class Reproduction:
     """All tables and figures of one kind.
 
     Attributes:
-        measured_on: models, prompts and machine, where models ran.
+        measured_on: models, prompts, machine, versions and commit, where models ran.
+        record: what was observed, run by run, from which all numbers can be computed again.
     """
 
     what: str
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     measured_on: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         compared = [table for table in self.tables if table.compared]
@@ -193,4 +195,5 @@ class Reproduction:
             "tables": [table.to_dict() for table in self.tables],
             "figures": [figure.to_dict() for figure in self.figures],
             **({"measured_on": self.measured_on} if self.measured_on else {}),
+            **({"record": self.record} if self.record else {}),
         }

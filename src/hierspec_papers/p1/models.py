@@ -159,16 +159,19 @@ def profiled(
             f"p1-models profiles on texts, and {lab.target!r} has no tokenizer beside "
             "it: put its tokenizer.json there"
         )
-    data = measured_profile(
-        lab.models.target,
-        [parse(name) for name in names],
-        [tokenizer.decode(list(prompt), skip_special_tokens=True) for prompt in prompts],
-        lab.temperatures,
-        dataclasses.replace(SETTINGS, tokens=lab.max_new_tokens, seed=lab.seed),
-        loaded=lab.models.loaded,
-        report=lambda stage, share: lab.report(f"profile of {title}: {stage}", share),
-    )
-    return from_dict(data)
+
+    def measured() -> Any:
+        return measured_profile(
+            lab.models.target,
+            [parse(name) for name in names],
+            [tokenizer.decode(list(prompt), skip_special_tokens=True) for prompt in prompts],
+            lab.temperatures,
+            dataclasses.replace(SETTINGS, tokens=lab.max_new_tokens, seed=lab.seed),
+            loaded=lab.models.loaded,
+            report=lambda stage, share: lab.report(f"profile of {title}: {stage}", share),
+        )
+
+    return from_dict(lab.once(f"profile of {title}", measured))
 
 
 def trials_of(lab: Lab, pool: Candidates, temperature: float) -> list[Trial]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean, stdev
 
 from hierspec.profiling import rates
@@ -33,7 +34,10 @@ def measure(lab: Lab) -> Reproduction:
     default = default_exits(lab.models)
     exits = exits_to_try(lab.models.num_layers, *default)
     pool = load(lab.models.target, [parse(f"exit:{layer}") for layer in exits], lab.models.loaded)
-    shares = {t: accepted(lab, pool, t) for t in lab.temperatures}
+    shares = {
+        t: lab.once(f"accepted, temperature {t:g}", partial(accepted, lab, pool, t))
+        for t in lab.temperatures
+    }
     return Reproduction(
         "p3-figure4",
         (_table(lab, exits, default[1], shares),),

@@ -7,10 +7,13 @@ after another, the sound form of P4's Algorithm 3 (``docs/several-drafts.md``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec_papers.lab import Lab, draft_level
+from hierspec_papers.lab import Lab, draft_level, run_of
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
 
@@ -51,7 +54,11 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         ]
         runs = measured(lab, methods, temperature, "p4-drafts")
         found = dict(zip(keys, runs, strict=True))
-        batches = dict(zip(keys, _together(lab, methods, temperature), strict=True))
+        key = f"p4-drafts, temperature {temperature:g}: prompts together"
+        together = lab.once(key, partial(_together, lab, methods, temperature))
+        batches = {
+            at: [run_of(one) for one in some] for at, some in zip(keys, together, strict=True)
+        }
         if temperature == 1.0 and 1 in counts:
             tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
         tables.append(_table(found, counts, length, temperature))
@@ -115,13 +122,13 @@ def _table(found: Found, counts: Sequence[int], length: int, temperature: float)
     )
 
 
-def _together(lab: Lab, methods: Sequence[HierarchyMethod], temperature: float) -> list[list[Run]]:
+def _together(lab: Lab, methods: Sequence[HierarchyMethod], temperature: float) -> list[list[Any]]:
     """Every method's runs of the first prompts as one batch, once to warm up and once counted."""
     request = Request(lab.max_new_tokens, temperature, lab.seed)
-    out: list[list[Run]] = [[] for _ in methods]
+    out: list[list[Any]] = [[] for _ in methods]
     for turn in range(2):
         for which, method in enumerate(methods):
-            out[which] = method.run_batch(lab.prompts[:_TOGETHER], request)
+            out[which] = [asdict(run) for run in method.run_batch(lab.prompts[:_TOGETHER], request)]
             done = turn * len(methods) + which + 1
             lab.report("p4-drafts, prompts together", done / (2 * len(methods)))
     return out

@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,9 @@ def _pair(
     texts = []
     for number, prompt in enumerate(lab.prompts):
         run, seen = traced(lab, method, temperature, number)
-        values = entropies(model, [*prompt, *run.token_ids], len(prompt))
+        text = [*prompt, *run.token_ids]
+        key = f"{method.name}, temperature {temperature:g}, prompt {number}: entropies"
+        values = lab.once(key, partial(entropies, model, text, len(prompt)))
         texts.append(tuple(judged(seen, values, len(prompt))))
         lab.report(stage, share + part * (number + 1) / len(lab.prompts))
     return Pair(method.name, tuple(texts))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
-from hierspec_papers.lab import Lab
+from hierspec_papers.lab import Lab, run_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,13 @@ def traced(
     lab: Lab, method: HierarchyMethod, temperature: float, number: int
 ) -> tuple[Run, list[Round]]:
     """One prompt continued by one method, seeded as :meth:`Lab.measure` seeds it."""
-    tracer = ListTracer()
-    request = Request(lab.max_new_tokens, temperature, lab.seed + number)
-    run = method.run(lab.prompts[number], request, tracer)
-    return run, rounds(tracer.events)
+
+    def observed() -> dict[str, Any]:
+        tracer = ListTracer()
+        request = Request(lab.max_new_tokens, temperature, lab.seed + number)
+        run = method.run(lab.prompts[number], request, tracer)
+        return {"run": asdict(run), "rounds": [asdict(one) for one in rounds(tracer.events)]}
+
+    key = f"{method.name}, temperature {temperature:g}, prompt {number}"
+    found = lab.once(key, observed)
+    return run_of(found["run"]), [Round(**one) for one in found["rounds"]]

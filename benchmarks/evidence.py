@@ -1,0 +1,77 @@
+"""Measure what decides the papers' claims, or write the page of verdicts.
+
+    python benchmarks/evidence.py count --data FOLDER                 # machine may have other work
+    python benchmarks/evidence.py clock --data FOLDER --minutes 25    # nothing else may run
+    python benchmarks/evidence.py page
+
+FOLDER holds humaneval.jsonl, gsm8k.jsonl and spec_bench.jsonl. Measuring goes on where it was
+interrupted; each experiment has a file in ``benchmarks/results/evidence/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import common
+from filelock import FileLock, Timeout
+
+from hierspec.errors import HierspecError
+from hierspec_papers.evidence import experiments, measuring, prompts
+
+FOLDER = common.RESULTS / "evidence"
+PAGE = common.ROOT / "docs" / "papers" / "evidence.md"
+LOCK = Path("/tmp") / "hierspec-evidence"  # of all measurements on this machine
+
+
+def measure(given: argparse.Namespace) -> int:
+    """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
+    from hierspec_papers.evidence.said import decided
+
+    given.results.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * given.minutes
+    chosen = experiments.COUNTING if given.what == "count" else experiments.CLOCK
+    left = []
+    for name, experiment in chosen.items():
+        if given.only and name not in given.only:
+            continue
+        texts, files = prompts.read(given.data, experiment.most + 1)
+        path = given.results / f"{name}.json"
+        more = {"most": given.prompts}
+        if not measuring.measure(experiment, texts, files, path, decided, until, **more):
+            left.append(name)
+    print(f"not done: {', '.join(left)}" if left else "all done", flush=True)
+    return int(bool(left))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("count", "clock", "page"))
+    parser.add_argument("--data", type=Path, help="folder with the three files of prompts")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after")
+    parser.add_argument("--only", action="append", default=[], help="an experiment, by name")
+    parser.add_argument("--prompts", type=int, help="at most so many prompts this time")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="folder of the files")
+    given = parser.parse_args()
+    if given.what == "page":
+        from hierspec_papers.evidence.page import page
+
+        PAGE.write_text(page(FOLDER))
+        print(f"wrote {PAGE.relative_to(common.ROOT)}")
+        return 0
+    if given.data is None:
+        parser.error("--data FOLDER is needed to measure")
+    try:
+        with FileLock(f"{LOCK}-{given.what}.lock", timeout=0):
+            return measure(given)
+    except Timeout:
+        print("another measurement of this kind is running", file=sys.stderr)
+    except HierspecError as error:
+        print(error, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""What is run for evidence: experiments, each a few methods on one family of models.
+
+Counting experiments run prompts together and count; their numbers do not depend on the machine's
+load. Clock experiments run prompts one at a time, methods taking turns, on a machine that should
+have nothing else to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hierspec.presets.registry import preset
+from hierspec_papers.p5.systems import CAP, WINDOW
+
+from .families import FAMILIES, Family, Level
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A method: levels below the family's target, and the hierarchy file's top-level keys."""
+
+    levels: tuple[Level, ...] = ()
+    top: Mapping[str, Any] = field(default_factory=dict)
+
+
+Ways = dict[str, Way]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Methods side by side on one family.
+
+    Attributes:
+        shows: the papers' items it is about, for the page.
+        tokens: written after each prompt.
+        together: prompts in a batch; 1 where the clock counts.
+        most: prompts, at most.
+        entropies: methods whose drafter's entropies are kept with every verdict.
+        gains: whether every draft that the target verifies is held against the exact law.
+    """
+
+    name: str
+    shows: str
+    family: Family
+    make: Callable[[Family], Ways]
+    temperature: float
+    tokens: int = 48
+    together: int = 12
+    most: int = 24
+    entropies: tuple[str, ...] = ()
+    gains: bool = False
+
+    @property
+    def clock(self) -> bool:
+        """Whether seconds are what it measures."""
+        return self.together == 1
+
+    @property
+    def methods(self) -> Ways:
+        """Return the methods by name, in the order they are run in."""
+        return self.make(self.family)
+
+
+# --- P1 and P2: the small and the larger drafter, alone and stacked
+
+
+def stacks(family: Family) -> Ways:
+    """P1: single drafts and hierarchies of three models, as many candidates of each."""
+    small, large = family.small, family.large
+
+    def single(model: Mapping[str, Any], n: int) -> Way:
+        return Way((family.draft(model, n),), {"verify": "block"})
+
+    def three(n: int, m: int) -> Way:
+        upper = family.draft(large, m, verify="block")
+        return Way((family.draft(small, n), upper), {"verify": "block"})
+
+    return {
+        "single small 2": single(small, 2),
+        "single small 4": single(small, 4),
+        "single large 3": single(large, 3),
+        "single large 6": single(large, 6),
+        "single large 10": single(large, 10),
+        "three 1-4": three(1, 4),
+        "three 2-4": three(2, 4),
+        "three 2-6": three(2, 6),
+        "three 3-6": three(3, 6),
+        "three 3-10": three(3, 10),
+    }
+
+
+def tails(family: Family) -> Ways:
+    """P1's horizontal heuristic: h tokens of the smallest model after what each level hands up."""
+    out = {}
+    for tail in (0, 1, 2):
+        small = family.draft(family.small, 2)
+        upper = family.draft(family.large, 6, verify="block")
+        end = [[family.draft(family.small, tail)]] if tail else []
+        levels = (
+            ({"method": "concatenate", "parts": [[small, upper], *end]},)
+            if tail
+            else (small, upper)
+        )
+        out[f"tail {tail}"] = Way(tuple(levels), {"verify": "block"})
+    return out
+
+
+def warmths(family: Family) -> Ways:
+    """P1 Table 10: drafters at temperatures of their own, the request at .6."""
+    return {
+        f"drafts at {own:g}": Way(
+            (family.draft(family.large, 6, temperature=own),), {"verify": "block"}
+        )
+        for own in (0.0, 0.3, 0.5, 0.6, 0.8)
+    }
+
+
+def orders(family: Family) -> Ways:
+    """P2: interleaved and horizontal with 4 tokens of M_q, and either drafter alone."""
+    small, large = family.small, family.large
+    rule = {"verify": "tokenwise"}
+    out = {f"M_s {n}": Way((family.draft(small, n),), rule) for n in (2, 4)}
+    out |= {f"M_q {m}": Way((family.draft(large, m),), rule) for m in (2, 4, 8)}
+    for n in (1, 2):
+        block = [[family.draft(small, n)], [family.draft(large, 1)]]
+        mixed: Level = {"method": "concatenate", "parts": block, "repeat": 4}
+        line = [[family.draft(large, 4)], [family.draft(small, 4 * n)]]
+        out[f"interleaved {n}"] = Way((mixed,), rule)
+        out[f"horizontal {n}"] = Way(({"method": "concatenate", "parts": line},), rule)
+    return out
+
+
+# --- P3: early exits
+
+
+def exits(family: Family) -> Ways:
+    """P3 Table 1: HiSpec's default, single exits, and other exits and lengths."""
+    low, high, top = family.exits[:3]
+    out = {
+        "hispec": hispec(family, low, high),
+        f"exit {high}": single_exit(family, high),
+        f"exit {low}": single_exit(family, low),
+    }
+    out[f"exit {top}"] = single_exit(family, top)
+    out[f"hispec {low}-{top}"] = hispec(family, low, top)
+    out["hispec top-2"] = hispec(family, low, high, top_m=2)
+    return out
+
+
+def lengths(family: Family) -> Ways:
+    """P3 Figure 7: N_d at N_i = 4, and N_i at N_d = 2."""
+    low, high = family.exits[:2]
+    pairs = [(1, 4), (2, 4), (4, 4), (8, 4), (2, 2), (2, 8), (2, 12)]
+    return {f"{n_d}/{n_i}": hispec(family, low, high, n_d, n_i) for n_d, n_i in pairs}
+
+
+def others(family: Family) -> Ways:
+    """P3 Table 1's look-ahead, adaptive-exit and layer-skipping baselines beside HiSpec."""
+    low, high = family.exits[:2]
+    out = {"hispec": hispec(family, low, high)}
+    for name in ("lookahead", "adadecode", "swift"):
+        file = preset(name, family.target).to_dict()
+        top = {k: v for k, v in file.items() if k not in ("target", "levels")}
+        out[name] = Way(tuple(file["levels"]), top)
+    return out
+
+
+def hispec(family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1) -> Way:
+    """Exit ``low`` drafts, exit ``high`` verifies by leading tokens, the target by block."""
+    more = {"top_m": top_m} if top_m > 1 else {}
+    upper = family.exit(high, n_i, verify="leading", **more)
+    return Way((family.exit(low, n_d), upper), {"verify": "block"})
+
+
+def single_exit(family: Family, layer: int, tokens: int = 4) -> Way:
+    """LayerSkip's way."""
+    return Way((family.exit(layer, tokens),), {"verify": "block"})
+
+
+def p3_clock(family: Family) -> Ways:
+    """HiSpec against single exits in time, plain decoding beside them."""
+    low, high = family.exits[:2]
+    return {
+        PLAIN: Way(),
+        "hispec": hispec(family, low, high),
+        f"exit {high}": single_exit(family, high),
+        f"exit {low}": single_exit(family, low),
+    }
+
+
+# --- P4: verification rules
+
+
+def rules(family: Family) -> Ways:
+    """Tokenwise, block and the lossy uncapped rule by draft length; naive at the middle one."""
+    out: Ways = {}
+    for n in (5, 10, 15):
+        draft = (family.draft(family.small, n),)
+        for rule in ("tokenwise", "block"):
+            out[f"{rule} {n}"] = Way(draft, {"verify": rule})
+    draft = (family.draft(family.small, 10),)
+    out["naive 10"] = Way(draft, {"verify": "naive"})
+    out["uncapped 10"] = Way(draft, {"verify": "uncapped", "allow_lossy": True})
+    return out
+
+
+def rules_short(family: Family) -> Ways:
+    """Tokenwise and block at one draft length, of the small drafter."""
+    draft = (family.draft(family.small, 5),)
+    return {rule: Way(draft, {"verify": rule}) for rule in ("tokenwise", "block")}
+
+
+def several(family: Family) -> Ways:
+    """P4 Table 2: one draft and four, by recursive rejection and by block after block."""
+    return {
+        f"{rule} × {k}": Way(
+            (family.draft(family.small, 5, **({"num_drafts": k} if k > 1 else {})),),
+            {"verify": rule},
+        )
+        for k in (1, 4)
+        for rule in ("rrs", "block-rrs")
+    }
+
+
+def eagle(family: Family) -> Ways:
+    """P4 Table 4(b): EAGLE-3's drafter under both rules."""
+    level = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
+    return {rule: Way((level,), {"verify": rule}) for rule in ("tokenwise", "block")}
+
+
+def p4_clock(family: Family) -> Ways:
+    """Tokenwise against block in time."""
+    draft = (family.draft(family.small, 5),)
+    return {PLAIN: Way(), **{r: Way(draft, {"verify": r}) for r in ("tokenwise", "block")}}
+
+
+# --- P5: windows
+
+
+def systems(family: Family, window: int = WINDOW) -> Ways:
+    """P5's systems by its names; the full one's M2 is bounded by CAP tokens."""
+
+    def level(which: Mapping[str, Any], n: int, adapts: bool = False, **more: Any) -> Level:
+        return family.draft(which, n, **({"window": {"kind": "entropy"}} if adapts else {}), **more)
+
+    small, large, rule = family.small, family.large, "tokenwise"
+    every = {
+        "vanilla M1": (level(small, window),),
+        "vanilla M2": (level(large, window),),
+        "self-verify M1": (level(small, window, True),),
+        "self-verify M2": (level(large, window, True),),
+        "pre-verify": (level(small, window), level(large, window, verify=rule)),
+        "pre-verify + self-verify": (
+            level(small, window, True),
+            level(large, window, verify=rule),
+        ),
+        "full": (level(small, window, True), level(large, CAP, True, verify=rule)),
+    }
+    return {name: Way(levels, {"verify": rule}) for name, levels in every.items()}
+
+
+WINDOWS = (2, 6, 10, 15)
+
+
+def windows(family: Family) -> Ways:
+    """P5 Figure 7: three systems over the window size K."""
+    names = ("vanilla M2", "pre-verify + self-verify", "full")
+    return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOWS for name in names}
+
+
+def p5_clock(family: Family) -> Ways:
+    """All systems in time."""
+    return {PLAIN: Way(), **systems(family)}
+
+
+def p1_clock(family: Family) -> Ways:
+    """The stacks that counting finds near the best, in time."""
+    kept = ("single large 3", "single large 6", "single large 10")
+    deep = ("three 2-6", "three 3-6", "three 3-10")
+    return {PLAIN: Way(), **{name: stacks(family)[name] for name in (*kept, *deep)}}
+
+
+def _experiment(
+    name: str,
+    shows: str,
+    family: str,
+    make: Callable[[Family], Ways],
+    temperature: float,
+    **more: Any,
+) -> Experiment:
+    return Experiment(name, shows, FAMILIES[family], make, temperature, **more)
+
+
+_ENTROPIES = ("vanilla M2", "vanilla M1")
+
+COUNTING = {  # in the order they are run in
+    one.name: one
+    for one in (
+        _experiment(
+            "p5-trunk-1",
+            "P5 Tables 2–4, Figures 1, 6, 8",
+            "trunk",
+            systems,
+            1.0,
+            most=60,
+            entropies=_ENTROPIES,
+        ),
+        _experiment("p3-smollm2", "P3 Figures 5, 6, Table 1", "smollm2", exits, 0.0, tokens=32),
+        _experiment("p4-trunk", "P4 Tables 1, 3, A.3", "trunk", rules, 1.0, most=60, gains=True),
+        _experiment("p3-trunk", "P3 Figures 5, 6, 8, Table 1", "trunk", exits, 0.0, most=60),
+        _experiment("p1-trunk-0", "P1 Tables 3, 4", "trunk", stacks, 0.0, tokens=32, most=60),
+        _experiment("p4-eagle3", "P4 Table 4(b)", "smollm2", eagle, 1.0, tokens=32, gains=True),
+        _experiment("p3-trunk-lengths", "P3 Figure 7", "trunk", lengths, 0.0, tokens=32, most=60),
+        _experiment(
+            "p5-trunk-0",
+            "P5 Tables 1, 4, Figure 6",
+            "trunk",
+            systems,
+            0.0,
+            most=60,
+            entropies=_ENTROPIES,
+        ),
+        _experiment("p2-trunk-0", "P2 Figure 1", "trunk", orders, 0.0, tokens=32, most=60),
+        _experiment(
+            "p5-smollm2-1",
+            "P5 Tables 2–4, Figures 1, 6, 8",
+            "smollm2",
+            systems,
+            1.0,
+            tokens=32,
+            entropies=_ENTROPIES,
+        ),
+        _experiment(
+            "p3-trunk-others", "P3 Table 1, Figure 1", "trunk", others, 0.0, tokens=32, most=60
+        ),
+        _experiment("p4-trunk-several", "P4 Table 2", "trunk", several, 1.0, tokens=32, most=60),
+        _experiment("p5-trunk-windows", "P5 Figure 7", "trunk", windows, 1.0, tokens=32, most=36),
+        _experiment("p1-trunk-tails", "P1 Table 4", "trunk", tails, 0.0, tokens=32, most=60),
+        _experiment("p1-trunk-warmths", "P1 Table 10", "trunk", warmths, 0.6, tokens=32, most=60),
+        _experiment(
+            "p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True
+        ),
+        _experiment("p4-smollm2", "P4 Table 1", "smollm2", rules_short, 1.0, tokens=32, gains=True),
+        _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
+        _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
+    )
+}
+CLOCK = {  # in order of importance
+    one.name: one
+    for one in (
+        _experiment(
+            "clock-p3-smollm2",
+            "P3 Table 1, Table 2",
+            "smollm2",
+            p3_clock,
+            0.0,
+            tokens=32,
+            together=1,
+        ),
+        _experiment(
+            "clock-p5-large-1", "P5 Tables 1–4", "large", p5_clock, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p1-large-0", "P1 Table 3", "large", p1_clock, 0.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p4-large", "P4 Tables 1, 3", "large", p4_clock, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p5-large-0", "P5 Table 1", "large", p5_clock, 0.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p3-large", "P3 Table 1, Table 2", "large", p3_clock, 0.0, tokens=32, together=1
+        ),
+    )
+}
+EXPERIMENTS = {**COUNTING, **CLOCK}

@@ -1,0 +1,89 @@
+"""The models that evidence is measured on, and how their drafters are written as levels.
+
+A family has a target, a small and a larger drafter (P5's M1 and M2, P2's M_s and M_q), and early
+exits at about an eighth, a quarter, half of its depth and beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.config.schema import TargetConfig
+from hierspec.zoo.registry import HEADS
+
+Level = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A target and what drafts for it.
+
+    Attributes:
+        about: for the page: what the models are.
+        small, large: levels without a budget.
+        exits: layers, ascending; the first two are P3's pair (about L/8 and L/4).
+        head: trained heads of the exits, if there are any.
+    """
+
+    name: str
+    target: str
+    about: str
+    small: Mapping[str, Any]
+    large: Mapping[str, Any]
+    exits: tuple[int, ...]
+    head: str | None = None
+
+    def models(self) -> BenchModels:
+        """Return the family's checkpoints, in float32, loaded when they are needed."""
+        return BenchModels(TargetConfig(model=self.target, dtype="float32"))
+
+    def exit(self, layer: int, tokens: int, **more: Any) -> Level:
+        """Return an early exit as a level, with its trained head."""
+        head = {"head": self.head} if self.head else {}
+        level = {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": tokens}
+        return {**level, **head, **more}
+
+    def draft(self, which: Mapping[str, Any], tokens: int, **more: Any) -> Level:
+        """Return one of the drafters as a level with a budget."""
+        return {**which, "num_speculative_tokens": tokens, **more}
+
+
+def _model(name: str) -> Level:
+    return {"method": "draft_model", "model": name}
+
+
+FAMILIES = {
+    one.name: one
+    for one in (
+        Family(
+            "smollm2",
+            "zoo:smollm2",
+            "SmolLM2-135M-Instruct; M1 its exit after layer 5 with a trained head, M2 its copy in "
+            "4 bits",
+            {"method": "early_exit", "exit_layer": 5, "head": HEADS},
+            {"method": "quantized", "bits": 4},
+            (5, 10, 15, 20),
+            HEADS,
+        ),
+        Family(
+            "trunk",
+            "zoo:trunk",
+            "the shipped trunk (8 layers, trained with early exits, Python sources); M1 zoo:small, "
+            "M2 zoo:mid",
+            _model("zoo:small"),
+            _model("zoo:mid"),
+            (1, 2, 4),
+        ),
+        Family(
+            "large",
+            "zoo:large?eps=0.2",
+            "a synthetic cost with a real law (116 M parameters); M1 zoo:small, M2 zoo:trunk",
+            _model("zoo:small"),
+            _model("zoo:trunk"),
+            (2, 4, 8),
+        ),
+    )
+}

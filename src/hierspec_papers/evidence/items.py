@@ -1,0 +1,218 @@
+"""Every table, figure and algorithm of the five papers, and what can be said of each here.
+
+An item is decided by its claims (:mod:`.claims`), by something computed or proved
+(:class:`Fixed`), or it cannot be had here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .sequential import Verdict
+
+Status = Verdict | Literal["cannot be had here"]
+ENUMERATION = "tests/exact, `certificates.json`"
+TABLES = "`hierspec reproduce p1-tables`"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A verdict that no measurement decides.
+
+    Attributes:
+        why: the computation, the proof, or what is missing.
+        source: file or command it comes from.
+    """
+
+    status: Status
+    why: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A table, figure or algorithm.
+
+    Attributes:
+        says: what the paper says with it.
+        fixed: decides it alone where there are no claims; with claims it is one more of them.
+    """
+
+    name: str
+    says: str
+    fixed: Fixed | None = None
+
+
+def _drawing(what: str) -> Fixed:
+    return Fixed("cannot be had here", f"a drawing of {what}: nothing is measured in it")
+
+
+def _exact(why: str) -> Fixed:
+    return Fixed("holds", why, ENUMERATION)
+
+
+def _lossy(why: str) -> Fixed:
+    return Fixed("does not hold", why, "tests/exact/test_wrong_rules.py")
+
+
+def _missing(why: str) -> Fixed:
+    return Fixed("cannot be had here", why)
+
+
+ITEMS = (
+    Item(
+        "P1 Algorithm 1",
+        "stacked levels keep the target's law",
+        _exact("TV below 10⁻¹² for stacks of up to four levels"),
+    ),
+    Item(
+        "P1 Algorithm 2",
+        "verification with the full law handed up is lossless",
+        _exact("with every token's full law; near misses are lossy"),
+    ),
+    Item("P1 Figure 1", "an example of the recursion", _drawing("the stack")),
+    Item("P1 Table 1", "expected speed-up grows with the number of models"),
+    Item(
+        "P1 Table 2",
+        "edge costs and multipliers of the shortest-path problem",
+        Fixed(
+            "holds",
+            "dynamic programming, linear program and search agree",
+            "tests/planner/test_formula.py",
+        ),
+    ),
+    Item("P1 Table 3", "the best hierarchy beats the best single draft, 1.03× to 1.18×"),
+    Item(
+        "P1 Table 4", "hierarchies beat single drafts in standardized walltime; the heuristic adds"
+    ),
+    Item(
+        "P1 Table 5",
+        "independent acceptances and constant costs predict within .3 %",
+        _missing(
+            "layers, budgets, rates and costs of its hierarchy are not printed; the fourth "
+            "cell is simulated for P1's two examples (`hierspec reproduce p1-simulation`)"
+        ),
+    ),
+    Item(
+        "P1 Table 6",
+        "acceptance rates of the first example",
+        Fixed("holds", "an input: everything computed from it is in Table 1", TABLES),
+    ),
+    Item(
+        "P1 Table 7",
+        "acceptance rates of the second example",
+        Fixed("holds", "an input: everything computed from it is in Table 8", TABLES),
+    ),
+    Item("P1 Table 8", "the second example's speed-ups"),
+    Item("P1 Table 9", "speed-ups over parameters"),
+    Item("P1 Table 10", "a draft temperature of .5 is best for a request at .6"),
+    Item("P2 Algorithm 1", "speculative decoding is lossless", _exact("`tokenwise`")),
+    Item(
+        "P2 Algorithm 2",
+        "interleaved drafts keep the target's law",
+        _lossy("as printed TV .06 to .33; corrected with the slot's own residual it is lossless"),
+    ),
+    Item("P2 Figure 1", "interleaving a smaller model does not help"),
+    Item("P2 Figure 2", "a trace", _drawing("one round")),
+    Item("P2 Table A.1", "the law of the tokens of one round"),
+    Item("P3 Figure 1", "HiSpec beats AdaDecode, Lookahead, LayerSkip and SWIFT"),
+    Item("P3 Figure 2", "a check takes 2 to 10 times as long as drafting"),
+    Item("P3 Figure 3", "the method", _drawing("Algorithm 1")),
+    Item("P3 Figure 4", "an exit at a quarter of the depth gives up to 69 % of the tokens"),
+    Item("P3 Figure 5", "the pair (L/8, L/4) is the fastest"),
+    Item("P3 Figure 6", "the intermediate check raises acceptance and throughput"),
+    Item("P3 Figure 7", "small N_d and N_i are best"),
+    Item("P3 Figure 8", "the pair (L/8, L/4) is the fastest of all pairs"),
+    Item(
+        "P3 Figure 9",
+        "prompts of the data sets differ in length",
+        _missing("lengths of data sets and of other models' outputs; no claim about a method"),
+    ),
+    Item(
+        "P3 Algorithm 1",
+        "greedy output is the target's",
+        _exact(
+            "greedy, one leading token: the target's text; sampling needs `block` at the target, "
+            "since `leading` alone has TV 1/9"
+        ),
+    ),
+    Item("P3 Algorithm 2", "the same in detail", _exact("the same recursive round")),
+    Item("P3 Table 1", "HiSpec beats LayerSkip, 1.19× on average"),
+    Item("P3 Table 2", "a check takes 2 to 10 times as long as drafting"),
+    Item(
+        "P4 Algorithm 1",
+        "naive branch resampling is lossless",
+        _exact("for lengths fixed beforehand; it keeps most and needs further target calls"),
+    ),
+    Item(
+        "P4 Algorithm 2",
+        "capped branch resampling is lossless",
+        _exact(
+            "it is block verification, law for law; without the cap at the end, as printed, "
+            "TV .111 in the worked example"
+        ),
+    ),
+    Item(
+        "P4 Algorithm 3",
+        "several drafts by carrying R_τ on",
+        _lossy("as printed TV .0036 and .038; `block-rrs` is the sound form"),
+    ),
+    Item("P4 Figure 1", "resampling in a tree of branches", _drawing("the branches")),
+    Item("P4 Figure 2", "an example with the cap", _drawing("one draft")),
+    Item(
+        "P4 Table 1",
+        "branch resampling beats blockwise, and blockwise tokenwise",
+        Fixed(
+            "does not hold",
+            "over blockwise: the two are one rule, and no lossless rule for one draft keeps more",
+            "docs/branch-is-block.md, tests/verifiers",
+        ),
+    ),
+    Item("P4 Table 2", "several drafts beat one, and branch resampling recursive rejection"),
+    Item("P4 Table 3", "the gain holds for draft lengths and temperatures"),
+    Item("P4 Table 4", "the gain holds for Llama 3.1 and for EAGLE-3"),
+    Item(
+        "P4 Table A.1",
+        "the gain is stable over repetitions",
+        _missing("repetitions of Qwen2.5 72 B; here intervals over prompts take their place"),
+    ),
+    Item(
+        "P4 Table A.2",
+        "accuracy is that of tokenwise",
+        _missing("accuracy needs models that solve GSM8K; the law itself is certified equal"),
+    ),
+    Item("P4 Table A.3", "forgetting the cap is a little faster and a little worse"),
+    Item(
+        "P4 Table A.4",
+        "verification is below .5 % of the time",
+        _missing("a 72 B target on an H200; `p4-cost` splits the time of the models at hand"),
+    ),
+    Item(
+        "P5 Algorithm 1",
+        "self-verify is lossless",
+        _lossy("as printed the law is read one place late, TV up to .48; the sound form is exact"),
+    ),
+    Item(
+        "P5 Algorithm 2",
+        "the full system is lossless",
+        _lossy(
+            "as printed the target is never asked, and corrected tokens are lost (TV .07); the "
+            "sound form is exact"
+        ),
+    ),
+    Item("P5 Figure 1", "a smaller draft model has fewer tokens kept"),
+    Item("P5 Figure 2", "speculative decoding", _drawing("one round")),
+    Item("P5 Figure 3", "self-verify", _drawing("Algorithm 1")),
+    Item("P5 Figure 4", "the full system", _drawing("Algorithm 2")),
+    Item("P5 Figure 5", "pre-verify", _drawing("two arrangements")),
+    Item("P5 Figure 6", "entropy tells rejected from kept tokens"),
+    Item("P5 Figure 7", "adapting windows vary less, and beat vanilla at every K"),
+    Item("P5 Figure 8", "windows change over time, and more is kept than of M1 alone"),
+    Item("P5 Table 1", "the full system's speed-up over plain decoding"),
+    Item("P5 Table 2", "each part helps, and the full system most"),
+    Item("P5 Table 3", "the gain over vanilla is lost on mathematics"),
+    Item(
+        "P5 Table 4", "σ and η of the full system are vanilla M2's; M1 alone calls far more often"
+    ),
+)

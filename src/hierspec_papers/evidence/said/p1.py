@@ -1,0 +1,61 @@
+"""Of P1: hierarchies of three models against single drafts, the heuristic, draft temperatures."""
+
+from __future__ import annotations
+
+import math
+
+from hierspec_papers.evidence import effects
+from hierspec_papers.evidence.claims import SMALL, Claim
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+_SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
+_DEEP = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
+_CLOCK_SINGLE = ("single large 3", "single large 6", "single large 10")
+_CLOCK_DEEP = ("three 2-6", "three 3-6", "three 3-10")
+
+
+def claims() -> list[Claim]:
+    """Return the claims."""
+    return [
+        Claim(
+            "P1 Table 3",
+            ("clock-p1-large-0",),
+            "best three models over best single draft, in time",
+            _CLOCK_DEEP,
+            _CLOCK_SINGLE,
+            _SPEED,
+        ),
+        Claim(
+            "P1 Table 4",
+            ("p1-trunk-0", "p1-trunk-1"),
+            "best three models over best single draft, by weights",
+            _DEEP,
+            _SINGLE,
+            _COST,
+        ),
+        Claim(
+            "P1 Table 4",
+            ("clock-p1-large-0",),
+            "best three models over best single draft, by weights",
+            _CLOCK_DEEP,
+            _CLOCK_SINGLE,
+            _COST,
+        ),
+        Claim(
+            "P1 Table 4",
+            ("p1-trunk-tails",),
+            "horizontal heuristic over none, by weights",
+            ("tail 1", "tail 2"),
+            ("tail 0",),
+            _COST,
+            least=math.log(1.005),
+        ),
+        Claim(
+            "P1 Table 10",
+            ("p1-trunk-warmths",),
+            "drafts at .5 over drafts at .6, request at .6, tokens a call",
+            ("drafts at 0.5",),
+            ("drafts at 0.6",),
+            least=SMALL,
+        ),
+    ]

@@ -1,0 +1,30 @@
+"""Of P2: interleaving a smaller model does not help."""
+
+from __future__ import annotations
+
+from hierspec_papers.evidence import effects
+from hierspec_papers.evidence.claims import Claim
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+
+
+def claims() -> list[Claim]:
+    """Return the claims."""
+    return [
+        Claim(
+            "P2 Figure 1",
+            ("p2-trunk-0", "p2-trunk-1"),
+            "best single draft over best interleaved, by weights",
+            ("M_s 2", "M_s 4", "M_q 2", "M_q 4", "M_q 8"),
+            ("interleaved 1", "interleaved 2"),
+            _COST,
+        ),
+        Claim(
+            "P2 Figure 1",
+            ("p2-trunk-0", "p2-trunk-1"),
+            "M_q alone (n = 0) over n = 2 interleaved, same m, by weights",
+            ("M_q 4",),
+            ("interleaved 2",),
+            _COST,
+        ),
+    ]

@@ -1,0 +1,192 @@
+"""Of P3: HiSpec against single exits, exits and lengths, the share of verification."""
+
+from __future__ import annotations
+
+from hierspec_papers.evidence import effects
+from hierspec_papers.evidence.claims import SHARE, Claim
+from hierspec_papers.evidence.experiments import PLAIN
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+
+
+def claims() -> list[Claim]:
+    """Return the claims."""
+    real, trunk = "p3-smollm2", "p3-trunk"
+    return [
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-smollm2",),
+            "HiSpec over LayerSkip (exit at L/4), in time",
+            ("hispec",),
+            ("exit 10",),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-large",),
+            "HiSpec over LayerSkip (exit at L/4), in time",
+            ("hispec",),
+            ("exit 4",),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-smollm2", "clock-p3-large"),
+            "HiSpec over plain decoding, in time",
+            ("hispec",),
+            (PLAIN,),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            (real, "clock-p3-smollm2"),
+            "HiSpec over LayerSkip (exit at L/4), by layers run",
+            ("hispec",),
+            ("exit 10",),
+            _COST,
+        ),
+        Claim(
+            "P3 Table 1",
+            (trunk,),
+            "HiSpec over LayerSkip (exit at L/4), by layers run",
+            ("hispec",),
+            ("exit 2",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over Lookahead, by layers run",
+            ("hispec",),
+            ("lookahead",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over SWIFT, by layers run",
+            ("hispec",),
+            ("swift",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over AdaDecode, tokens a call",
+            ("hispec",),
+            ("adadecode",),
+            _CALLS,
+        ),
+        Claim(
+            "P3 Figure 2",
+            ("clock-p3-smollm2",),
+            "a check over twice the time of six drafted tokens",
+            ("exit 5",),
+            metric=effects.verification_share,
+            against=2.0,
+        ),
+        Claim(
+            "P3 Table 2",
+            ("clock-p5-large-1",),
+            "a check over twice the time of six drafted tokens",
+            ("vanilla M1",),
+            metric=effects.verification_share,
+            against=2.0,
+        ),
+        Claim(
+            "P3 Figure 4",
+            (real,),
+            "acceptance of the exit at L/4, less one half",
+            ("exit 10",),
+            metric=effects.first_acceptance,
+            against=0.5,
+            scale="difference",
+            least=SHARE,
+        ),
+        Claim(
+            "P3 Figure 4",
+            (trunk,),
+            "acceptance of the exit at L/4, less one half",
+            ("exit 2",),
+            metric=effects.first_acceptance,
+            against=0.5,
+            scale="difference",
+            least=SHARE,
+        ),
+        Claim(
+            "P3 Figure 5",
+            (real,),
+            "the pair (L/8, L/4) over a later intermediate exit, by layers run",
+            ("hispec",),
+            ("hispec 5-15",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 8",
+            (trunk,),
+            "the pair (L/8, L/4) over a later intermediate exit, by layers run",
+            ("hispec",),
+            ("hispec 1-4",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 6",
+            (real,),
+            "acceptance, HiSpec less a single exit at its draft layer",
+            ("hispec",),
+            ("exit 5",),
+            effects.acceptance,
+            scale="difference",
+            least=SHARE,
+        ),
+        Claim(
+            "P3 Figure 6",
+            (trunk,),
+            "acceptance, HiSpec less a single exit at its draft layer",
+            ("hispec",),
+            ("exit 1",),
+            effects.acceptance,
+            scale="difference",
+            least=SHARE,
+        ),
+        Claim(
+            "P3 Figure 6",
+            (real,),
+            "HiSpec over the best single exit, by layers run",
+            ("hispec",),
+            ("exit 5", "exit 10", "exit 15"),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 6",
+            (trunk,),
+            "HiSpec over the best single exit, by layers run",
+            ("hispec",),
+            ("exit 1", "exit 2", "exit 4"),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 7",
+            ("p3-trunk-lengths",),
+            "N_d = 2 over N_d = 8, by layers run",
+            ("2/4",),
+            ("8/4",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 7",
+            ("p3-trunk-lengths",),
+            "N_d = 2 over N_d = 1, by layers run",
+            ("2/4",),
+            ("1/4",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 7",
+            ("p3-trunk-lengths",),
+            "N_i = 4 over N_i = 12, by layers run",
+            ("2/4",),
+            ("2/12",),
+            _COST,
+        ),
+    ]

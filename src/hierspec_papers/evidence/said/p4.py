@@ -1,0 +1,62 @@
+"""Of P4: verification rules, by the exact law on the same drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hierspec_papers.evidence import effects
+from hierspec_papers.evidence.claims import RULE, SMALL, Claim
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+
+
+def claims() -> list[Claim]:
+    """Return the claims."""
+    exact = {"metric": effects.exact_block, "other": effects.exact_tokenwise, "least": RULE}
+
+    def gain(item: str, experiments: tuple[str, ...], method: str, n: str, **more: Any) -> Claim:
+        text = f"block over tokenwise, tokens a call by the exact law on the same drafts{n}"
+        return Claim(item, experiments, text, (method,), (method,), **{**exact, **more})
+
+    return [
+        gain("P4 Table 1", ("p4-smollm2",), "block", ", n = 5"),
+        gain("P4 Table 1", ("p4-trunk",), "block 10", ", n = 10"),
+        Claim(
+            "P4 Table 1",
+            ("clock-p4-large",),
+            "block over tokenwise, in time",
+            ("block",),
+            ("tokenwise",),
+            _SPEED,
+            least=SMALL,
+        ),
+        Claim(
+            "P4 Table 2",
+            ("p4-trunk-several",),
+            "four drafts over one, tokens a call",
+            ("block-rrs × 4",),
+            ("block-rrs × 1",),
+        ),
+        Claim(
+            "P4 Table 2",
+            ("p4-trunk-several",),
+            "block after block over recursive rejection, 4 drafts",
+            ("block-rrs × 4",),
+            ("rrs × 4",),
+            least=SMALL,
+        ),
+        gain("P4 Table 3", ("p4-trunk",), "block 5", ", n = 5, temperature 1"),
+        gain("P4 Table 3", ("p4-trunk",), "block 15", ", n = 15, temperature 1"),
+        gain("P4 Table 3", ("p4-trunk-cool",), "block", ", n = 5, temperature .6"),
+        gain("P4 Table 4", ("p4-eagle3",), "block", ", EAGLE-3's drafts"),
+        Claim(
+            "P4 Table A.3",
+            ("p4-trunk",),
+            "no cap over the cap, tokens a call by the exact law on the same drafts (lossy)",
+            ("uncapped 10",),
+            ("uncapped 10",),
+            effects.exact_own,
+            other=effects.exact_block,
+            least=RULE,
+        ),
+    ]

@@ -1,0 +1,167 @@
+"""Of P5: the full system against its parts, redundancy, entropies, windows."""
+
+from __future__ import annotations
+
+from hierspec_papers.evidence import effects
+from hierspec_papers.evidence.claims import AREA, SHARE, Claim
+from hierspec_papers.evidence.experiments import PLAIN, WINDOWS
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+_P5_1 = ("p5-smollm2-1", "clock-p5-large-1", "p5-trunk-1")
+_P5_0 = ("p5-trunk-0",)
+_PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
+
+
+def _over(system: str) -> tuple[str, ...]:
+    return tuple(f"{system}, K = {k}" for k in WINDOWS)
+
+
+def claims() -> list[Claim]:
+    """Return the claims."""
+    return [
+        Claim(
+            "P5 Table 1",
+            ("clock-p5-large-1", "clock-p5-large-0"),
+            "the full system over plain decoding, in time",
+            ("full",),
+            (PLAIN,),
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1", "clock-p5-large-0"),
+            "the full system over the best of its parts, in time",
+            ("full",),
+            _PARTS,
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1",),
+            "the full system over vanilla M2, in time",
+            ("full",),
+            ("vanilla M2",),
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1", "p5-trunk-1", "p5-trunk-0"),
+            "the full system over the best of its parts, by weights",
+            ("full",),
+            _PARTS,
+            _COST,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1", "p5-trunk-1", "p5-trunk-0"),
+            "self-verify M2 over vanilla M2, by weights",
+            ("self-verify M2",),
+            ("vanilla M2",),
+            _COST,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1", "p5-trunk-1", "p5-trunk-0"),
+            "pre-verify over vanilla M2, by weights",
+            ("pre-verify",),
+            ("vanilla M2",),
+            _COST,
+        ),
+        Claim(
+            "P5 Table 3",
+            ("clock-p5-large-1",),
+            "gain of full over vanilla M2, other prompts over mathematics, in time",
+            ("full",),
+            ("vanilla M2",),
+            _SPEED,
+            apart=True,
+        ),
+        Claim(
+            "P5 Table 3",
+            ("p5-smollm2-1", "p5-trunk-1"),
+            "gain of full over vanilla M2, other prompts over mathematics, tokens a call",
+            ("full",),
+            ("vanilla M2",),
+            apart=True,
+        ),
+        Claim(
+            "P5 Table 4",
+            _P5_1,
+            "redundancy σ is alike: vanilla M2 less the full system",
+            ("full",),
+            ("vanilla M2",),
+            effects.acceptance,
+            scale="difference",
+            least=0.05,
+            kind="same",
+        ),
+        Claim(
+            "P5 Table 4", _P5_1, "calls a token η, vanilla M1 over full", ("full",), ("vanilla M1",)
+        ),
+        Claim(
+            "P5 Figure 1",
+            _P5_1,
+            "tokens kept a call, M2 over M1 (K = 10)",
+            ("vanilla M2",),
+            ("vanilla M1",),
+        ),
+        Claim(
+            "P5 Figure 6",
+            ("p5-smollm2-1", "p5-trunk-1", *_P5_0),
+            "entropy of rejected above kept tokens, M2 (AUC less .5)",
+            ("vanilla M2",),
+            metric=effects.separation,
+            against=0.5,
+            scale="difference",
+            least=AREA,
+        ),
+        Claim(
+            "P5 Figure 6",
+            ("p5-smollm2-1", "p5-trunk-1", *_P5_0),
+            "entropy of rejected above kept tokens, M1 (AUC less .5)",
+            ("vanilla M1",),
+            metric=effects.separation,
+            against=0.5,
+            scale="difference",
+            least=AREA,
+        ),
+        Claim(
+            "P5 Figure 7",
+            ("p5-trunk-windows",),
+            "variation over K, vanilla M2 less full, by weights",
+            _over("full"),
+            _over("vanilla M2"),
+            _COST,
+            scale="difference",
+            least=AREA,
+            steady=True,
+        ),
+        Claim(
+            "P5 Figure 7",
+            ("p5-trunk-windows",),
+            "the full system over vanilla M2, each at its best K, by weights",
+            _over("full"),
+            _over("vanilla M2"),
+            _COST,
+        ),
+        Claim(
+            "P5 Figure 8",
+            _P5_1,
+            "windows change from round to round: standard deviation, full (tokens)",
+            ("full",),
+            metric=effects.window_deviation,
+            against=0.0,
+            scale="difference",
+            least=0.5,
+        ),
+        Claim(
+            "P5 Figure 8",
+            _P5_1,
+            "share kept, full less vanilla M1",
+            ("full",),
+            ("vanilla M1",),
+            effects.acceptance,
+            scale="difference",
+            least=SHARE,
+        ),
+    ]

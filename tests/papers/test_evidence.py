@@ -1,0 +1,342 @@
+"""Evidence for the papers' claims: the statistics, what is counted, and the page."""
+
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from hierspec.errors import HierspecError
+from hierspec_papers.evidence import counting, effects, experiments, measuring, page, prompts
+from hierspec_papers.evidence.claims import Claim, effect, finding
+from hierspec_papers.evidence.computed import law_of_tokens
+from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment, Way
+from hierspec_papers.evidence.families import FAMILIES
+from hierspec_papers.evidence.items import ITEMS
+from hierspec_papers.evidence.said import CLAIMS
+from hierspec_papers.evidence.sequential import (
+    LOOKS,
+    Estimate,
+    estimate,
+    prompts_needed,
+    quantile,
+    verdict,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks" / "results" / "evidence"
+
+
+# --- statistics
+
+
+@pytest.mark.parametrize("freedom", [8, 23, 35, 59])
+@pytest.mark.parametrize("probability", [0.9, 0.975, 0.99375])
+def test_quantile(freedom, probability):
+    exact = stats.t.ppf(probability, freedom)
+    assert quantile(probability, freedom) == pytest.approx(exact, rel=0.01)
+    assert quantile(1 - probability, freedom) == pytest.approx(-exact, rel=0.01)
+
+
+def test_interval():
+    values = [0.1, 0.3, -0.2, 0.4, 0.25, 0.0, 0.15, 0.3, 0.1, 0.2]
+    found = estimate(values, looks=1)
+    error = statistics.stdev(values) / math.sqrt(10)
+    low, high = stats.t.interval(0.95, 9, loc=statistics.fmean(values), scale=error)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=2e-3)
+    wider = estimate(values, looks=4)
+    assert wider.low < found.low < found.high < wider.high
+    with pytest.raises(ValueError, match="two prompts"):
+        estimate([0.1])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind", "n", "said"),
+    [
+        (0.01, 0.2, "more", 24, "holds"),
+        (0.005, 0.02, "more", 24, "does not hold"),  # above 0, by less than matters
+        (-0.3, 0.02, "more", 24, "does not hold"),
+        (-0.01, 0.2, "more", 24, "undecided"),
+        (0.01, 0.2, "more", 23, "undecided"),  # too few prompts for any claim
+        (-0.02, 0.02, "same", 24, "holds"),
+        (-0.02, 0.04, "same", 24, "undecided"),
+        (0.04, 0.2, "same", 24, "does not hold"),
+        (-0.2, -0.04, "same", 24, "does not hold"),
+    ],
+)
+def test_verdict(low, high, kind, n, said):
+    assert verdict(Estimate((low + high) / 2, low, high, 0.1, n), 0.03, kind) == said
+
+
+def stopped(rng, mean, looks, corrected):
+    """The verdict where one stops at the first look that decides."""
+    values = [rng.gauss(mean, 0.1) for _ in range(LOOKS[-1])]
+    for n in looks:
+        found = estimate(values[:n], len(looks) if corrected else 1)
+        said = verdict(found, 0.05)
+        if said != "undecided":
+            return said, found
+    return said, found
+
+
+def test_looking_several_times_keeps_the_error():
+    """Without the correction, stopping at the first look that excludes 0 errs more often."""
+    errors = {}
+    for corrected in (True, False):
+        rng = random.Random(5)
+        outside = 0
+        for _ in range(2000):
+            values = [rng.gauss(0.0, 0.1) for _ in range(LOOKS[-1])]
+            found = [estimate(values[:n], len(LOOKS) if corrected else 1) for n in LOOKS]
+            outside += any(one.low > 0 or one.high < 0 for one in found)
+        errors[corrected] = outside / 2000
+    assert errors[True] < 0.05 < 0.075 < errors[False]
+
+
+def test_prompts_needed_have_the_power():
+    needed = prompts_needed(0.1, 0.05, looks=1)
+    assert 30 <= needed <= 34  # (1.96 + .84)² · 4
+    rng = random.Random(6)
+    held = 0
+    for _ in range(1000):
+        found = estimate([rng.gauss(0.05, 0.1) for _ in range(needed)], looks=1)
+        held += found.low > 0
+    assert 0.76 < held / 1000 < 0.86
+    assert prompts_needed(0.0, 0.05) == 2
+    rng = random.Random(7)
+    said = [stopped(rng, 0.08, LOOKS, True)[0] for _ in range(300)]
+    assert said.count("holds") > 290
+
+
+# --- effects
+
+
+def run(method, prompt, tokens=9, calls=4, rounds=((4, 2), (4, 4)), **more):
+    levels = [{"name": "d", "calls": 8}, {"name": "t", "calls": calls}]
+    base = {"method": method, "prompt": prompt, "tokens": tokens, "target_calls": calls}
+    return {**base, "rounds": [list(r) for r in rounds], "levels": levels, **more}
+
+
+def test_metrics_by_hand():
+    data = {"prices": {"a": {"d": 0.25, "t": 1.0}, "b": None}}
+    one = run("a", 0, decode_seconds=0.5, entropies=[[1.0, 1], [2.0, 0], [2.0, 1], [3.0, 0]])
+    assert effects.tokens_per_call(one, data) == 2
+    assert effects.tokens_per_cost(one, data) == 8 / (8 * 0.25 + 4)
+    assert effects.tokens_per_cost(run("b", 0), data) is None
+    assert effects.tokens_per_second(one, data) == 16
+    assert effects.acceptance(one, data) == 6 / 8
+    assert effects.first_acceptance(run("a", 0, rounds=((4, 0), (4, 1))), data) == 0.5
+    assert effects.separation(one, data) == 3.5 / 4
+    assert effects.acceptance(run("a", 0, rounds=()), data) is None
+    long = run("a", 0, rounds=((2, 0), (6, 1), (1, 1)))
+    assert effects.window_deviation(long, data) == 2  # the last round does not count
+    exact = {"drafts": 4, "block": 6.0, "tokenwise": 4.0, "expected": 5.0}
+    assert effects.exact_own(run("a", 0, exact=exact), data) == 2.25
+    assert effects.exact_block(run("a", 0, exact=exact), data) == 2.5
+    assert effects.exact_tokenwise(run("a", 0, exact=exact), data) == 2.0
+
+
+def test_the_best_is_chosen_on_other_prompts():
+    runs = []
+    for n in range(4):  # a is good on even prompts, b on odd ones
+        runs += [run("a", n, calls=2 if n % 2 == 0 else 8), run("b", n, calls=4)]
+    data = {"runs": runs, "prices": {}}
+    found = effects.best(data, ["a", "b"], effects.tokens_per_call)
+    assert found == {0: 2.0, 2: 2.0, 1: 1.0, 3: 1.0}  # chosen where it is worse, both times
+    assert effects.best(data, ["a"], effects.tokens_per_call) == {0: 4.0, 1: 1.0, 2: 4.0, 3: 1.0}
+
+
+def test_jackknife_of_a_mean_is_its_values():
+    values = {0: 1.0, 1: 4.0, 2: 2.0, 5: 7.0}
+    found = effects.jackknife(list(values), lambda some: statistics.fmean(values[n] for n in some))
+    assert found == pytest.approx(values)
+    apart = effects.contrast({0: 1.0, 1: 3.0, 2: 5.0, 3: 7.0}, {0, 1})
+    assert statistics.fmean(apart.values()) == pytest.approx(4.0)
+    assert effects.contrast({0: 1.0, 1: 3.0, 2: 5.0}, {0}) == {}
+
+
+def test_a_claim_on_a_file():
+    runs = [run("a", n, calls=4 + n % 2) for n in range(24)] + [
+        run("b", n, calls=8) for n in range(24)
+    ]
+    data = {
+        "experiment": "p3-trunk",
+        "runs": runs,
+        "prices": {},
+        "prompts": [{"domain": "qa"}] * 24,
+        "settings": {"looks": [24]},
+    }
+    claim = Claim("P3 Table 1", ("p3-trunk",), "a over b", ("a",), ("b",))
+    assert effect(claim, data) == pytest.approx([math.log(2), math.log(8 / 5)] * 12)
+    found = finding(claim, EXPERIMENTS["p3-trunk"], data)
+    assert (found.verdict, found.found.n) == ("holds", 24)
+    assert found.shown.startswith("1.789×")
+    other = Claim("P3 Table 1", ("p3-trunk",), "b over a", ("b",), ("a",))
+    assert finding(other, EXPERIMENTS["p3-trunk"], data).verdict == "does not hold"
+    assert finding(claim, EXPERIMENTS["p3-trunk"], None).verdict == "undecided"
+
+
+def test_p2_table_a1():
+    law = law_of_tokens(0.8, 0.5, 1, 1)
+    assert law == pytest.approx([0.5, 0.5 * 0.2, 0.5 * 0.8])
+
+
+# --- what the registry says
+
+
+def test_claims_are_about_what_is_measured():
+    names = {item.name for item in ITEMS}
+    assert len(names) == len(ITEMS) == 58
+    for claim in CLAIMS:
+        assert claim.item in names, claim.item
+        for name in claim.experiments:
+            ways = EXPERIMENTS[name].methods
+            assert {*claim.ours, *claim.theirs} <= ways.keys(), (claim.text, name)
+        assert claim.least > 0
+    about = {name for claim in CLAIMS for name in claim.experiments}
+    assert about == EXPERIMENTS.keys()
+    for item in ITEMS:
+        claimed = any(claim.item == item.name for claim in CLAIMS)
+        assert claimed or page.fixed(item), item.name
+
+
+def test_never_fewer_than_24_prompts():
+    assert all(one.most >= 24 for one in EXPERIMENTS.values())
+    assert all(24 % one.together == 0 for one in EXPERIMENTS.values())
+
+
+# --- counting and measuring, on a small model
+
+
+def test_counts_are_the_runs(tmp_path):
+    """Sequence by sequence in a batch, what one alone has; and the engine's own counters."""
+    family = FAMILIES["trunk"]
+    way = experiments.hispec(family, 1, 2)
+    models = family.models()
+    method = counting.ObservedMethod("hispec", models, way.levels, **way.top)
+    texts = [list(range(40, 52)), list(range(90, 99))]
+    request = counting.Request(10, 0.0, 3)
+    together = counting.records(method, texts, request)
+    for text, one in zip(texts, together, strict=True):
+        (alone,) = counting.records(method, [text], request)
+        assert {k: one[k] for k in ("text", "levels", "rounds", "exact")} == {
+            k: alone[k] for k in ("text", "levels", "rounds", "exact")
+        }
+        run = method.run(text, request)
+        low, high, target = one["levels"]
+        counters = [*run.levels, run.target]
+        assert [p["name"] for p in one["levels"]] == [p["name"] for p in counters]
+        for mine, theirs in ((low, run.levels[0]), (high, run.levels[1])):
+            assert mine["drafted"] == theirs["num_draft_tokens"]
+            assert mine["accepted"] == theirs["num_accepted_tokens"]
+        assert target["calls"] == one["target_calls"] == run.target_calls
+        assert sum(offered for offered, _ in one["rounds"]) == high["drafted"]
+        assert one["exact"]["kept"] == high["accepted"]
+        assert one["exact"]["drafts"] == len(one["rounds"])
+    prices = counting.prices(method)
+    assert sum(prices.values()) == pytest.approx(1.0)  # a shared trunk is paid for once
+
+
+class FakeModels:
+    def tokenizer(self, text, verbose=False):
+        return {"input_ids": [ord(letter) for letter in text]}
+
+
+class FakeFamily:
+    name, target = "fake", "fake"
+
+    def models(self):
+        return FakeModels()
+
+
+@pytest.fixture
+def experiment(monkeypatch):
+    def records(method, ids, request, with_entropies=False):
+        return [run(method.name, 0, text=f"{request.seed} {i}") for i, _ in enumerate(ids)]
+
+    monkeypatch.setattr(measuring.counting, "records", records)
+    monkeypatch.setattr(measuring.counting, "prices", lambda method: None)
+
+    def make(family):
+        return {"a": Way(), "b": Way(({"method": "x"},))}
+
+    return Experiment("p3-trunk", "", FakeFamily(), make, 0.0, most=48)  # type: ignore[arg-type]
+
+
+def texts(count):
+    return [prompts.Prompt(f"text {i}", "file", i, "qa") for i in range(count)]
+
+
+def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
+    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
+    silent = {"say": lambda line: None}
+    assert measuring.measure(experiment, texts(48), [], whole, lambda data: False, **silent)
+    data = json.loads(whole.read_text())
+    assert (len(data["prompts"]), len(data["runs"])) == (48, 96)
+    assert data["environment"][0]["versions"]["torch"]
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    for _ in range(4):  # groups of 12, each interrupted once it is written
+        with pytest.raises(KeyboardInterrupt):
+            measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
+    assert measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
+    late = tmp_path / "late.json"
+    assert not measuring.measure(
+        experiment, texts(48), [], late, lambda d: False, most=24, **silent
+    )
+    assert len(json.loads(late.read_text())["prompts"]) == 24
+    over = {"until": -math.inf, **silent}
+    assert not measuring.measure(experiment, texts(48), [], late, lambda data: False, **over)
+    again = json.loads(parts.read_text())
+    assert again["runs"] == data["runs"]
+    assert again["prompts"] == data["prompts"]
+
+
+def test_measuring_stops_at_a_look_that_decides(experiment, tmp_path):
+    path = tmp_path / "one.json"
+    asked = []
+
+    def decided(data):
+        asked.append(len(data["prompts"]))
+        return len(data["prompts"]) >= 36
+
+    assert measuring.measure(experiment, texts(48), [], path, decided, say=lambda line: None)
+    assert asked == [24, 36]
+    assert len(json.loads(path.read_text())["prompts"]) == 36
+
+
+def test_other_prompts_are_refused(experiment, tmp_path):
+    path = tmp_path / "one.json"
+    silent = {"say": lambda line: None}
+    measuring.measure(experiment, texts(48), [{"file": "a"}], path, lambda data: True, **silent)
+    with pytest.raises(HierspecError, match="remove it to begin anew"):
+        measuring.measure(experiment, texts(48), [{"file": "b"}], path, lambda data: True, **silent)
+
+
+def test_prompts_take_turns(tmp_path):
+    for name, key in (("humaneval", "prompt"), ("gsm8k", "question")):
+        lines = [json.dumps({key: f"{name} {i}"}) for i in range(3)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    kinds = ["writing", "qa", "rag", "math", "qa"]
+    rows = [json.dumps({"turns": [f"{i}"], "category": kind}) for i, kind in enumerate(kinds)]
+    with pytest.raises(HierspecError, match=r"spec_bench\.jsonl"):
+        prompts.read(tmp_path, 4)
+    (tmp_path / "spec_bench.jsonl").write_text("\n".join(rows))
+    found, files = prompts.read(tmp_path, 8)
+    domains = [one.domain for one in found]
+    assert domains == ["humaneval", "gsm8k", "chat", "qa", "rag", "humaneval", "gsm8k", "chat"]
+    assert (found[1].text, found[1].line) == ("gsm8k 0", 1)
+    assert [len(one["sha256"]) for one in files] == [64] * 3
+
+
+# --- the page
+
+
+def test_the_page_is_what_the_files_say():
+    """``python benchmarks/evidence.py page`` writes it again."""
+    assert (ROOT / "docs" / "papers" / "evidence.md").read_text() == page.page(FOLDER)
