@@ -317,17 +317,17 @@ def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
     assert trunk.counters.tokens == ledger.work
 
 
-def test_skipping_shares_the_targets_weights_and_levels_share_a_cache(tiny_family):
+def test_skipping_shares_the_targets_weights_and_cache(tiny_family):
     again = {**SKIP, "num_speculative_tokens": 5, "verify": "block"}
     other = {"method": "layer_skip", "skip_layers": [0], "num_speculative_tokens": 7,
              "verify": "block"}  # fmt: skip
     root = built(tiny_family["target"], [SKIP, again, other]).root
     top, mid, low = root.below, root.below.below, root.below.below.below
     for node in (top, mid, low):
-        assert node.model.trunk.backend.backend is root.model.trunk.backend
-        assert node.model.cache_owner is not root.model.cache_owner
-    assert low.model.cache_owner is mid.model.cache_owner
-    assert top.model.cache_owner is not mid.model.cache_owner
+        assert node.model.backend.backend is root.model.trunk.backend
+        assert node.model.cache_owner is root.model.cache_owner
+    assert low.model is mid.model
+    assert top.model is not mid.model
     assert low.name.endswith("~2/3")
 
 

@@ -44,7 +44,7 @@ class SlotState:
         edges: per segment its output by position, [capacity, d].
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
         drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
-            ``lengths[-1]``, those of a quantized copy (:mod:`hierspec.lm.trunk.quantized`).
+            ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
     """
 
     cache: Any
