@@ -31,8 +31,10 @@ METHODS: dict[str, Any] = {
     "adadecode": "adadecode",
     "adadecode, the target's head": {"head": None},
     "adadecode before: the target's head, the last exit drafts": {
-        **{"head": None, "unsure": "exit", "num_speculative_tokens": 4},
-        **{"exit_shares": (1 / 8, 1 / 4, 1 / 2)},
+        "head": None,
+        "unsure": "exit",
+        "num_speculative_tokens": 4,
+        "exit_shares": (1 / 8, 1 / 4, 1 / 2),
     },
 }
 
@@ -87,21 +89,24 @@ def rows_of(path: Path) -> list[str]:
 
 
 def chosen(files: list[Path], count: int, tokenizer: Any, longest: int) -> list[list[int]]:
-    """As many prompts of each file, evenly spread over it, in turns; as chats, of ``longest``."""
+    """As many prompts of each file, evenly spread over it, in turns; of at most ``longest`` ids."""
     parts: list[list[list[int]]] = []
     for path in files:
-        texts, own = rows_of(path), []
-        chats = [
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True
-            )["input_ids"]
-            for text in texts
-        ]
-        short = [ids for ids in chats if len(ids) <= longest]
+        texts = rows_of(path)
+        short = [ids for text in texts if len(ids := _ids(tokenizer, text)) <= longest]
         share = count // len(files)
         own = [short[i * len(short) // share] for i in range(share)]
         parts.append(own)
     return [ids for group in zip(*parts, strict=True) for ids in group]
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    """A prompt as a chat, of a model that has none as it stands."""
+    if not getattr(tokenizer, "chat_template", None):
+        return tokenizer(text).input_ids
+    chat = [{"role": "user", "content": text}]
+    found = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+    return found["input_ids"]
 
 
 def measured(hierarchy: Any, prompts: list[list[int]], args: Any, temperature: float) -> Any:
@@ -142,6 +147,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--temperature", type=float, action="append")
     parser.add_argument("--method", action="append", choices=METHODS)
+    parser.add_argument("--name", default="exits", help="of the result file")
     parser.add_argument("--work", type=Path, required=True, help="keeps what is done already")
     args = parser.parse_args()
     target = {"model": args.target, "dtype": args.dtype}
@@ -173,7 +179,7 @@ def main() -> None:
     greedy = [one["token_ids"] for key, one in runs.items() if key.endswith("temperature 0")]
     equal = sum(all(texts[i] == greedy[0][i] for texts in greedy) for i in range(len(greedy[0])))
     common.write(
-        "exits",
+        args.name,
         {
             "environment": common.environment(),
             "settings": settings,

@@ -46,6 +46,7 @@ CHAINS = {
     "layer_skip": [SKIP],
     "layer_skip by share": [{"method": "layer_skip", "skip": 0.45, "num_speculative_tokens": 3}],
     "adaptive_exit": [EXITS],
+    "adaptive_exit, else the target": [{**EXITS, "unsure": "target"}],
     "ngram_pool": [POOL],
     "ngram_pool, shared": [{**POOL, "shared": True}],
     "all three": [POOL, {**EXITS, "verify": "block"}, {**SKIP, "verify": "tokenwise"}],
@@ -505,6 +506,8 @@ def test_naive_is_refused_over_a_pool():
         ({**EXITS, "confidence": 0}, "above 0 and at most 1"),
         ({**EXITS, "confidence": 1.5}, "above 0 and at most 1"),
         ({**EXITS, "confidence": None}, "above 0 and at most 1"),
+        ({**EXITS, "unsure": "full"}, "unsure"),
+        ({**EXITS, "head": ""}, "hierspec heads train"),
         ({**POOL, "ngram_min": 0}, "ngram_min must be an integer of at least 1"),
         ({**POOL, "ngram_min": 5}, "ngram_max must not be below"),
         ({**POOL, "shared": 1}, "shared must be true or false"),
@@ -515,6 +518,12 @@ def test_mistakes_in_the_file(level, says):
     with pytest.raises(ValueError, match=says) as caught:
         HierarchyConfig.from_dict({"target": "t", "levels": [level]})
     assert "\n" not in str(caught.value)
+
+
+def test_a_level_that_ends_its_draft_only_drafts():
+    above = {**EXITS, "unsure": "target", "verify": "block"}
+    with pytest.raises(ValueError, match="where no exit is sure only drafts: put it first"):
+        HierarchyConfig.from_dict({"target": "t", "levels": [POOL, above]})
 
 
 def test_a_pool_cannot_verify():

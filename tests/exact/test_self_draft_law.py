@@ -28,7 +28,6 @@ from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.skip_search import SearchSettings, SkipSearch
-from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams

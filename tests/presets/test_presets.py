@@ -138,6 +138,16 @@ def test_several_drafts_and_exits():
     assert made("self-speculative", num_layers=32).levels[1].exit_layer == 8
 
 
+def test_adadecode_takes_trained_heads_where_there_are_some():
+    target = TargetConfig(model="t")
+    models = PresetModels(target, (), lambda: 30, "heads", (5, 10, 15, 20))
+    (level,) = PRESETS["adadecode"].make(models).levels
+    assert (level.exit_layers, level.head, level.unsure) == ((10, 15, 20), "heads", "target")
+    models = PresetModels(target, (), lambda: 30, "heads", (5, 10))
+    (level,) = PRESETS["adadecode"].make(models).levels
+    assert (level.exit_layers, level.head, level.unsure) == ((8, 15, 22), None, "target")
+
+
 @pytest.mark.parametrize(
     ("name", "num_layers", "says"),
     [

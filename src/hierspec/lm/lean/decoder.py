@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -147,7 +147,7 @@ class LeanBackend:
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
         with self._threads(self._layer_weights, num), unoptimised:
             for layer, attention, mlp in parts:
-                module = self._run.layers[layer]
+                module: Any = self._run.layers[layer]
                 if attention:
                     caches = [span.cache[layer] for span in spans]
                     h = module.attended(h, rotation, caches, starts, counts, firsts, masks)
