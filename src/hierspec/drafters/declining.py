@@ -36,7 +36,7 @@ class DecliningDrafter(ModelDrafter):
         jobs, queries = self.asked([drafts[i] for i in going])
         began = time.perf_counter()
         scores, sure = self.model.attempt(queries)
-        self.timed(began)
+        self._timed(began)
         kept = [place for place, one in enumerate(sure) if one]
         self._scores = scores[kept]
         self._next = distributions([jobs[place] for place in kept], self._scores) if kept else []

@@ -186,7 +186,7 @@ class ModelDrafter:
         jobs, queries = self.asked(drafts)
         began = time.perf_counter()
         scores = self.model.score(queries)
-        self.timed(began)
+        self._timed(began)
         return scores, distributions(jobs, scores)
 
     def asked(self, drafts: Sequence[Growing]) -> tuple[list[ScoreRows], list[Query]]:
@@ -207,7 +207,7 @@ class ModelDrafter:
                 scores, after = model.follow(queries, [draft.call.limit for draft in drafts])
             else:
                 scores = after(going, [drafts[i].tokens[-1] for i in going])
-            self.timed(began)
+            self._timed(began)
             if sampler.greedy:
                 uniforms: Uniforms = ()
             elif len(going) == 1:
@@ -240,7 +240,7 @@ class ModelDrafter:
             context = context.plus(draft.tokens)
         return Query(draft.call.slot(self.model, draft.number), context, len(context))
 
-    def timed(self, began: float) -> None:
+    def _timed(self, began: float) -> None:
         """Count a forward that began then."""
         self.seconds += time.perf_counter() - began
         self.forwards += 1
