@@ -317,6 +317,7 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
     keys = ["method", "model", "num_speculative_tokens", "verify", "window", "temperature", "bonus",
             "exit_layer", "exit_layers", "max_order", "table", "prompt_lookup_min", "levels",
             "prompt_lookup_max", "num_drafts", "skip", "skip_layers", "repeat", "confidence",
+            "skip_attention", "skip_mlp", "search", "unsure",
             "head", "dtype", "backend", "target", "allow_lossy", "top_m", "kind", "threshold",
             "shared", "ngram_min", "ngram_max", "parts", "store", "bits"]  # fmt: skip
     methods = ["ngram_table", "prompt_lookup", "draft_model", "early_exit", "concatenate",

@@ -46,6 +46,7 @@ CHAINS = {
     "layer_skip": [SKIP],
     "layer_skip by share": [{"method": "layer_skip", "skip": 0.45, "num_speculative_tokens": 3}],
     "adaptive_exit": [EXITS],
+    "adaptive_exit, else the target": [{**EXITS, "unsure": "target"}],
     "ngram_pool": [POOL],
     "ngram_pool, shared": [{**POOL, "shared": True}],
     "all three": [POOL, {**EXITS, "verify": "block"}, {**SKIP, "verify": "tokenwise"}],
@@ -317,17 +318,17 @@ def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
     assert trunk.counters.tokens == ledger.work
 
 
-def test_skipping_shares_the_targets_weights_and_levels_share_a_cache(tiny_family):
+def test_skipping_shares_the_targets_weights_and_cache(tiny_family):
     again = {**SKIP, "num_speculative_tokens": 5, "verify": "block"}
     other = {"method": "layer_skip", "skip_layers": [0], "num_speculative_tokens": 7,
              "verify": "block"}  # fmt: skip
     root = built(tiny_family["target"], [SKIP, again, other]).root
     top, mid, low = root.below, root.below.below, root.below.below.below
     for node in (top, mid, low):
-        assert node.model.trunk.backend.backend is root.model.trunk.backend
-        assert node.model.cache_owner is not root.model.cache_owner
-    assert low.model.cache_owner is mid.model.cache_owner
-    assert top.model.cache_owner is not mid.model.cache_owner
+        assert node.model.backend.backend is root.model.trunk.backend
+        assert node.model.cache_owner is root.model.cache_owner
+    assert low.model is mid.model
+    assert top.model is not mid.model
     assert low.name.endswith("~2/3")
 
 
@@ -505,6 +506,8 @@ def test_naive_is_refused_over_a_pool():
         ({**EXITS, "confidence": 0}, "above 0 and at most 1"),
         ({**EXITS, "confidence": 1.5}, "above 0 and at most 1"),
         ({**EXITS, "confidence": None}, "above 0 and at most 1"),
+        ({**EXITS, "unsure": "full"}, "unsure"),
+        ({**EXITS, "head": ""}, "hierspec heads train"),
         ({**POOL, "ngram_min": 0}, "ngram_min must be an integer of at least 1"),
         ({**POOL, "ngram_min": 5}, "ngram_max must not be below"),
         ({**POOL, "shared": 1}, "shared must be true or false"),
@@ -515,6 +518,12 @@ def test_mistakes_in_the_file(level, says):
     with pytest.raises(ValueError, match=says) as caught:
         HierarchyConfig.from_dict({"target": "t", "levels": [level]})
     assert "\n" not in str(caught.value)
+
+
+def test_a_level_that_ends_its_draft_only_drafts():
+    above = {**EXITS, "unsure": "target", "verify": "block"}
+    with pytest.raises(ValueError, match="where no exit is sure only drafts: put it first"):
+        HierarchyConfig.from_dict({"target": "t", "levels": [POOL, above]})
 
 
 def test_a_pool_cannot_verify():

@@ -18,7 +18,7 @@ from hierspec.lm.lean.deterministic import DeterministicLean
 from hierspec.lm.lean.quantized import quantized
 from hierspec.lm.load import load
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
-from hierspec.lm.trunk.quantized import QuantizedModel
+from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny, tiny_config
@@ -55,7 +55,7 @@ def models(request, saved, tmp_path) -> list[Any]:
         trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits)
     found: list[Any] = [trunk.view(), trunk.view(2)]
     if kind == "quantized":
-        found.append(QuantizedModel(trunk, quantized(trunk.backend)))
+        found.append(SelfDraft(trunk, quantized(trunk.backend)))
     if kind.startswith("eagle3"):
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
         found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))
@@ -80,7 +80,7 @@ def close_to(found, wanted, models):
 
     Some families' own layers compute parts in float32, whatever the weights' type.
     """
-    copies = any(isinstance(model, QuantizedModel) for model in models)
+    copies = any(isinstance(model, SelfDraft) for model in models)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3 if copies else 2e-5)
 
 

@@ -18,7 +18,7 @@ from hierspec.lm.base import Query
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean import quantized as lean
 from hierspec.lm.load import load
-from hierspec.lm.trunk.quantized import QuantizedModel
+from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
@@ -150,7 +150,7 @@ def test_the_targets_scores_never_see_what_the_copy_has_written(tiny_family, see
     rng = random.Random(seed)
     backend = load(tiny_family["target"], dtype=dtype)
     trunk = Trunk(backend, [1], chunk=rng.choice([4, 512]))
-    copy = QuantizedModel(trunk, lean.quantized(backend))
+    copy = SelfDraft(trunk, lean.quantized(backend))
     slot, committed, pending = trunk.open(), [1, 2], ()
     for step in range(60):
         pending = (*pending[: rng.randint(0, len(pending))], rng.randrange(50))
@@ -189,7 +189,7 @@ def test_what_the_target_has_read_is_not_read_again(tiny_family):
 def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_family):
     backend = load(tiny_family["target"], dtype=torch.float64)
     trunk = Trunk(backend)
-    copy = QuantizedModel(trunk, lean.quantized(backend))
+    copy = SelfDraft(trunk, lean.quantized(backend))
     slot, context = trunk.open(), Context([3, 4, 5, 6], (7, 8))
     copy.score([Query(slot, context, 6)])
     assert copy.tokens == 6

@@ -85,8 +85,8 @@ def test_is_exact_and_names_its_source(name):
         ("pre-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
         ("pre-self-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
         ("dynamic-windows", [("small", 10, None), ("mid", 15, "tokenwise")], "tokenwise"),
-        ("swift", [("layer_skip", 4, None)], "tokenwise"),
-        ("adadecode", [("adaptive_exit", 4, None)], "tokenwise"),
+        ("swift", [("layer_skip", 25, None)], "tokenwise"),
+        ("adadecode", [("adaptive_exit", 16, None)], "tokenwise"),
         ("lookahead", [("ngram_pool", 4, None)], "tokenwise"),
         ("suffix", [("suffix", 16, None)], "tokenwise"),
         ("quantized", [("quantized", 10, None)], "tokenwise"),
@@ -133,9 +133,19 @@ def test_tempered_is_the_hierarchy_at_another_temperature():
 
 def test_several_drafts_and_exits():
     assert [one.num_drafts for one in flat(made("multi-draft").levels)] == [4]
-    assert made("adadecode").levels[0].exit_layers == (2, 4, 8)
+    assert made("adadecode").levels[0].exit_layers == (4, 8, 12)
     assert made("adadecode", num_layers=3).levels[0].exit_layers == (1, 2)
     assert made("self-speculative", num_layers=32).levels[1].exit_layer == 8
+
+
+def test_adadecode_takes_trained_heads_where_there_are_some():
+    target = TargetConfig(model="t")
+    models = PresetModels(target, (), lambda: 30, "heads", (5, 10, 15, 20))
+    (level,) = PRESETS["adadecode"].make(models).levels
+    assert (level.exit_layers, level.head, level.unsure) == ((10, 15, 20), "heads", "target")
+    models = PresetModels(target, (), lambda: 30, "heads", (5, 10))
+    (level,) = PRESETS["adadecode"].make(models).levels
+    assert (level.exit_layers, level.head, level.unsure) == ((8, 15, 22), None, "target")
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,39 @@ def test_greedy_output_equals_plain_greedy(models, trained, name, rule) -> None:
         assert [r.token_ids for r in drafted] == [r.token_ids for r in expected]
 
 
+@pytest.mark.parametrize("name", [name for name, _ in CASES])
+@pytest.mark.parametrize("unsure", ["exit", "target"])
+def test_exits_that_choose_by_confidence_read_the_heads(models, trained, name, unsure) -> None:
+    """Greedy as the target alone, whatever the heads cannot say; sampled in any company."""
+    level = {
+        "method": "adaptive_exit",
+        "exit_layers": [1, 2],
+        "head": str(trained[name]),
+        "unsure": unsure,
+        "confidence": 0.2,
+        "num_speculative_tokens": 4,
+    }
+    prompts = [[5, 9, 11, 40], [7], [3, 3, 8, 60, 61, 62, 2, 17]]
+    target = {"model": str(models[name]), "dtype": "float64"}
+    built = Hierarchy.from_config({"target": target, "levels": [level]})
+    plain = Hierarchy.from_config({"target": target, "levels": []})
+    drafting: Any = built.root.below
+    assert [exit.head is not None for exit in drafting.model.exits] == [True, True]
+    assert drafting.model.partial
+    drafted = 0
+    for params in ({}, {"repetition_penalty": 1.3}, {"logit_bias": banned(trained[name])}):
+        sampling = SamplingParams(temperature=0.0, **params)
+        options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "sampling": sampling}
+        expected = plain.generate_batch(prompts, **options)
+        found = built.generate_batch(prompts, **options)
+        assert [r.token_ids for r in found] == [r.token_ids for r in expected]
+        drafted += found[0].levels[0]["num_draft_tokens"]
+    assert drafted > 0
+    options = {"max_new_tokens": 12, "ignore_eos": True, "seed": 3, "temperature": 1.0}
+    together = built.generate_batch(prompts, **options)
+    assert built.generate_batch(prompts[:1], **options)[0].token_ids == together[0].token_ids
+
+
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "leading"])
 def test_a_request_that_forbids_all_that_a_head_can_say_goes_on(models, trained, rule) -> None:
     """Every token of the head is banned: drafts are worthless, the output is not."""

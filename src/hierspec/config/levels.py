@@ -38,6 +38,7 @@ from hierspec.utils.schema import (
 from hierspec.verifiers import registry
 
 from .in_memory import ModelInMemory, named
+from .skip_search import Search
 
 T = TypeVar("T")
 
@@ -112,6 +113,10 @@ AnyModel = Annotated[
         _model,
     ),
 ]
+HeadsFile = Annotated[
+    ModelName,
+    Expected("the path of a file that hierspec heads train has written, or of its folder"),
+]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")
 ]
@@ -168,13 +173,7 @@ class EarlyExitConfig(LevelConfig):
 
     method: Literal["early_exit"] = "early_exit"
     exit_layer: PositiveInteger
-    head: (
-        Annotated[
-            ModelName,
-            Expected("the path of a file that hierspec heads train has written, or of its folder"),
-        ]
-        | None
-    ) = None
+    head: HeadsFile | None = None
 
 
 @declared
@@ -273,27 +272,43 @@ class SuffixConfig(LookUpConfig):
     store: Natural = 0
 
 
+_Share = Annotated[float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")]
+
+
 @declared
 class LayerSkipConfig(LevelConfig):
-    """The target without some of its layers: its weights, and a cache of its own [SWIFT].
+    """The target without some of its layers, or parts of them, on its own cache [SWIFT].
 
     Attributes:
         skip_layers: left out, counted from 0.
+        skip_attention, skip_mlp: of further layers, only the attention or the MLP is left out.
         skip: instead of them, the share of layers to leave out, at even distances; the first and
             the last layer stay.
+        search: with ``skip``, look while drafting for attentions and MLPs to leave out; ``skip`` is
+            the share of all that lie between the first and the last layer.
     """
 
     method: Literal["layer_skip"] = "layer_skip"
     skip_layers: Layers | None = None
-    skip: (
-        Annotated[float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")] | None
-    ) = None
+    skip_attention: Layers | None = None
+    skip_mlp: Layers | None = None
+    skip: _Share | None = None
+    search: Search | None = None
 
     def __post_init__(self) -> None:
-        if (self.skip is None) == (self.skip_layers is None):
+        named = any((self.skip_layers, self.skip_attention, self.skip_mlp))
+        if (self.skip is not None) == named:
             raise HierspecError(
-                "layer_skip takes either skip_layers (which layers) or skip (which share of "
-                "them), and one of the two is needed"
+                "layer_skip takes either skip_layers (which layers; skip_attention and skip_mlp: "
+                "parts of them) or skip (which share of them), and one of the two is needed"
+            )
+        if self.search is not None and (named or self.num_drafts > 1):
+            key = "num_drafts" if self.skip is not None else "search"
+            raise misplaced(
+                [key],
+                "a search chooses for one draft a round: remove it"
+                if key == "num_drafts"
+                else "a search needs skip, the share to leave out, in place of given layers",
             )
 
 
@@ -311,15 +326,20 @@ class QuantizedConfig(LevelConfig):
 
 @declared
 class AdaptiveExitConfig(LevelConfig):
-    """Each token from the first exit of the target that is sure of it, else the last [AdaDecode].
+    """Each token from the first exit of the target that is sure of it [AdaDecode].
 
     Attributes:
         exit_layers: layer counts as in ``early_exit``, shallowest first.
         confidence: the least probability of an exit's likeliest token that makes it sure.
+        unsure: who writes a token that no exit is sure of: the last ``exit``, or the ``target``,
+            with the draft ending before it.
+        head: of all exits, as in ``early_exit``.
     """
 
     method: Literal["adaptive_exit"] = "adaptive_exit"
     exit_layers: Layers
+    unsure: Literal["exit", "target"] = "exit"
+    head: HeadsFile | None = None
     confidence: Annotated[
         float, Strict(), Field(gt=0, le=1), Expected("a number above 0 and at most 1")
     ] = 0.75
@@ -360,6 +380,18 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
         elif i > 0 and level.num_drafts > 1:
             raise misplaced(
                 [i, "num_drafts"], "only the first level makes alternative drafts; remove it"
+            )
+        elif i > 0 and getattr(level, "search", None) is not None:
+            raise misplaced(
+                [i, "search"],
+                "a level that searches for what to leave out only drafts: put it first, or remove "
+                "the search",
+            )
+        elif i > 0 and getattr(level, "unsure", "exit") == "target":
+            raise misplaced(
+                [i, "unsure"],
+                "a level that ends its draft where no exit is sure only drafts: put it first, or "
+                "remove unsure",
             )
         elif i > 0 and isinstance(level, LookUpConfig):
             raise misplaced([i], f"{level.method} has no distribution to verify with; put it first")

@@ -13,6 +13,7 @@ from typing import Any
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
 from hierspec.drafters.suffix import Suffix
 from hierspec.errors import HierspecError
 from hierspec.lm.adaptive_exit import AdaptiveExit
@@ -21,10 +22,10 @@ from hierspec.lm.eagle3 import checkpoint as eagle3
 from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.eagle3.network import Eagle3Network
-from hierspec.lm.layer_skip import SkippingBackend, evenly
+from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
-from hierspec.lm.trunk.quantized import QuantizedModel
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
 
 from .checkpoints import Key, Loaded, key_of, load_tokenizer
@@ -62,8 +63,8 @@ class LevelModels:
     levels: Sequence[AnyLevelConfig]
     loaded: Loaded
     trunks: dict[Key, Trunk] = field(default_factory=dict)
-    skipping: dict[tuple[int, ...], Trunk] = field(default_factory=dict)
-    quantized: dict[int, QuantizedModel] = field(default_factory=dict)
+    skipping: dict[Skip, SelfDraft] = field(default_factory=dict)
+    quantized: dict[int, SelfDraft] = field(default_factory=dict)
     parts: dict[Any, Any] = field(default_factory=dict)  # of vocabularies, by file of heads
     networks: dict[str, Eagle3Network] = field(default_factory=dict)
     eagles: dict[str, Eagle3Model] = field(default_factory=dict)
@@ -86,13 +87,8 @@ class LevelModels:
         if isinstance(level, ConcatenateConfig):
             return None, level.method
         if isinstance(level, EarlyExitConfig):
-            trunk, layer = self._trunk(target), level.exit_layer
-            if level.head is None:
-                return trunk.view(layer), f"{target.model}@{layer}"
-            from .exit_heads import attach
-
-            head = attach(level.head, layer, trunk.backend, target.model, self.parts)
-            return trunk.view(layer, head), f"{target.model}@{layer}+head"
+            name = f"{target.model}@{level.exit_layer}" + ("+head" if level.head else "")
+            return self._exit(level.exit_layer, level.head), name
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
             table = NgramModel.load(path, max_order=level.max_order)
@@ -107,10 +103,10 @@ class LevelModels:
         if isinstance(level, SuffixConfig):
             return Suffix(level.max_order, level.store), "suffix"
         if isinstance(level, AdaptiveExitConfig):
-            trunk, layers = self._trunk(target), level.exit_layers
-            name = f"{target.model}@{'|'.join(map(str, layers))}"
-            exits = [trunk.view(layer) for layer in layers]
-            return AdaptiveExit(exits, level.confidence, name), name
+            exits = [self._exit(layer, level.head) for layer in level.exit_layers]
+            name = f"{target.model}@{'|'.join(map(str, level.exit_layers))}"
+            name += "+head" if level.head else ""
+            return AdaptiveExit(exits, level.confidence, name, level.unsure == "target"), name
         if isinstance(level, LayerSkipConfig):
             return self._skipping(level)
         if isinstance(level, QuantizedConfig):
@@ -126,7 +122,7 @@ class LevelModels:
                 )
             if level.bits not in self.quantized:
                 copied = quantized(trunk.backend, level.bits)
-                self.quantized[level.bits] = QuantizedModel(trunk, copied)
+                self.quantized[level.bits] = SelfDraft(trunk, copied)
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
         if isinstance(level, Eagle3LevelConfig):
             return self._eagle3(level.model), level.model
@@ -146,18 +142,37 @@ class LevelModels:
             check_sizes(name, size, level.model, view.vocab_size)
         return view, level.model
 
+    def _exit(self, layer: int, heads: str | None) -> ExitModel:
+        """The target's exit after so many layers, with the head that was trained for it."""
+        trunk = self._trunk(self.target)
+        if heads is None:
+            return trunk.view(layer)
+        from .exit_heads import attach
+
+        return trunk.view(layer, attach(heads, layer, trunk.backend, self.target.model, self.parts))
+
     def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
-        """The target without some layers; levels that leave out the same ones share a cache."""
-        backend = self._trunk(self.target).backend
-        skip = level.skip_layers
-        if skip is None:
+        """The target without some layers, or parts; what leaves out the same is one model."""
+        trunk = self._trunk(self.target)
+        depth = trunk.backend.num_layers
+        if level.search is not None:
             assert level.skip is not None
-            skip = evenly(level.skip, backend.num_layers)
-        skip = tuple(sorted(skip))
+            settings = level.search.settings(level.skip)
+            searches = SkipSearches(settings, depth, level.search.shared)
+            name = f"{self.target.model}~{level.skip:g}"
+            return SearchedSkip(trunk, searches, name), name
+        if level.skip is not None:
+            skip = Skip.whole(evenly(level.skip, depth))
+        else:
+            whole = level.skip_layers or ()
+            skip = Skip(
+                tuple(sorted((*whole, *(level.skip_attention or ())))),
+                tuple(sorted((*whole, *(level.skip_mlp or ())))),
+            )
         if skip not in self.skipping:
-            self.skipping[skip] = Trunk(SkippingBackend(backend, skip))
-        view = self.skipping[skip].view()
-        return view, view.name.replace(backend.name, self.target.model, 1)
+            self.skipping[skip] = SelfDraft(trunk, SkippingBackend(trunk.backend, skip))
+        model = self.skipping[skip]
+        return model, model.name.replace(trunk.backend.name, self.target.model, 1)
 
     def _counted_in(self, table: str) -> str:
         """The vocabulary of a table that does not name it; empty where nobody can tell."""

@@ -172,4 +172,4 @@ def _plain(value: Any) -> Any:
     return out
 
 
-_ALWAYS = ("method", "levels", "repeat")  # written though they say what holds anyway
+_ALWAYS = ("method", "levels", "repeat", "kind")  # written though they say what holds anyway

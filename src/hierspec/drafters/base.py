@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, OneHotDistributions
@@ -14,6 +14,7 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
+from hierspec.lm.base import CacheOwner
 from hierspec.sampling.scores import ScoreRows
 
 
@@ -62,6 +63,15 @@ class Drafter(Protocol):
         What a call gets depends on its own sequence alone, whoever shares the batch: tokens,
         distributions, and the uniforms spent.
         """
+        ...
+
+
+@runtime_checkable
+class Shareable(CacheOwner, Protocol):
+    """Whoever may let texts learn from one another; those that must not get places of their own."""
+
+    def open_own(self) -> Any:
+        """A place that no other sequence reads or writes."""
         ...
 
 

@@ -115,7 +115,7 @@ class ModelDrafter:
         """The host loop: token by token, every draft until its own limit or window stops it."""
         window, signal = self.node.window, self.node.window.signal
         going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
-        while going:
+        while going := self.willing(drafts, going):
             scores, tokens, rows = step(going)
             values = None if signal is None else read(scores, tokens, signal)
             still: list[int] = []
@@ -135,6 +135,10 @@ class ModelDrafter:
                     spent = min(-len(draft.tokens) % self._chunk(draft.call), left)
                     draft.call.rng.take(spent)
             going = still
+
+    def willing(self, drafts: Sequence[Growing], going: Sequence[int]) -> list[int]:
+        """Those of the drafts to which the model will add a token: all of them, as a rule."""
+        return list(going)
 
     def grow_on_device(
         self, model: DeviceModel, drafts: Sequence[Growing], sampler: Sampler
@@ -179,15 +183,17 @@ class ModelDrafter:
 
     def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
         """Scores [n, V] of the drafts' next tokens, and what they are drawn from."""
-        jobs = [draft.job() for draft in drafts]
-        queries = [
-            Query.of(job, draft.call.slot(self.model, draft.number))
-            for draft, job in zip(drafts, jobs, strict=True)
-        ]
+        jobs, queries = self.asked(drafts)
         began = time.perf_counter()
         scores = self.model.score(queries)
         self._timed(began)
         return scores, distributions(jobs, scores)
+
+    def asked(self, drafts: Sequence[Growing]) -> tuple[list[ScoreRows], list[Query]]:
+        """How the drafts' next rows are read, and the queries for them."""
+        jobs = [draft.job() for draft in drafts]
+        slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
+        return jobs, [Query.of(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
     def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
         """Steps of a model that continues by itself; all rows are read with ``sampler``."""

@@ -16,6 +16,7 @@ from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Noise, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters import Drafter, LookUp
+from hierspec.drafters.base import Shareable
 from hierspec.lm.base import CacheOwner, LanguageModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
@@ -84,7 +85,7 @@ class LiveSequence:
         """
         fixed = self.params.greedy or self.root.rule.own_tokens
         shares = not self.private and fixed and self.root.rule.exact_for(True)
-        return owner.open_own() if isinstance(owner, LookUp) and not shares else owner.open()
+        return owner.open_own() if isinstance(owner, Shareable) and not shares else owner.open()
 
     def adopt(self, kept: KeptCache) -> None:
         """Start from the places of an earlier text."""

@@ -98,6 +98,9 @@ class ExactInterpreter:
         for length in range(1, longest + 1):
             grown = []
             for probability, draft in growing:
+                if self._models.declines(node, context + draft.tokens):
+                    done.append((probability, draft))
+                    continue
                 row = self._models.law(node, context + draft.tokens)
                 for token in np.flatnonzero(self.rows.rows[row]).tolist():
                     self.paths += 1

@@ -103,6 +103,13 @@ class ModelRows:
             self._laws[key] = self.rows.intern(row_of(model, context))
         return self._laws[key]
 
+    def declines(self, node: Node, context: tuple[int, ...]) -> bool:
+        """Whether a leaf's model leaves the token after ``context`` to the level above."""
+        model: Any = node.model  # type: ignore[union-attr]
+        if not getattr(model, "declines", False):
+            return False
+        return model.unsure_after(context[max(len(context) - model.order, 0) :])
+
     def tokens(
         self, node: Node, tokens: tuple[int, ...], ids: tuple[int, ...], own: tuple[int, ...]
     ) -> Proposal:

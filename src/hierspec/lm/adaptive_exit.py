@@ -1,13 +1,19 @@
 """Several early exits as one language model: each row ends at the first exit that is sure.
 
-Wei et al. (2025, AdaDecode) draft a token at the first of several exits whose largest probability
-reaches a floor. Here a row's scores are those of the first exit that does so, else of the last.
-Which exit that is depends on the row's context alone, not on the token drawn from it. So the row
-is a law fixed before the draw, every rule that is exact for a model is exact for this one, and
-the levels above read the very law the token came from [MATH §2].
+Wei et al. (2025, AdaDecode) draft a token at the first of several exits whose probability for it
+reaches a floor; a token that no exit is sure of is the full model's. Here a row's scores are those
+of the first exit whose *largest* probability does so, else of the last. Which exit that is depends
+on the row's context alone, not on the token drawn from it. So the row is a law fixed before the
+draw, every rule that is exact for a model is exact for this one, and the levels above read the very
+law the token came from [MATH §2].
+
+A draft that leaves unsure tokens to the target (``declines``) ends before such a row's token is
+drawn. That, too, follows from the context alone, so output stays exact; how long a draft is depends
+on its tokens, as with a window. Rows that no exit is sure of still have a law, the last exit's.
 
 All exits are views of the target's trunk: a deeper exit goes on from the hidden states of the
-shallower one, and whatever it computes the target need not compute again.
+shallower one, for all tokens at once that have not been there, and whatever it computes the target
+need not compute again.
 """
 
 from __future__ import annotations
@@ -28,9 +34,19 @@ class AdaptiveExit:
     Args:
         exits: at least one, shallowest first, with one owner of slots.
         confidence: the floor of an exit's largest probability, above 0 and at most 1.
+        declines: a draft ends where no exit is sure.
+
+    Attributes:
+        partial: whether some exit's head knows a part of the vocabulary only.
     """
 
-    def __init__(self, exits: Sequence[LanguageModel], confidence: float, name: str) -> None:
+    def __init__(
+        self,
+        exits: Sequence[LanguageModel],
+        confidence: float,
+        name: str,
+        declines: bool = False,
+    ) -> None:
         if not exits or not 0.0 < confidence <= 1.0:
             raise HierspecError(
                 "an adaptive exit needs exits, and a confidence above 0 and at most 1; got "
@@ -38,7 +54,8 @@ class AdaptiveExit:
             )
         self.exits = tuple(exits)
         self.confidence = confidence
-        self.name = name
+        self.name, self.declines = name, declines
+        self.partial = any(getattr(one, "partial", False) for one in exits)
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None
         self.vocab_size, self.max_length, self.device = (
@@ -54,7 +71,11 @@ class AdaptiveExit:
         self.cache_owner.close(slot)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """See :meth:`hierspec.lm.base.LanguageModel.score`.
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        return self.attempt(queries)[0]
+
+    def attempt(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
+        """The same, and of every row whether the exit it comes from is sure.
 
         Confidence is read at every query's own temperature; greedy ones, and those that say none,
         have the untempered one read.
@@ -67,7 +88,7 @@ class AdaptiveExit:
         for deeper in self.exits[1:]:
             open_rows = self._unsure(out, open_rows, at, scales)
             if not open_rows:
-                break
+                return out, [True] * len(out)
             # From the first row in doubt to the last one: what lies beyond need not go deeper.
             asked = [
                 Query(queries[i].slot, _upto(queries[i], rows[-1]), queries[i].start + rows[0])
@@ -76,7 +97,19 @@ class AdaptiveExit:
             found = deeper.score(asked).split([query.num_rows for query in asked])
             for (i, rows), part in zip(open_rows.items(), found, strict=True):
                 out[[at[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
-        return out
+        sure = [True] * len(out)
+        for i, rows in self._unsure(out, open_rows, at, scales).items():
+            for row in rows:
+                sure[at[i] + row] = False
+        return out, sure
+
+    def unsure_after(self, tokens: Sequence[int]) -> bool:
+        """Whether no exit is sure of what follows these tokens; untempered, on a fresh slot."""
+        slot = self.open()
+        try:
+            return not self.attempt([Query(slot, Context(tokens), len(tokens))])[1][0]
+        finally:
+            self.close(slot)
 
     def _unsure(
         self,

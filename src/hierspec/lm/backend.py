@@ -38,6 +38,14 @@ class Span(NamedTuple):
         return range(self.start, self.start + self.n)
 
 
+class Part(NamedTuple):
+    """What is run of a layer: its attention, its MLP, or both."""
+
+    layer: int
+    attention: bool
+    mlp: bool
+
+
 @runtime_checkable
 class Backend(Protocol):
     """A transformer that can be run layer range by layer range.
@@ -100,4 +108,23 @@ class Backend(Protocol):
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Rows ``ids`` [v] of the output matrix in ``weight_dtype``, and of its bias if any."""
+        ...
+
+
+@runtime_checkable
+class Divisible(Backend, Protocol):
+    """A backend whose layers can be run without their attention, or without their MLP."""
+
+    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
+        """Run these parts on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
+
+        As :meth:`Backend.layers`. What is left out adds nothing to the hidden states, and a layer
+        without attention writes no keys and values.
+
+        Args:
+            parts: by ascending layer.
+
+        Raises:
+            HierspecError: the architecture's layers cannot be divided so.
+        """
         ...

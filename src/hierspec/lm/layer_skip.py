@@ -1,62 +1,114 @@
 """A model without some of its layers, on the same weights: what drafts in self-speculation.
 
-Zhang et al. (2023, Draft & Verify) and Xia et al. (2024, SWIFT) draft with the target itself and
-leave layers out. The hidden states of that path are not the target's, so it keeps keys and values
-of its own; its weights are the target's. Whole layers are skipped here, where those papers choose
-attention and MLP parts apart, and the choice is given: no search for good layers is made.
+Zhang et al. (2023, Draft & Verify) and Xia et al. (2025, SWIFT) draft with the target itself and
+leave parts out: the attention of some layers, the MLP of others. What is left reads the target's
+keys and values of all text that the target has seen (:mod:`hierspec.lm.trunk.self_draft`).
+:mod:`hierspec.lm.skip_search` looks for parts that can be spared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 
 from hierspec.errors import HierspecError
 
-from .backend import Backend, Span
+from .backend import Backend, Divisible, Part, Span
+
+
+class Skip(NamedTuple):
+    """What is left out: layers counted from 0, ascending.
+
+    Attributes:
+        attention: whose attention.
+        mlp: whose MLP.
+    """
+
+    attention: tuple[int, ...]
+    mlp: tuple[int, ...]
+
+    @staticmethod
+    def whole(layers: Sequence[int]) -> Skip:
+        """Both parts of these layers."""
+        return Skip(tuple(sorted(layers)), tuple(sorted(layers)))
 
 
 class SkippingBackend:
-    """A :class:`~hierspec.lm.backend.Backend` that runs a subset of another's layers.
+    """A :class:`~hierspec.lm.backend.Backend` that runs another's layers but for what is skipped.
 
-    Layer i of this backend is the i-th layer kept. Caches come from ``backend``: they have places
-    for skipped layers too, which are never written.
+    Layers keep their numbers, and caches are ``backend``'s own, with places for what is skipped.
 
     Args:
         backend: whose layers, embedding, norm and head are used.
-        skip: layers left out, counted from 0.
+        skip: what is left out; or layers, both parts of them.
 
     Raises:
-        HierspecError: a layer that is not there, named twice, or none left out, or none kept.
+        HierspecError: a layer that is not there, named twice, or nothing left out, or nothing kept;
+            or layers that cannot be divided into attention and MLP.
     """
 
-    def __init__(self, backend: Backend, skip: Sequence[int]) -> None:
+    def __init__(self, backend: Backend, skip: Skip | Sequence[int]) -> None:
         depth = backend.num_layers
-        if not skip or len(set(skip)) < len(skip) or not all(0 <= i < depth for i in skip):
-            raise HierspecError(
-                f"skip_layers must name layers 0 to {depth - 1} of {backend.name}, each once; "
-                f"got {list(skip)}"
-            )
-        self.kept = tuple(i for i in range(depth) if i not in set(skip))
-        if not self.kept:
-            raise HierspecError(f"skip_layers leaves no layer of {backend.name}: keep at least one")
-        self.backend = backend
+        skip = skip if isinstance(skip, Skip) else Skip.whole(skip)
+        for key, layers in zip(("skip_attention", "skip_mlp"), skip, strict=True):
+            key = "skip_layers" if skip.attention == skip.mlp else key
+            if len(set(layers)) < len(layers) or not all(0 <= i < depth for i in layers):
+                raise HierspecError(
+                    f"{key} must name layers 0 to {depth - 1} of {backend.name}, each once; "
+                    f"got {list(layers)}"
+                )
+        left = [Part(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
+        self.left = tuple(part for part in left if part.attention or part.mlp)
+        if not self.left or not any(skip):
+            fault = "leaves no layer" if any(skip) else "skips nothing"
+            raise HierspecError(f"skip_layers {fault} of {backend.name}: keep at least one")
+        self.backend, self.skip = backend, skip
+        self.divides = any(not (part.attention and part.mlp) for part in self.left)
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
         self.move, self.trees = backend.move, backend.trees
-        self.name = f"{backend.name}~{len(self.kept)}/{depth}"
+        kept = sum(part.attention + part.mlp for part in self.left) / 2
+        self.name = f"{backend.name}~{kept:g}/{depth}"
         self.fast_path = backend.fast_path
-        self.num_layers = len(self.kept)
+        self.num_layers = depth
         self.vocab_size, self.hidden_size = backend.vocab_size, backend.hidden_size
         self.max_length = backend.max_length
         self.device = backend.device
         self.dtype, self.weight_dtype = backend.dtype, backend.weight_dtype
+        if self.divides:
+            check_divisible(backend)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        for first, end in runs(self.kept[lo:hi]):
+        parts = [part for part in self.left if lo <= part.layer < hi]
+        if self.divides:
+            return cast(Divisible, self.backend).parts(h, parts, spans)
+        for first, end in runs([part.layer for part in parts]):
             h = self.backend.layers(h, first, end, spans)
         return h
+
+
+def check_divisible(backend: Backend) -> None:
+    """Refuse a model whose layers cannot be run without their attention or their MLP.
+
+    A layer without either must hand on what it was given: tried on two tokens, since structure can
+    deceive.
+
+    Raises:
+        HierspecError: it cannot.
+    """
+    fix = "leave whole layers out (skip_layers, or skip without a search)"
+    if not isinstance(backend, Divisible):
+        raise HierspecError(f"{backend.name} runs whole layers only: {fix}")
+    with torch.inference_mode():
+        spans = [Span(backend.new_cache(2), 0, 2)]
+        h = backend.embed(torch.arange(2, device=backend.device) % backend.vocab_size, spans)
+        same = torch.equal(backend.parts(h, [Part(0, False, False)], spans), h)
+    if not same:
+        raise HierspecError(
+            f"the layers of {backend.name} do not add their parts to what they are given: {fix}"
+        )
 
 
 def runs(layers: Sequence[int]) -> list[tuple[int, int]]:
@@ -84,5 +136,22 @@ def evenly(share: float, depth: int) -> tuple[int, ...]:
             f"layer_skip by a share needs a target of at least 3 layers, this one has {depth}: "
             "name skip_layers, or use another method"
         )
-    count = min(max(1, round(share * depth)), middle)
+    return _spread(min(max(1, round(share * depth)), middle), middle)
+
+
+def parts_of(share: float, depth: int) -> Skip:
+    """The share of all attentions and MLPs between the first and the last layer, evenly spread.
+
+    Where SWIFT's search begins. [Xia et al. 2025, §4.1]
+
+    Raises:
+        HierspecError: fewer than three layers: there is no middle.
+    """
+    evenly(share, depth)  # refuses a shallow model
+    middle = depth - 2
+    count = min(max(1, int(2 * middle * share)), 2 * middle)
+    return Skip(_spread((count + 1) // 2, middle), _spread(count // 2, middle))
+
+
+def _spread(count: int, middle: int) -> tuple[int, ...]:
     return tuple(1 + j * middle // count for j in range(count))

@@ -36,7 +36,7 @@ PAPERS = {
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
     "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
     "(Oliaro et al., 2024, arXiv 2411.04975)",
-    "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2024, arXiv 2410.06916)",
+    "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2025, arXiv 2410.06916)",
     "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
     "(Tiwari et al., 2025, arXiv 2502.10424)",
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",

@@ -26,7 +26,8 @@ from hierspec.config.levels import (
     SuffixConfig,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.core.windows import EntropyWindow
+from hierspec.config.skip_search import SkipSearchConfig
+from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, EAGLE3, SMOLLM2_NAME
 
@@ -398,33 +399,54 @@ def quantized(models: PresetModels) -> HierarchyConfig:
     return models.under(QuantizedConfig(num_speculative_tokens=10))
 
 
-@preset("swift", "the target drafts without 45 % of its layers, evenly", "SWIFT", max_drafts=0)
+@preset(
+    "swift",
+    "the target drafts without 45 % of its attentions and MLPs, searched for while decoding; "
+    "a chain in place of a tree",
+    "SWIFT",
+    max_drafts=0,
+)
 def swift(models: PresetModels) -> HierarchyConfig:
-    """The target drafts without 45 % of its layers (Xia et al., 2024).
+    """The target drafts without 45 % of its attentions and MLPs (Xia et al., 2025).
 
-    SWIFT searches for the layers to leave out while it decodes, attention and MLP parts apart;
-    here whole layers are left out at even distances, and nothing is searched.
+    Which ones is searched for while it decodes, one search for all greedy texts. A draft stops
+    after a token that is less likely than 0.8, at 25 tokens at most, as in their code. They verify
+    further candidates beside each drafted token; here it is one chain.
     """
-    return models.under(LayerSkipConfig(skip=0.45, num_speculative_tokens=4))
+    level = LayerSkipConfig(
+        skip=0.45,
+        search=SkipSearchConfig(shared=True),
+        num_speculative_tokens=25,
+        window=ConfidenceWindow(0.8),
+    )
+    return models.under(level)
 
 
 @preset(
     "adadecode",
-    "each token drafted by the first sure one of three exits",
+    "each token from the first sure one of three exits, else from the target; trained heads where "
+    "there are some",
     "AdaDecode",
     max_drafts=0,
 )
 def adadecode(models: PresetModels) -> HierarchyConfig:
-    """Each token from the first sure one of three exits (Wei et al., 2025).
+    """Each token from the first sure one of three exits, else from the target (Wei et al., 2025).
 
-    AdaDecode trains heads for its exits and lets the full model write a token that no exit is sure
-    of; here all exits share the target's head, and the last one drafts what none is sure of.
+    Exits after a quarter, half and three quarters of the layers, as theirs of Llama 3.1 8B; their
+    heads are trained, which is so here where heads for the target are at hand (they train one set
+    for each task). The paper has no limit of a draft; here it is 16 tokens.
     """
     depth = models.num_layers()
-    layers = at_shares(depth, (1 / 8, 1 / 4, 1 / 2))
+    layers = at_shares(depth, (1 / 4, 1 / 2, 3 / 4))
     if len(layers) < 2:
         raise HierspecError(f"adadecode needs a target of at least 3 layers, this one has {depth}")
-    return models.under(AdaptiveExitConfig(exit_layers=layers, num_speculative_tokens=4))
+    heads = models.heads if len(models.trained) >= len(layers) else None
+    if heads is not None:
+        layers = _nearest(layers, models.trained)
+    level = AdaptiveExitConfig(
+        exit_layers=layers, head=heads, unsure="target", num_speculative_tokens=16
+    )
+    return models.under(level)
 
 
 @preset(

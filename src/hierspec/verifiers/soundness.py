@@ -66,6 +66,10 @@ def _check_multi_draft(node: Verify) -> None:
             )
         if not leaf.window.fixed_length:
             raise HierspecError(why + "its window must be fixed: remove it, or set num_drafts to 1")
+        if getattr(leaf.model, "declines", False):
+            raise HierspecError(
+                why + "and each ends where no exit is sure: remove unsure, or set num_drafts to 1"
+            )
 
 
 def _leaves(node: Node | None) -> Iterator[Draft]:
@@ -88,6 +92,10 @@ def _check_fixed(node: Verify) -> None:
     if not below.window.fixed_length:
         raise HierspecError(
             why + f"the window of {below.name!r} depends on the tokens drafted" + fix
+        )
+    if getattr(below.model, "declines", False):
+        raise HierspecError(
+            why + f"how long a draft of {below.name!r} is depends on its tokens" + fix
         )
     if not getattr(below.model, "law_of_context", True):  # a prompt look-up copies a whole run
         raise HierspecError(why + f"{below.name!r} has no law at other contexts than its own" + fix)

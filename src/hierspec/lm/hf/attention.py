@@ -21,6 +21,8 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hierspec.errors import HierspecError
+
 from .cache import ManySpans
 
 _NAME = "hierspec_packed"
@@ -82,6 +84,37 @@ def attention_paths(layer: nn.Module) -> tuple[str, ...]:
         if not all(map(stands_alone, above)):
             return ()
     return tuple(found)
+
+
+class _Nothing(nn.Module):
+    """Stands where an attention or an MLP is left out: adds nothing to the hidden states."""
+
+    def __init__(self, pair: bool) -> None:
+        super().__init__()
+        self.pair = pair  # attentions return their weights as well
+
+    def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        nothing = torch.zeros_like(hidden_states)
+        return (nothing, None) if self.pair else nothing
+
+
+def divided(layer: nn.Module, paths: Sequence[str], attention: bool, mlp: bool) -> Any:
+    """A stand-in for ``layer`` without its attention at ``paths``, or without its MLP.
+
+    Raises:
+        HierspecError: the layer is not made of such parts.
+    """
+    left_out = {} if attention else dict.fromkeys(paths, True)
+    if not mlp:
+        left_out["mlp"] = False
+    known = all(name in layer._modules for name in left_out)
+    if not known or (not attention and not paths) or not stands_alone(layer):
+        raise HierspecError(
+            f"the layers of a {type(layer).__name__} cannot be divided into attention and MLP: "
+            "leave whole layers out (skip_layers, or skip without a search)"
+        )
+    parts = {name: _Nothing(pair) for name, pair in left_out.items()}
+    return _module(layer, _modules={**layer._modules, **parts})
 
 
 class PackedAttention:

@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Linear, Span
+from hierspec.lm.backend import Linear, Part, Span
 
 from .alibi import alibi_of
-from .attention import PackedAttention, attention_paths, detached, evaluating
+from .attention import PackedAttention, attention_paths, detached, divided, evaluating
 from .cache import ManySpans, OneSpan, Storage
 from .support import check_supported, layer_kinds, longest_context
 
@@ -127,28 +127,33 @@ class HFBackend:
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        if len(spans) == 1 or self.packs:
-            return self._layers(h, lo, hi, spans)
-        sizes = [span.n for span in spans]
-        parts = zip(h.split(sizes), spans, strict=True)
-        return torch.cat([self._layers(part, lo, hi, [span]) for part, span in parts])
+        return self.parts(h, [Part(i, True, True) for i in range(lo, hi)], spans)
 
-    def _layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
+        """See :class:`~hierspec.lm.backend.Divisible`."""
+        if len(spans) == 1 or self.packs:
+            return self._run(h, parts, spans)
+        each = zip(h.split([span.n for span in spans]), spans, strict=True)
+        return torch.cat([self._run(own, parts, [span]) for own, span in each])
+
+    def _run(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
         positions = self._positions(spans)[None]
         h = h[None]
-        rotary = self._rotary(h, spans, lo, hi)
-        kinds = set(self.kinds[lo:hi])
+        kinds = {self.kinds[part.layer] for part in parts}
+        rotary = self._rotary(h, spans, kinds)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
         if len(spans) == 1:
             cache, packed = OneSpan(spans[0]), None
         else:
             cache = ManySpans(spans)
             packed = PackedAttention(self.attention, cache, masks, self.kinds)
-        for i in range(lo, hi):
+        for i, attention, mlp in parts:
             kind, layer = self.kinds[i], self.modules[i]
             if layer.training:
                 layer = evaluating(layer)
-            if packed is not None:
+            if not (attention and mlp):
+                layer = divided(layer, self.attentions[i], attention, mlp)
+            if packed is not None and attention:
                 layer = packed.layer(layer, self.attentions[i])
             extra: dict[str, Any] = {self.cache_argument: cache}
             if self.takes_rotary:
@@ -192,8 +197,7 @@ class HFBackend:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _rotary(self, h: torch.Tensor, spans: Sequence[Span], lo: int, hi: int) -> dict[str, Any]:
-        kinds = set(self.kinds[lo:hi])
+    def _rotary(self, h: torch.Tensor, spans: Sequence[Span], kinds: set[str]) -> dict[str, Any]:
         if self.rotary is None or not self.takes_rotary:
             return dict.fromkeys(kinds)
         if self.rotary_by_type:

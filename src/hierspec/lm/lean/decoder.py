@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Linear, Span
+from hierspec.lm.backend import Linear, Part, Span
 from hierspec.lm.weights import WeightSource, check_shape
 from hierspec.utils.threads import OneThread, is_small
 
@@ -140,6 +140,25 @@ class LeanBackend:
                 [[one.first for one in kind] for kind in seen],
                 [[one.mask for one in kind] for kind in seen],
             )
+
+    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
+        """Only these parts of layers, in order: see :class:`~hierspec.lm.backend.Divisible`."""
+        seen = [[self._seen(span, window) for span in spans] for window in self._windows]
+        rotation, num = self._rotation(spans), len(h)
+        starts, counts = [span.start for span in spans], [span.n for span in spans]
+        firsts = [[one.first for one in kind] for kind in seen]
+        masks = [[one.mask for one in kind] for kind in seen]
+        h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
+        unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
+        with self._threads(self._layer_weights, num), unoptimised:
+            for layer, attention, mlp in parts:
+                module: Any = self._run.layers[layer]
+                if attention:
+                    caches = [span.cache[layer] for span in spans]
+                    h = module.attended(h, rotation, caches, starts, counts, firsts, masks)
+                if mlp:
+                    h = module.fed(h)
+        return h[:num]
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None:

@@ -92,10 +92,23 @@ class Layer(nn.Module):
         firsts: list[list[int]],
         masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """h [N, d] → [N, d], changed in place; arguments as in :meth:`Stack.forward`.
+        """h [N, d] → [N, d], changed in place; arguments as in :meth:`attended`."""
+        return self.fed(self.attended(h, rotation, caches, starts, counts, firsts, masks))
 
-        ``caches`` are this layer's, [1, 2 K, C, D] each. There are N rotations; rows of h beyond
-        them are padding, which attends to nothing.
+    def attended(
+        self,
+        h: Tensor,
+        rotation: Tensor,
+        caches: list[Tensor],
+        starts: list[int],
+        counts: list[int],
+        firsts: list[list[int]],
+        masks: list[list[Tensor | None]],
+    ) -> Tensor:
+        """The attention's part of the layer; h is changed in place.
+
+        Arguments as in :meth:`Stack.forward`; ``caches`` are this layer's, [1, 2 K, C, D] each.
+        There are N rotations; rows of h beyond them are padding, which attends to nothing.
         """
         qkv = self.qkv(self.norm(h))
         total = rotation.size(0)
@@ -117,11 +130,14 @@ class Layer(nn.Module):
         out = out.reshape(total, -1).to(self.dtype)
         if qkv.size(0) != total:
             out = F.pad(out, [0, 0, 0, qkv.size(0) - total])
-        return self.mixed(h, out)
+        return h.add_(self.out(out))
 
     def mixed(self, h: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer after attention; h is changed in place."""
-        h.add_(self.out(attended))
+        return self.fed(h.add_(self.out(attended)))
+
+    def fed(self, h: Tensor) -> Tensor:
+        """The MLP's part of the layer; h is changed in place."""
         gate_up = self.gate_up(self.mlp_norm(h)).chunk(2, 1)
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
 

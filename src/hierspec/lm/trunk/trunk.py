@@ -47,7 +47,7 @@ class SlotState:
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
         branches: what is stored behind the held tokens; lengths count it as well.
         drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
-            ``lengths[-1]``, those of a quantized copy (:mod:`hierspec.lm.trunk.quantized`).
+            ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
     """
 
     cache: Any

@@ -1,10 +1,12 @@
-"""The target's own weights in fewer bits, drafting on the target's cache.
+"""A cheaper form of the target, drafting on the target's cache.
 
-After QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), which drafts with 4-bit weights and a 4-bit
-cache: here the weights are int8 and the cache is the target's. For every token the target has
-checked, the copy reads the target's keys and values, so it needs no pass over the prompt and does
-not drift; past them it writes its own, which the target's next check overwrites. A place the copy
-has written no longer counts as the target's.
+In fewer bits: after QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), which drafts with 4-bit
+weights and a 4-bit cache; here the cache is the target's. Or without some of its layers, as SWIFT
+does it (Xia et al. 2025, arXiv 2410.06916; :mod:`hierspec.lm.layer_skip`).
+
+For every token the target has checked, the draft reads the target's keys and values, so it needs no
+pass over the prompt and does not drift; past them it writes its own, which the target's next check
+overwrites. A place it has written no longer counts as the target's.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from hierspec.utils.graphs import Graphs
 from .trunk import SlotState, Trunk
 
 
-class QuantizedModel:
-    """The language model that runs a quantized copy on the slots of the trunk it was made from.
+class SelfDraft:
+    """The language model that runs a cheaper form of a trunk's transformer on the trunk's slots.
 
     Args:
         trunk: the target's.
-        backend: the copy; it can read and write the trunk's caches.
+        backend: that form; it can read and write the trunk's caches.
 
     Attributes:
         cache_owner: the trunk, whose slots it shares.
-        calls: passes over the copy's weights since it was made.
+        calls: passes over its weights since it was made.
         tokens: how many went through it in them.
     """
 
@@ -91,7 +93,7 @@ class QuantizedModel:
         rows: list[list[torch.Tensor]] = [[] for _ in work]
         begin: list[int] = []
         for w in work:
-            # Rows asked again are computed again: the copy keeps no hidden states.
+            # Rows asked again are computed again: it keeps no hidden states.
             done = min(max(w.state.lengths[-1], w.state.drafted), w.first)
             w.state.drafted = done
             w.state.lengths = [min(n, done) for n in w.state.lengths]
@@ -114,7 +116,7 @@ class QuantizedModel:
     def _pass_through(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """Run the copy on the tokens of ``spans`` → [N, d], noted in their states."""
+        """Run it on the tokens of ``spans`` → [N, d], noted in their states."""
         known = torch.tensor(self.trunk.known(ids), device=self.device)
         h = self.backend.embed(known, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
@@ -125,4 +127,4 @@ class QuantizedModel:
         return h
 
     def __repr__(self) -> str:
-        return f"QuantizedModel({self.name!r}, V={self.vocab_size})"
+        return f"SelfDraft({self.name!r}, V={self.vocab_size})"

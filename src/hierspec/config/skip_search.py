@@ -1,0 +1,54 @@
+"""The ``search`` of a ``layer_skip`` level: how it looks for what to leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from hierspec.lm.skip_search import SearchSettings
+from hierspec.utils.schema import Boolean, Count, Natural, NonNegativeNumber, ReadAs, declared
+
+_SWIFT = SearchSettings()
+
+
+@declared
+class SkipSearchConfig:
+    """What :class:`~hierspec.lm.skip_search.SearchSettings` says, but for the share.
+
+    Attributes:
+        shared: one search for all greedy texts of a hierarchy, earlier ones included.
+    """
+
+    kind: Literal["bayesian", "random"] = _SWIFT.kind
+    context_window: Count = _SWIFT.context_window
+    interval: Count = _SWIFT.interval
+    bayes_interval: Count = _SWIFT.bayes_interval
+    max_candidates: Count = _SWIFT.max_candidates
+    patience: Count = _SWIFT.patience
+    enough: NonNegativeNumber = _SWIFT.enough
+    seed: Natural = _SWIFT.seed
+    shared: Boolean = False
+
+    def settings(self, share: float) -> SearchSettings:
+        """Of a search for that share of all parts."""
+        return SearchSettings(
+            share,
+            self.kind,
+            self.context_window,
+            self.interval,
+            self.bayes_interval,
+            self.max_candidates,
+            self.patience,
+            self.enough,
+            self.seed,
+        )
+
+
+def _search(value: Any, read: Callable[[Any], Any]) -> SkipSearchConfig:
+    """From ``{"kind": "random", …}``, just the kind, or a configuration."""
+    if isinstance(value, SkipSearchConfig):
+        return value
+    return read({"kind": value} if isinstance(value, str) else value)
+
+
+Search = Annotated[SkipSearchConfig, ReadAs(SkipSearchConfig, _search)]

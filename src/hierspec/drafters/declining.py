@@ -1,0 +1,47 @@
+"""A leaf whose model may decline to draft a token: the draft then ends before it. [AdaDecode]
+
+It ends by what the context says, before the token is drawn. So each token that is handed up was
+drawn from the distribution reported for it, whatever the draft's length [MATH §2].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from hierspec.core.distributions import Distributions
+from hierspec.core.nodes import Draft
+from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.sampling.scores import distributions
+
+from .model import Growing, ModelDrafter
+
+
+class DecliningDrafter(ModelDrafter):
+    """A leaf whose model is an :class:`~hierspec.lm.adaptive_exit.AdaptiveExit` that declines."""
+
+    model: AdaptiveExit
+
+    def __init__(self, node: Draft) -> None:
+        super().__init__(node)
+        self._next: list[Distributions] = []
+        self._scores = torch.empty(0)
+
+    def willing(self, drafts: Sequence[Growing], going: Sequence[int]) -> list[int]:
+        """See :meth:`ModelDrafter.willing`. The rows are scored here, and read by :meth:`rows`."""
+        if not going:
+            return []
+        jobs, queries = self.asked([drafts[i] for i in going])
+        began = time.perf_counter()
+        scores, sure = self.model.attempt(queries)
+        self._timed(began)
+        kept = [place for place, one in enumerate(sure) if one]
+        self._scores = scores[kept]
+        self._next = distributions([jobs[place] for place in kept], self._scores) if kept else []
+        return [going[place] for place in kept]
+
+    def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
+        """See :meth:`ModelDrafter.rows`, of the drafts that were found willing."""
+        return self._scores, self._next

@@ -1,0 +1,110 @@
+"""A leaf that looks, between rounds, for the parts of the target it can best draft without. [SWIFT]
+
+When a text has grown since its last draft, one more candidate is scored on the last tokens written
+(:class:`~hierspec.lm.varying_skip.VaryingSkip.matches`), and the best set so far drafts until the
+text grows again. What is left out in a round thus follows from what was committed before it, and
+from nothing of the round: given the past, a round is that of a fixed hierarchy, and output stays
+exact under every rule.
+
+Texts may share a search, as SWIFT's stream of inputs does: greedy ones only, for the same reason as
+with a pool of n-grams (:mod:`hierspec.drafters.ngram_pool`). Where several of them stand in one
+batch, a candidate is scored on all their tokens at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from hierspec.lm.base import Slot
+from hierspec.lm.skip_search import SearchSettings, SkipSearch
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.varying_skip import VaryingSkip, Written
+
+from .base import DraftCall, Drafts
+from .model import ModelDrafter
+
+
+class SkipSearches:
+    """The searches of a level: a text's own, or one for all texts that may learn from others.
+
+    Attributes:
+        shared: whether there is one for all.
+        common: that one.
+    """
+
+    def __init__(self, settings: SearchSettings, depth: int, shared: bool = False) -> None:
+        self.settings, self.depth, self.shared = settings, depth, shared
+        self.common = self.open_own()
+
+    @property
+    def cache_owner(self) -> SkipSearches:
+        return self
+
+    def open(self) -> SkipSearch:
+        """The search of one text, or of all."""
+        return self.common if self.shared else self.open_own()
+
+    def open_own(self) -> SkipSearch:
+        """A search that no other text adds to."""
+        return SkipSearch(self.settings, self.depth)
+
+    def close(self, slot: SkipSearch) -> None:
+        """A text's own search ends with it."""
+
+
+class SearchedSkip(VaryingSkip):
+    """A :class:`~hierspec.lm.varying_skip.VaryingSkip` whose choices are searched for."""
+
+    def __init__(self, trunk: Trunk, searches: SkipSearches, name: str) -> None:
+        super().__init__(trunk, searches.common.best, name)
+        self.searches = searches
+
+
+class SearchingDrafter(ModelDrafter):
+    """A leaf whose model is a :class:`SearchedSkip`."""
+
+    model: SearchedSkip
+
+    def draft(self, calls: Sequence[DraftCall]) -> Drafts:
+        began = time.perf_counter()
+        scored = self._choose([call for call in calls if self._is_new(call)])
+        seconds = time.perf_counter() - began if scored else 0.0
+        found = super().draft(calls)
+        return Drafts(found.proposals, found.forwards + scored, found.seconds + seconds)
+
+    def _choose(self, calls: Sequence[DraftCall]) -> int:
+        """Settle what is left out in the round that begins; how many candidates were scored."""
+        by_search: dict[int, tuple[SkipSearch, list[DraftCall]]] = {}
+        for call in calls:
+            search: SkipSearch = call.slot(self.model.searches, 0)
+            by_search.setdefault(id(search), (search, []))[1].append(call)
+        scored = 0
+        for search, own in by_search.values():
+            texts = [text for call in own if (text := self._written(call, search)) is not None]
+            if texts and search.due():
+                candidate = search.candidate()
+                shares = self.model.matches(texts, candidate)
+                search.told(candidate, sum(shares) / len(shares))
+                scored += 1
+            for call in own:
+                length = len(call.job.context.committed)
+                self.model.choose(self._slot(call), search.best, length)
+        return scored
+
+    def _written(self, call: DraftCall, search: SkipSearch) -> Written | None:
+        """The last tokens that the model itself wrote; ``None`` while they are too few."""
+        committed, count = call.job.context.committed, search.settings.context_window
+        first = len(committed) - count
+        # The first token written is as much the prompt's doing; SWIFT leaves it out, too.
+        if first <= call.job.prompt_length:
+            return None
+        slot = self._slot(call)
+        known = self.model.seen(slot, committed) + 1 >= first
+        return Written(slot, committed, first) if known else None
+
+    def _is_new(self, call: DraftCall) -> bool:
+        return self.model.is_new(self._slot(call), len(call.job.context.committed))
+
+    def _slot(self, call: DraftCall) -> Slot:
+        return call.slot(self.model, 0)

@@ -1,0 +1,170 @@
+"""A search for the attentions and MLPs that a draft can do without, while it drafts.
+
+SWIFT [Xia et al. 2025, §4.1]: a candidate is a set of so many parts between the first and the last
+layer; its score is how often it alone would have chosen the token that was written. Candidates are
+drawn at random; every so many, one is suggested by a Gaussian process over the scores so far (its
+upper confidence bound). The best set drafts, until one is good enough or nothing better is found
+for long.
+
+What differs: the process suggests among sets (drawn at random, and one exchange away from the best
+one), where SWIFT's takes the highest coordinates of a point of the cube; and the set that the
+search begins with is scored first, so that only a better one takes its place.
+
+Everything random follows from the seed and the number of the candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from .layer_skip import Skip, parts_of
+
+_DRAWN, _EXCHANGED = 512, 128  # sets that the process chooses from
+_KAPPA = 2.5  # standard deviations above the mean
+_NOISE = 1e-2  # variance of a score, of scores with variance 1
+_SCALES = (1.0, 2.0, 4.0, 8.0)  # lengths of the kernel, the likeliest is taken
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How parts are searched for; the defaults are SWIFT's.
+
+    Attributes:
+        share: of all parts between the first and the last layer, left out.
+        kind: random candidates only, or now and then a suggested one.
+        context_window: how many written tokens a candidate is scored on.
+        interval: rounds of the target between two candidates.
+        bayes_interval: every so many candidates one is suggested.
+        max_candidates: after so many the search ends.
+        patience: so many in a row without a better one end it.
+        enough: a score above it ends it.
+    """
+
+    share: float = 0.45
+    kind: Literal["bayesian", "random"] = "bayesian"
+    context_window: int = 32
+    interval: int = 1
+    bayes_interval: int = 25
+    max_candidates: int = 1000
+    patience: int = 300
+    enough: float = 0.95
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class SkipSearch:
+    """A search in progress.
+
+    Attributes:
+        depth: layers of the model.
+        best: the set that drafts; ``score`` is its own, once it has one.
+        tried: the sets scored so far as rows of 0 and 1, [parts] each, and ``scores`` theirs.
+        stale: candidates in a row that were no better.
+        rounds: rounds of the target seen.
+    """
+
+    settings: SearchSettings
+    depth: int
+    best: Skip = field(init=False)
+    score: float = -1.0
+    tried: list[np.ndarray] = field(default_factory=list[np.ndarray])
+    scores: list[float] = field(default_factory=list[float])
+    stale: int = 0
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.best = parts_of(self.settings.share, self.depth)
+
+    @property
+    def finished(self) -> bool:
+        settings = self.settings
+        return (
+            self.score > settings.enough
+            or len(self.scores) >= settings.max_candidates
+            or self.stale >= settings.patience
+        )
+
+    def due(self) -> bool:
+        """Count a round of the target; whether a candidate may be scored in it."""
+        self.rounds += 1
+        return not self.finished and (self.rounds - 1) % self.settings.interval == 0
+
+    def candidate(self) -> Skip:
+        """The set to be scored next; the one that drafts, where that has no score yet."""
+        number, settings = len(self.scores), self.settings
+        if not number:
+            return self.best
+        random = np.random.default_rng([settings.seed, number])
+        if settings.kind == "bayesian" and number % settings.bayes_interval == 0:
+            return self._skip(self._suggested(random))
+        return self._skip(self._drawn(random, 1)[0])
+
+    def told(self, candidate: Skip, score: float) -> None:
+        """How well the candidate did: the share of tokens that it would have chosen."""
+        self.tried.append(self._row(candidate))
+        self.scores.append(score)
+        if score > self.score:
+            self.best, self.score, self.stale = candidate, score, 0
+        else:
+            self.stale += 1
+
+    def _drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
+        """Sets of the right size, each as likely as any other: [count, parts] of 0 and 1."""
+        parts, size = 2 * (self.depth - 2), sum(map(len, self.best))
+        places = random.random((count, parts)).argsort(1)
+        return (places < size).astype(np.float64)
+
+    def _suggested(self, random: np.random.Generator) -> np.ndarray:
+        """The set with the highest upper confidence bound, of many."""
+        best = self._row(self.best)
+        exchanged = np.repeat(best[None], _EXCHANGED, 0)
+        inside, outside = np.flatnonzero(best), np.flatnonzero(best == 0)
+        at = np.arange(_EXCHANGED)
+        if len(outside):
+            exchanged[at, random.choice(inside, _EXCHANGED)] = 0.0
+            exchanged[at, random.choice(outside, _EXCHANGED)] = 1.0
+        points = np.concatenate([self._drawn(random, _DRAWN), exchanged])
+        mean, deviation = posterior(np.stack(self.tried), np.array(self.scores), points)
+        return points[int((mean + _KAPPA * deviation).argmax())]
+
+    def _row(self, skip: Skip) -> np.ndarray:
+        middle = self.depth - 2
+        row = np.zeros(2 * middle)
+        row[[i - 1 for i in skip.attention]] = 1.0
+        row[[middle + i - 1 for i in skip.mlp]] = 1.0
+        return row
+
+    def _skip(self, row: np.ndarray) -> Skip:
+        attention, mlp = (np.flatnonzero(half) + 1 for half in np.split(row, 2))
+        return Skip(tuple(attention.tolist()), tuple(mlp.tolist()))
+
+
+def posterior(x: np.ndarray, y: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of a Gaussian process at ``points`` [m, d], in units of ``y``.
+
+    A Matérn kernel of smoothness 5/2, its length chosen by likelihood, over ``x`` [n, d] and
+    ``y`` [n].
+    """
+    centre, spread = y.mean(), y.std() or 1.0
+    target = (y - centre) / spread
+    likeliest, found = -np.inf, None
+    for scale in _SCALES:
+        chol = np.linalg.cholesky(_matern(x, x, scale) + _NOISE * np.eye(len(x)))
+        half = np.linalg.solve(chol, target)
+        likelihood = -0.5 * half @ half - np.log(np.diag(chol)).sum()
+        if likelihood > likeliest:
+            likeliest, found = likelihood, (scale, chol, half)
+    assert found is not None
+    scale, chol, half = found
+    cross = np.linalg.solve(chol, _matern(x, points, scale))  # [n, m]
+    variance = np.clip(1.0 - (cross**2).sum(0), 0.0, None)
+    return centre + spread * (half @ cross), spread * np.sqrt(variance)
+
+
+def _matern(a: np.ndarray, b: np.ndarray, scale: float) -> np.ndarray:
+    square = (a**2).sum(1)[:, None] + (b**2).sum(1)[None] - 2 * a @ b.T
+    r = np.sqrt(5 * np.clip(square, 0.0, None)) / scale
+    return (1 + r + r**2 / 3) * np.exp(-r)

@@ -1,0 +1,199 @@
+"""The target without parts that differ from text to text, and change from round to round.
+
+What is left out for a sequence is noted in its slot, and whoever drafts says what that is, before a
+round (:mod:`hierspec.drafters.skip_search`). Sequences that leave out the same share forwards. All
+draft on the target's cache, so another choice costs nothing that has been computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.utils.graphs import Graphs
+
+from .backend import Span
+from .base import Following, Query, Slot
+from .layer_skip import Skip, SkippingBackend
+from .trunk.self_draft import SelfDraft
+from .trunk.trunk import Trunk
+
+_KEPT = 64  # choices whose models are kept at hand
+
+
+class Written(NamedTuple):
+    """Tokens that a choice is tried on: of ``committed`` from ``first`` (at least 1) to the end.
+
+    The last one need not have been seen by the target, all before ``first`` must have been.
+    """
+
+    slot: Slot
+    committed: Sequence[int]
+    first: int
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """A sequence's choice: a guest of its slot.
+
+    Attributes:
+        length: of the committed text when it was made; -1 for one of another text.
+    """
+
+    skip: Skip
+    length: int = -1
+
+    def rewind(self, length: int) -> None:
+        """See :class:`hierspec.lm.base.Guest`: a choice does not hang on what was drafted."""
+
+    def other_text(self) -> None:
+        """See :class:`hierspec.lm.base.Guest`."""
+        self.length = -1
+
+    def fork(self, length: int) -> _Chosen:
+        """See :class:`hierspec.lm.base.Guest`."""
+        return _Chosen(self.skip)
+
+
+class VaryingSkip:
+    """The language model of a trunk's transformer without what each sequence leaves out.
+
+    Args:
+        trunk: the target's.
+        initial: what is left out as long as nobody has chosen.
+
+    Attributes:
+        leaf: it only drafts: who drafts chooses.
+    """
+
+    leaf = True
+
+    def __init__(self, trunk: Trunk, initial: Skip, name: str) -> None:
+        backend = trunk.backend
+        self.trunk, self.initial, self.name = trunk, initial, name
+        self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
+        self.device = backend.device
+        self._models: dict[Skip, SelfDraft] = {}
+        self._without(initial)  # refuses a model that cannot do without
+
+    @property
+    def cache_owner(self) -> Trunk:
+        return self.trunk
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """It records nothing: calls differ by what is left out."""
+        return None
+
+    def open(self) -> Slot:
+        """A fresh slot, the trunk's."""
+        return self.trunk.open()
+
+    def close(self, slot: Slot) -> None:
+        self.trunk.close(slot)
+
+    def chosen(self, slot: Slot) -> Skip:
+        """What a sequence leaves out."""
+        found = slot.guests.get(id(self))
+        return found.skip if isinstance(found, _Chosen) else self.initial
+
+    def is_new(self, slot: Slot, length: int) -> bool:
+        """Whether nothing was chosen yet for the text of that length: a round begins."""
+        found = slot.guests.get(id(self))
+        return not isinstance(found, _Chosen) or found.length != length
+
+    def choose(self, slot: Slot, skip: Skip, length: int) -> None:
+        """Leave that out of a sequence's drafts until its text is longer."""
+        slot.guests[id(self)] = _Chosen(skip, length)
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        groups = self._groups(queries)
+        if len(groups) == 1:
+            return self._without(groups[0][0]).score(queries)
+        parts: list[torch.Tensor] = [torch.empty(0)] * len(queries)
+        for skip, at in groups:
+            own = self._without(skip).score([queries[i] for i in at])
+            for i, part in zip(at, own.split([queries[i].num_rows for i in at]), strict=True):
+                parts[i] = part
+        return torch.cat(parts)
+
+    def follow(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, Following]:
+        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+        groups = self._groups(queries)
+        if len(groups) == 1:
+            return self._without(groups[0][0]).follow(queries, counts)
+        begun: list[torch.Tensor] = [torch.empty(0)] * len(queries)
+        further: list[tuple[dict[int, int], Following]] = []
+        for skip, at in groups:
+            model = self._without(skip)
+            own, after = model.follow([queries[i] for i in at], [counts[i] for i in at])
+            for i, row in zip(at, own, strict=True):
+                begun[i] = row
+            further.append(({i: number for number, i in enumerate(at)}, after))
+
+        def on(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+            rows: list[torch.Tensor] = [torch.empty(0)] * len(going)
+            for numbers, after in further:
+                mine = [place for place, i in enumerate(going) if i in numbers]
+                if mine:
+                    own = after([numbers[going[p]] for p in mine], [last[p] for p in mine])
+                    for place, row in zip(mine, own, strict=True):
+                        rows[place] = row
+            return torch.stack(rows)
+
+        return torch.stack(begun), on
+
+    @torch.inference_mode()
+    def matches(self, texts: Sequence[Written], skip: Skip) -> list[float]:
+        """How many of the written tokens the target without ``skip`` would have chosen itself.
+
+        All at once, each after the tokens that were written before it: SWIFT's matchness, a share
+        for each text. The slots are left as they are.
+        """
+        backend, spans, ids = SkippingBackend(self.trunk.backend, skip), [], []
+        for slot, committed, first in texts:
+            tokens = list(committed[first - 1 : -1])
+            # On a copy: what it writes is not the target's.
+            scratch = backend.new_cache(len(committed) - 1)
+            backend.copy(slot.state.cache, scratch, first - 1)
+            spans.append(Span(scratch, first - 1, len(tokens)))
+            ids += tokens
+        known = torch.tensor(self.trunk.known(ids), device=self.device)
+        h = backend.layers(backend.embed(known, spans), 0, backend.num_layers, spans)
+        choices = backend.head(h).argmax(-1).tolist()
+        out: list[float] = []
+        for _, committed, first in texts:
+            own, choices = choices[: len(committed) - first], choices[len(committed) - first :]
+            kept = sum(a == b for a, b in zip(own, committed[first:], strict=True))
+            out.append(kept / len(own))
+        return out
+
+    def seen(self, slot: Slot, committed: Sequence[int]) -> int:
+        """How many leading tokens of a text have the target's keys and values in the slot."""
+        if slot.state is None:
+            return 0
+        return min(slot.overlap(Context(committed), len(committed)), slot.state.lengths[-1])
+
+    def _groups(self, queries: Sequence[Query]) -> list[tuple[Skip, list[int]]]:
+        """Numbers of queries by what they leave out, in the order of the first of each."""
+        groups: dict[Skip, list[int]] = {}
+        for i, query in enumerate(queries):
+            groups.setdefault(self.chosen(query.slot), []).append(i)
+        return list(groups.items())
+
+    def _without(self, skip: Skip) -> SelfDraft:
+        if skip not in self._models:
+            if len(self._models) >= _KEPT:
+                self._models.clear()
+            self._models[skip] = SelfDraft(self.trunk, SkippingBackend(self.trunk.backend, skip))
+        return self._models[skip]
+
+    def __repr__(self) -> str:
+        return f"VaryingSkip({self.name!r}, V={self.vocab_size})"

@@ -1,0 +1,239 @@
+"""Drafts that end where no exit is sure, and that leave out other layers every round: exact.
+
+What is skipped follows from the text before a round, how long a draft is from the context of each
+token. Both are enumerated through the runtime, and so is what they must not follow from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import product
+
+import pytest
+import torch
+from engine_roads import distance
+from tabular_cases import FAMILIES, V, chain, models
+
+from hierspec.core.context import Context
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.windows import ConfidenceWindow, FixedWindow
+from hierspec.drafters import skip_search
+from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSearches
+from hierspec.engine.generation import Generation
+from hierspec.engine.stopping import StopConditions
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
+from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.lm.base import Query
+from hierspec.lm.layer_skip import Skip
+from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.skip_search import SearchSettings, SkipSearch
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.weights import from_directory
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.testing import save_tiny
+from hierspec.verifiers import check, get
+
+TIGHT = 1e-9
+PROMPT = [1, 0]
+SAMPLING = SamplingParams(temperature=1.0)
+FLOOR = 0.65
+WINDOWS = {"fixed": FixedWindow(), "confidence": ConfidenceWindow(floor=0.4)}
+BATCHES = {
+    1: (),
+    3: (
+        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), wanted=2),
+        Neighbour((2,), SamplingParams(temperature=0.0), wanted=4),
+    ),
+}
+
+
+class Tabular(AdaptiveExit):
+    """The same class over tables, as the exact interpreter asks it."""
+
+    order = 1
+
+    def law(self, context):
+        context = Context(list(context))
+        return self.score([Query(self.open(), context, len(context))])[0].softmax(-1)
+
+
+def declining(family="random", seed=2):
+    """An adaptive exit that declines, and a target."""
+    first, deeper, target = models(family, 3, seed=seed)
+    return Tabular([first, deeper], FLOOR, "exits", declines=True), target
+
+
+def wills(model):
+    """Whether it drafts a token, after texts of up to one token."""
+    found = set()
+    for text in [PROMPT, *([*PROMPT, a] for a in range(V))]:
+        found.add(not model.unsure_after(text))
+    return found
+
+
+# --- drafts that end where no exit is sure
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+def test_a_draft_that_ends_where_no_exit_is_sure(rule, window, batch):
+    model, target = declining()
+    assert wills(model) == {False, True}, "some tokens are left to the target"
+    leaf = Draft(0, "exits", model, 2, WINDOWS[window])
+    root = chain([target], [rule], [], below=leaf)
+    for temperature in (1.0, 0.8):
+        params = SamplingParams(temperature=temperature)
+        found = engine_law(root, PROMPT, 3, params, BATCHES[batch])
+        assert distance(found, target, PROMPT, 3, params) < TIGHT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["leading", "block"]])
+def test_exact_by_enumeration_of_the_rules(family, rules):
+    first, deeper, three, target = models(family, 4, seed=9)
+    model = Tabular([first, deeper], FLOOR, "exits", declines=True)
+    tables = [model, three, target] if len(rules) == 2 else [model, target]
+    root = chain(tables, rules, [3] if len(rules) == 1 else [2, 3])
+    check(root)
+    assert certify_tree(root, V).tv < 1e-12
+
+
+def test_an_end_by_the_drawn_token_itself_is_lossy_and_seen(monkeypatch):
+    """What a draft must not do: drop a token because its own probability is low."""
+    from hierspec.drafters.declining import DecliningDrafter
+
+    whole = DecliningDrafter.draft
+
+    def picky(self, calls):
+        found = whole(self, calls)
+        for i, one in enumerate(found.proposals):
+            sure = [one.distributions.prob(j, t) >= FLOOR for j, t in enumerate(one.tokens)]
+            cut = sure.index(False) if False in sure else len(sure)
+            found.proposals[i] = one.truncated(cut)
+        return found
+
+    model, target = declining()
+    root = chain([target], ["tokenwise"], [], below=Draft(0, "exits", model, 2))
+    monkeypatch.setattr(DecliningDrafter, "draft", picky)
+    found = engine_law(root, PROMPT, 3, SAMPLING)
+    assert distance(found, target, PROMPT, 3) > 1e-3
+
+
+def test_rules_that_need_a_length_or_several_drafts_are_refused():
+    model, target = declining()
+    with pytest.raises(ValueError, match="depends on its tokens"):
+        check(chain([target], ["naive"], [], below=Draft(0, "exits", model, 2)))
+    leaf = Draft(0, "exits", model, 2, num_drafts=2)
+    with pytest.raises(ValueError, match="each ends where no exit is sure"):
+        check(Verify(1, "target", target, 1, get("rrs"), leaf.under(get("rrs"))))
+
+
+# --- other layers every round
+
+
+class Wild(SkipSearch):
+    """Depends on the text as wildly as a search may: jumps with every score."""
+
+    SETS = (Skip((1, 2), ()), Skip((), (1, 2)), Skip((1,), (2,)), Skip((2,), (1, 2)))
+
+    def candidate(self):
+        return self.SETS[len(self.scores) % 4]
+
+    def told(self, candidate, score):
+        self.scores.append(score)
+        self.best = self.SETS[(2 * len(self.scores) + int(score)) % 4]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A tiny Llama of four layers over three tokens, in float64; its parts matter."""
+    folder = tmp_path_factory.mktemp("tiny")
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    save_tiny("llama", folder, seed=3, layers=4, vocab_size=V, **ids)
+    return LeanBackend(from_directory(folder), torch.float64)
+
+
+def searching(backend, rule="block", budget=1):
+    """A hierarchy over the tiny model, anew, and the searches of its level."""
+    trunk = Trunk(backend)
+    settings = SearchSettings(share=0.5, context_window=1, enough=2.0)
+    searches = SkipSearches(settings, backend.num_layers)
+    leaf = Draft(0, "skipping", SearchedSkip(trunk, searches, "skipping"), budget)
+    return Verify(1, "target", trunk.view(), 1, get(rule), leaf)
+
+
+def law_of(root, tokens, prompts=(PROMPT,)):
+    def start():
+        return Generation(
+            root,
+            prompts,
+            tokenizer=None,
+            params=[SAMPLING] * len(prompts),
+            stop=StopConditions(max_new_tokens=tokens),
+            seed=5,
+            want_logprobs=False,
+            lock=contextlib.nullcontext(),
+        )
+
+    return generation_law(start)
+
+
+def table_of(root, tokens):
+    """The target's rows after every text of fewer tokens."""
+    model, found = root.model, {}
+    for n in range(tokens):
+        for text in product(range(V), repeat=n):
+            context = Context([*PROMPT, *text])
+            (row,) = model.score([Query(model.open(), context, len(context))])
+            found[text] = row.softmax(-1).tolist()
+    return lambda _, text, params, start: found[tuple(text[start:])]
+
+
+@pytest.mark.parametrize(
+    ("rule", "prompts"), [("block", (PROMPT,)), ("tokenwise", (PROMPT, [2], [0, 1, 2]))]
+)
+def test_layers_that_change_with_the_text(tiny, rule, prompts, monkeypatch):
+    monkeypatch.setattr(skip_search, "SkipSearch", Wild)
+    used = set()
+    choose = SearchedSkip.choose
+
+    def listening(self, slot, skip, length):
+        used.add(skip)
+        choose(self, slot, skip, length)
+
+    monkeypatch.setattr(SearchedSkip, "choose", listening)
+    root = searching(tiny, rule)
+    found = law_of(root, 4, prompts)
+    assert len(used) > 1, "sets change"
+    assert distance(found, root.model, PROMPT, 4, row=table_of(root, 4)) < TIGHT
+
+
+def test_a_choice_by_what_was_drafted_is_lossy_and_seen(tiny, monkeypatch):
+    """What a choice must not follow from: tokens of the very draft that it is made for."""
+    draft = SearchingDrafter.draft
+
+    def hindsight(self, calls):
+        found = draft(self, calls)
+        again = []
+        for call, one in zip(calls, found.proposals, strict=True):
+            other = Wild.SETS[one.tokens[0] % 4]
+            slot, length = call.slot(self.model, 0), len(call.job.context.committed)
+            self.model.choose(slot, other, length)
+            _, rows = self.rows([skip_search_growing(call)])
+            again.append((one, rows[0]))
+        for i, (one, row) in enumerate(again):
+            found.proposals[i] = type(one)(one.tokens, row, one.owners, one.origins, one.signals)
+        return found
+
+    monkeypatch.setattr(SearchingDrafter, "draft", hindsight)
+    root = searching(tiny)
+    found = law_of(root, 3)
+    assert distance(found, root.model, PROMPT, 3, row=table_of(root, 3)) > 1e-5
+
+
+def skip_search_growing(call):
+    from hierspec.drafters.model import Growing
+
+    return Growing(call)
