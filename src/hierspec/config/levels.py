@@ -19,7 +19,13 @@ from pydantic import (
     field_validator,
 )
 
-from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.core.windows import (
+    AcceptanceWindow,
+    ConfidenceWindow,
+    EntropyWindow,
+    FixedWindow,
+    Window,
+)
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
@@ -68,7 +74,24 @@ class _Confidence:
         return ConfidenceWindow(self.floor)
 
 
-WINDOWS = {"fixed": FixedWindow, "entropy": EntropyWindow, "confidence": ConfidenceWindow}
+@declared
+class _Acceptance:
+    kind: Literal["acceptance"] = "acceptance"
+    threshold: Annotated[
+        float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")
+    ] = AcceptanceWindow().threshold
+    head: Annotated[str, Expected("the path of a trained acceptance head")] = ""
+
+    def window(self) -> Window:
+        return AcceptanceWindow(self.threshold, self.head)
+
+
+WINDOWS = {
+    "fixed": FixedWindow,
+    "entropy": EntropyWindow,
+    "confidence": ConfidenceWindow,
+    "acceptance": AcceptanceWindow,
+}
 
 
 def _window(value: Any, read: Callable[[Any], Any]) -> Window:
@@ -80,7 +103,10 @@ def _window(value: Any, read: Callable[[Any], Any]) -> Window:
 
 AnyWindow = Annotated[
     Window,
-    ReadAs(Annotated[_Fixed | _Entropy | _Confidence, Field(discriminator="kind")], _window),
+    ReadAs(
+        Annotated[_Fixed | _Entropy | _Confidence | _Acceptance, Field(discriminator="kind")],
+        _window,
+    ),
 ]
 
 
@@ -335,6 +361,9 @@ class AdaptiveExitConfig(LevelConfig):
         return layers
 
 
+_PREDICTING = ("draft_model", "number")  # methods whose models may predict what is kept
+
+
 def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
     """Read a chain; refuse one in which a level says what its place leaves no use for."""
     levels = read(value)
@@ -356,6 +385,12 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
             raise misplaced(
                 [0, "bonus" if level.top_m == 1 else "top_m"],
                 "the first level has nothing below it to verify, and this says how; remove it",
+            )
+        elif level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
+            raise misplaced(
+                [i, "window"],
+                "an acceptance window belongs to a first level of method draft_model, whose head "
+                "predicts what is kept of its draft; use the entropy window here",
             )
         elif i > 0 and level.num_drafts > 1:
             raise misplaced(

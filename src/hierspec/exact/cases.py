@@ -61,10 +61,16 @@ _Plans = Annotated[
 
 @declared
 class TableConfig:
-    """A model's distributions by its last ``order`` tokens."""
+    """A model's distributions by its last ``order`` tokens.
+
+    Attributes:
+        acceptance: under the same keys, how likely each next token is predicted to be kept; for a
+            window that reads it.
+    """
 
     order: Natural = 0
     table: dict[str, _Distribution]
+    acceptance: dict[str, _Distribution] | None = None
 
 
 @declared
@@ -175,6 +181,6 @@ def _table(model: TableConfig, vocab: int, i: int) -> TabularModel:
             f"models[{i}]: {vocab}^{model.order} contexts are too many to enumerate"
         )
     try:
-        return TabularModel(vocab, model.order, model.table)
+        return TabularModel(vocab, model.order, model.table, acceptance=model.acceptance)
     except HierspecError as error:
         raise HierspecError(f"models[{i}]: {error}") from None
