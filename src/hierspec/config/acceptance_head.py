@@ -25,7 +25,7 @@ from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils import schema
 from hierspec.utils.files import expanded, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint, trained
+from hierspec.zoo import fingerprint, registry, trained
 
 from .exit_heads import HeadsWarning
 
@@ -62,7 +62,13 @@ class HeadFile:
 
 def locate(ref: str | Path) -> Path:
     """The file behind a path or ``zoo:NAME-acceptance``: itself, or that in a folder."""
-    path = expanded(trained.located(str(ref)))
+    name = str(ref)
+    if name.startswith(registry.PREFIX) and name != registry.ACCEPTANCE:
+        raise HierspecError(
+            f"no acceptance head is shipped for {name}, only {registry.ACCEPTANCE}: train one with "
+            "hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
+        )
+    path = expanded(trained.located(name))
     return path / FILE if path.is_dir() else path
 
 

@@ -42,6 +42,7 @@ from hierspec.utils.schema import (
     shown,
 )
 from hierspec.verifiers import registry
+from hierspec.verifiers.lenient import Lenient
 
 from .in_memory import ModelInMemory, named
 
@@ -138,6 +139,8 @@ AnyModel = Annotated[
         _model,
     ),
 ]
+DEFAULT_LENIENCE = Lenient().lenience
+Lenience = Annotated[float, Strict(), Field(ge=1, lt=1e6), Expected("a number, at least 1")]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")
 ]
@@ -151,6 +154,7 @@ class LevelConfig:
         num_speculative_tokens: how many tokens it must hold before it hands them up.
         verify: by which rule it verifies the level below; the first level has none below.
         top_m: for ``verify: leading``.
+        lenience: for ``verify: lenient``.
         temperature: absolute; ``None``: the request's. Ignored when greedy.
         window: when it hands up before its budget is reached.
         bonus: whether a fully kept draft earns one more token.
@@ -163,6 +167,7 @@ class LevelConfig:
     num_speculative_tokens: Count
     verify: Rule | None = None
     top_m: Count = 1
+    lenience: Lenience = DEFAULT_LENIENCE
     temperature: Temperature | None = None
     window: AnyWindow = dataclasses.field(default_factory=FixedWindow)
     bonus: Boolean = True
@@ -361,6 +366,15 @@ class AdaptiveExitConfig(LevelConfig):
         return layers
 
 
+def _of_verifying(level: LevelConfig) -> str:
+    """What a level says of how it verifies; empty where it says nothing."""
+    if level.top_m != 1:
+        return "top_m"
+    if level.lenience != DEFAULT_LENIENCE:
+        return "lenience"
+    return "" if level.bonus else "bonus"
+
+
 _PREDICTING = ("draft_model", "number")  # methods whose models may predict what is kept
 
 
@@ -381,9 +395,9 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
                 "the first level only drafts: it has nothing below it to verify; remove it (how it "
                 "is verified is said by the level above, or by the target's own rule)",
             )
-        elif i == 0 and (level.top_m != 1 or not level.bonus):
+        elif i == 0 and (said := _of_verifying(level)):
             raise misplaced(
-                [0, "bonus" if level.top_m == 1 else "top_m"],
+                [0, said],
                 "the first level has nothing below it to verify, and this says how; remove it",
             )
         elif level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):

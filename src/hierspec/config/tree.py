@@ -14,8 +14,9 @@ from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
 from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
+from hierspec.verifiers.lenient import Lenient
 
-from .levels import ConcatenateConfig, LevelConfig
+from .levels import DEFAULT_LENIENCE, ConcatenateConfig, LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelOf = Callable[[Any, str], tuple[Any, str]]
@@ -87,10 +88,12 @@ def _under(below: Node | None, verifier: Verifier) -> Node | None:
 
 def rule_of(level: LevelConfig) -> Verifier:
     """The rule by which a level verifies the one below it."""
-    return rule(level.verify or "tokenwise", level.top_m)
+    return rule(level.verify or "tokenwise", level.top_m, level.lenience)
 
 
-def rule(name: str, top_m: int = 1) -> Verifier:
+def rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
     """A rule by name, with its parameter."""
     found = registry.get(name)
+    if isinstance(found, Lenient):
+        return dataclasses.replace(found, lenience=lenience)
     return dataclasses.replace(found, top_m=top_m) if isinstance(found, Leading) else found
