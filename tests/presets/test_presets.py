@@ -95,6 +95,7 @@ def test_is_exact_and_names_its_source(name):
         ("quantized", [("quantized", 10, None)], "tokenwise"),
         ("eagle3", [("mid", 4, None)], "block"),
         ("specdec++", [("mid", 20, None)], "tokenwise"),
+        ("pearl", [("mid", 4, None)], "tokenwise"),
     ],
 )
 def test_builds(name, levels, verify):

@@ -180,12 +180,15 @@ class DraftModelConfig(LevelConfig):
 
     Attributes:
         model: its name, or the model itself where it is loaded already.
+        ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
+            only level of a hierarchy [PEARL].
     """
 
     method: Literal["draft_model"] = "draft_model"
     model: AnyModel
     dtype: NonEmptyString | None = None
     backend: NonEmptyString = "auto"
+    ahead: Boolean = False
 
 
 @declared
@@ -406,6 +409,8 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
                 "an acceptance window belongs to a first level of method draft_model, whose head "
                 "predicts what is kept of its draft; use the entropy window here",
             )
+        elif i > 0 and getattr(level, "ahead", False):
+            raise misplaced([i, "ahead"], "only the first level drafts ahead; remove it")
         elif i > 0 and level.num_drafts > 1:
             raise misplaced(
                 [i, "num_drafts"], "only the first level makes alternative drafts; remove it"

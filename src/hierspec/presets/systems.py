@@ -393,6 +393,21 @@ def specdec_pp(models: PresetModels) -> HierarchyConfig:
 
 
 @preset(
+    "pearl",
+    "one draft model that drafts on while the target verifies, in a thread of its own",
+    "PEARL",
+    max_drafts=1,
+    drafts=("zoo:mid",),
+)
+def pearl(models: PresetModels) -> HierarchyConfig:
+    """One drafter beside the target (Liu et al., 2024), whose γ is the ratio of the two's speeds.
+
+    The pre-verified token is drafted before the target's call, where the paper begins both at once.
+    """
+    return models.under(level(models.drafts[-1], 4, ahead=True))
+
+
+@preset(
     "cs-drafting",
     "larger drafters first, smaller ones after, each reviewing what lies below it leniently",
     "CS-Drafting",
