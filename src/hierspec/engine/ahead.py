@@ -15,11 +15,13 @@ drafter's rows there like any others. Its length is decided by what the last rou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -66,7 +68,11 @@ class TakenBefore:
         self.at += n
         assert self.at <= len(self.numbers), "as many as a draft may spend"
         part = self.numbers[self.at - n : self.at]
-        return type(self.numbers)(part) if isinstance(self.numbers, list) else part
+        return part if isinstance(part, np.ndarray) else self._kind(part)
+
+    @property
+    def _kind(self) -> Any:
+        return type(self.numbers)
 
     def noise(self, position: int, n: int) -> Any:
         return self.rng.noise(position, n)
@@ -104,7 +110,7 @@ class Beside:
     @contextmanager
     def drafting(
         self, drafter: Drafter, calls: Sequence[AheadCall], apart: bool
-    ) -> Iterator[Spent]:
+    ) -> Generator[Spent, None, None]:
         """Draft ahead for these sequences until the body has ended, and leave it with them.
 
         Args:

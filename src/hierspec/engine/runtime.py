@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from typing import Any
@@ -227,7 +227,7 @@ class Runtime:
     @contextmanager
     def _drafting_ahead(
         self, node: Verify, tasks: list[Task], drafts: Seq[Proposal]
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """While the target scores these drafts, let a leaf that drafts ahead continue them."""
         leaf = node.below
         if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self.root.index:
