@@ -35,6 +35,7 @@ SINGLE = 8  # draft length where a system has one drafter and its paper fixes no
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
 SPECDEC_PP = 20  # most tokens of a draft [SpecDec++ §4]
 CASCADE = 3  # tokens of every part of a cascade; CS-Drafting tunes each
+LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 WINDOW = 10  # P5's K (Appendix A.1)
 
 
@@ -426,7 +427,7 @@ def cs_drafting(models: PresetModels) -> HierarchyConfig:
     cascade: list[tuple[AnyLevelConfig, ...]] = [(copies,)]
     for model in models.drafts:
         below = cascade[0] if len(cascade) == 1 else (ConcatenateConfig(parts=tuple(cascade)),)
-        cascade.insert(0, (*below, level(model, CASCADE, "lenient")))
+        cascade.insert(0, (*below, level(model, CASCADE, "lenient", lenience=LENIENCE)))
     return models.under(ConcatenateConfig(parts=tuple(cascade)))
 
 

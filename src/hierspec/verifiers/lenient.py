@@ -32,7 +32,7 @@ class Lenient(Verifier):
         lenience: ℓ, at least 1.
     """
 
-    lenience: float = 2.0
+    lenience: float = 1.0
     name: ClassVar[str] = "lenient"
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "below a level that is exact, or lenience = 1"
