@@ -20,9 +20,9 @@ import hierspec
 from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.zoo.registry import ACCEPTANCE
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12)
-ENTROPIES = (1.0, 1.5, 2.0, 3.0)
-THRESHOLDS = (0.3, 0.5, 0.7, 0.85)
+LENGTHS = (2, 4, 8)
+ENTROPIES = (1.0, 2.0)
+THRESHOLDS = (0.5, 0.7, 0.85)
 PRICES = (0.02, 0.05, 0.1, 0.2)
 MOST = 20  # tokens of a draft that a window ends
 
