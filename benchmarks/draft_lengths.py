@@ -17,6 +17,7 @@ from typing import Any
 import common
 
 import hierspec
+from hierspec.config.schema import DraftModelConfig
 from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.zoo.registry import ACCEPTANCE
 
@@ -43,9 +44,7 @@ def counted(
     window: Window, most: int, args: argparse.Namespace, prompts: list[str], temperature: float
 ) -> dict[str, Any]:
     """One method on all prompts."""
-    levels = (
-        hierspec.DraftModelConfig(model=args.draft, num_speculative_tokens=most, window=window),
-    )
+    levels = (DraftModelConfig(model=args.draft, num_speculative_tokens=most, window=window),)
     target = hierspec.TargetConfig(model=args.target, dtype="float32")
     hierarchy = hierspec.Hierarchy.from_config(
         hierspec.HierarchyConfig(target=target, levels=levels, verify="tokenwise")

@@ -16,18 +16,17 @@ from typing import Any, Literal, NotRequired, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
 from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils import schema
-from hierspec.utils.files import expanded, write_whole
+from hierspec.utils.files import expanded
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, registry, trained
 
-from .exit_heads import HeadsWarning
+from .exit_heads import HeadsWarning, save_whole
 
 FILE = "acceptance_head.safetensors"
 KIND = "acceptance"
@@ -137,8 +136,7 @@ def write(path: Path, head: AcceptanceHead, info: Mapping[str, Any]) -> None:
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
         for name, tensor in head.state_dict().items()
     }
-    metadata = {_KEY: json.dumps({"schema_version": SCHEMA, **info})}
-    write_whole(path, lambda target: save_file(tensors, target, metadata), "the acceptance head")
+    save_whole(path, tensors, {"schema_version": SCHEMA, **info}, "the acceptance head")
 
 
 def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:
