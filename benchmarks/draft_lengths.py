@@ -53,7 +53,7 @@ def counted(
     found = hierarchy.generate_batch(
         ids, max_new_tokens=args.tokens, temperature=temperature, seed=0, ignore_eos=True
     )
-    below: Any = hierarchy.built.root.below
+    below: Any = hierarchy.root.below
     computed = sum(below.model.trunk.counters.tokens) - sum(map(len, ids))
     calls = sum(one.target_calls for one in found)
     level = found[0].levels[0]

@@ -110,18 +110,12 @@ def test_a_case_may_have_predictions(tmp_path, capsys) -> None:
 # -- real models ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A head for zoo:small under zoo:trunk, on little text."""
-    path = tmp_path_factory.mktemp("heads") / "head.safetensors"
-    settings = AcceptanceSettings(tokens=16_000, held_out=4, epochs=8)
-    train("zoo:trunk", "zoo:small", settings, path)
-    return path
+SHIPPED = "zoo:mid-acceptance"
 
 
-def level(head, **more):
+def level(head=SHIPPED, **more):
     window = {"kind": "acceptance", "head": str(head), **more}
-    model = {"method": "draft_model", "model": "zoo:small"}
+    model = {"method": "draft_model", "model": "zoo:mid"}
     return {**model, "num_speculative_tokens": 8, "window": window}
 
 
@@ -130,14 +124,15 @@ def hierarchy(*levels):
     return Hierarchy.from_config({"target": target, "levels": list(levels)})
 
 
-def test_a_head_learns_on_text_it_has_not_seen(trained) -> None:
-    found = acceptance_head.read(trained).info["held_out"]
-    assert found["loss"] < found["constant_loss"]
-    assert found["auc"] > 0.55
+def test_a_head_learns_on_text_it_has_not_seen(tmp_path) -> None:
+    settings = AcceptanceSettings(tokens=6_000, width=128, held_out=4, epochs=8)
+    found = train("zoo:trunk", "zoo:small", settings, tmp_path / "head.safetensors").info
+    assert found["held_out"]["loss"] < found["held_out"]["constant_loss"]
+    assert found["held_out"]["auc"] > 0.5
 
 
-def test_predictions_are_the_heads_on_the_states_after_the_tokens(trained) -> None:
-    model = hierarchy(level(trained)).built.root.below.model
+def test_predictions_are_the_heads_on_the_states_after_the_tokens() -> None:
+    model = hierarchy(level()).root.below.model
     ids, slots = list(range(40, 60)), [model.open() for _ in range(3)]
     contexts = [Context(ids[:n]) for n in (5, 12, 20)]
     model.score([Query(slot, one, len(one)) for slot, one in zip(slots, contexts, strict=True)])
@@ -149,30 +144,30 @@ def test_predictions_are_the_heads_on_the_states_after_the_tokens(trained) -> No
     assert torch.allclose(rows, model.score(fresh), atol=1e-4)
     places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in fresh]
     states = model.trunk.states(places, [model.exit_layer])
-    head = acceptance_head.load(acceptance_head.read(trained))
+    head = acceptance_head.load(acceptance_head.read(SHIPPED))
     assert found == pytest.approx(head(torch.cat(states)).sigmoid().tolist(), abs=1e-4)
     assert max(found) - min(found) > 1e-3, "it looks at the text"
 
 
-def test_greedy_text_is_the_targets_and_drafts_differ_in_length(trained) -> None:
+def test_greedy_text_is_the_targets_and_drafts_differ_in_length() -> None:
     prompts = ["def add(a, b):\n", "class Queue:\n    def __init__(self):\n", "import os\n"]
     plain = hierarchy().generate_batch(prompts, max_new_tokens=32)
-    found = hierarchy(level(trained)).generate_batch(prompts, max_new_tokens=32)
+    found = hierarchy(level()).generate_batch(prompts, max_new_tokens=32)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     drafts = found[0].levels[0]
     assert 1 < drafts["num_draft_tokens"] / sum(each.target_calls for each in found) < 8
-    alone = hierarchy(level(trained)).generate(prompts[1], max_new_tokens=32)
+    alone = hierarchy(level()).generate(prompts[1], max_new_tokens=32)
     assert alone.token_ids == plain[1].token_ids
-    longer = hierarchy(level(trained, threshold=0.98)).generate(prompts[1], max_new_tokens=32)
+    longer = hierarchy(level(threshold=0.98)).generate(prompts[1], max_new_tokens=32)
     key = "num_draft_tokens"
     assert longer.levels[0][key] > alone.levels[0][key]
 
 
-def test_a_sample_does_not_depend_on_its_neighbours(trained) -> None:
+def test_a_sample_does_not_depend_on_its_neighbours() -> None:
     prompts = ["def add(a, b):\n", "import os\n"]
     options = {"max_new_tokens": 24, "temperature": 1.0, "seed": [3, 4]}
-    both = hierarchy(level(trained)).generate_batch(prompts, **options)
-    alone = hierarchy(level(trained)).generate(prompts[1], **{**options, "seed": 4})
+    both = hierarchy(level()).generate_batch(prompts, **options)
+    alone = hierarchy(level()).generate(prompts[1], **{**options, "seed": 4})
     assert alone.token_ids == both[1].token_ids
 
 
@@ -193,12 +188,12 @@ def test_the_loss_is_least_at_the_weighted_share() -> None:
 
 
 def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:
-    settings = AcceptanceSettings(tokens=3_000, width=64, held_out=2, steps=12)
+    settings = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12)
     whole = train("zoo:trunk", "zoo:small", settings, tmp_path / "a.safetensors").path
     other = tmp_path / "b.safetensors"
     with pytest.raises(KeyboardInterrupt):
         train("zoo:trunk", "zoo:small", settings, other, stop_after=5)
-    changed = AcceptanceSettings(tokens=3_000, width=64, held_out=2, steps=12, depth=2)
+    changed = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12, depth=2)
     with pytest.raises(HierspecError, match="training of other settings"):
         train("zoo:trunk", "zoo:small", changed, other)
     train("zoo:trunk", "zoo:small", settings, other)
@@ -209,7 +204,7 @@ def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:
 def test_the_command_trains_and_shows(tmp_path, capsys) -> None:
     path = tmp_path / "head.safetensors"
     argv = ["heads", "train", "--kind", "acceptance", "--target", "zoo:trunk", "-o", str(path)]
-    argv += ["--tokens", "3000", "--width", "64", "--windows", "2", "--steps", "4"]
+    argv += ["--tokens", "1200", "--width", "64", "--windows", "2", "--steps", "4"]
     assert run(argv) != 0
     assert "--draft" in capsys.readouterr().err
     assert run([*argv, "--draft", "zoo:small"]) == 0
@@ -243,13 +238,13 @@ def test_mistakes_are_one_line(levels, message) -> None:
         hierarchy(*levels)
 
 
-def test_heads_of_other_models_are_told(trained, tmp_path) -> None:
-    other = {**level(trained), "model": "zoo:mid"}
-    with pytest.raises(HierspecError, match="hidden_size is 192"):
+def test_heads_of_other_models_are_told(tmp_path) -> None:
+    other = {**level(), "model": "zoo:small"}
+    with pytest.raises(HierspecError, match="hidden_size is 256"):
         hierarchy(other)
     path = tmp_path / "head.safetensors"
-    info = {**acceptance_head.read(trained).info, "fingerprint": "0" * 16}
-    acceptance_head.write(path, acceptance_head.load(acceptance_head.read(trained)), info)
+    info = {**acceptance_head.read(SHIPPED).info, "fingerprint": "0" * 16}
+    acceptance_head.write(path, acceptance_head.load(acceptance_head.read(SHIPPED)), info)
     with pytest.warns(HeadsWarning, match="other weights"):
         hierarchy(level(path))
     path.write_bytes(path.read_bytes()[:-8])
@@ -257,8 +252,8 @@ def test_heads_of_other_models_are_told(trained, tmp_path) -> None:
         acceptance_head.load(acceptance_head.read(path))
 
 
-def test_files_keep_the_window(trained) -> None:
-    whole = {"target": {"model": "zoo:trunk"}, "levels": [level(trained, threshold=0.8)]}
+def test_files_keep_the_window() -> None:
+    whole = {"target": {"model": "zoo:trunk"}, "levels": [level(threshold=0.8)]}
     config = HierarchyConfig.from_dict(whole)
     assert HierarchyConfig.from_dict(config.to_dict()) == config
-    assert config.levels[0].window == AcceptanceWindow(0.8, str(trained))
+    assert config.levels[0].window == AcceptanceWindow(0.8, "")
