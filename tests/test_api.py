@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from acceptance_cases import with_acceptance_head
 from eagle3_cases import save_drafter
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig, preset
@@ -51,6 +52,10 @@ def built(tiny_family, name, **changes):
         drafts = [tiny_family["small"], tiny_family["draft"]]
         if name == "eagle3":
             drafts = [eagle3_drafter(tiny_family["target"])]
+        if name == "specdec++":
+            folder = Path(tiny_family["target"]).with_name("predicting")
+            small = tiny_family["small"]
+            drafts = [str(folder) if folder.is_dir() else with_acceptance_head(small, folder)]
         config = preset(name, target, drafts)
     else:
         config = HierarchyConfig.from_dict({"target": vars_of(target), **CONFIGS[name], **changes})

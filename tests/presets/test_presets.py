@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from acceptance_cases import with_acceptance_head
 from eagle3_cases import save_drafter
 from transformers import AutoConfig
 
@@ -51,6 +52,8 @@ def test_samples_from_tiny_models_the_same_in_any_company(tiny_family, name, tmp
     drafts = [tiny_family["small"], tiny_family["draft"]]
     if name == "eagle3":
         drafts = [save_drafter(tmp_path, AutoConfig.from_pretrained(tiny_family["target"]))]
+    if name == "specdec++":
+        drafts = [with_acceptance_head(tiny_family["small"], tmp_path / "draft")]
     config = preset(name, target, drafts)
     hierarchy = Hierarchy.from_config(config)
     options = {"max_new_tokens": 10, "temperature": 0.8, "seed": 3, "ignore_eos": True}
@@ -91,12 +94,24 @@ def test_is_exact_and_names_its_source(name):
         ("suffix", [("suffix", 16, None)], "tokenwise"),
         ("quantized", [("quantized", 10, None)], "tokenwise"),
         ("eagle3", [("mid", 4, None)], "block"),
+        ("specdec++", [("mid", 20, None)], "tokenwise"),
+        ("pearl", [("mid", 4, None)], "tokenwise"),
     ],
 )
 def test_builds(name, levels, verify):
     config = made(name)
     assert [shape(level) for level in config.levels] == levels
     assert config.verify == verify
+
+
+def test_every_drafter_of_a_cascade_has_one_below_it_and_the_look_up_comes_last():
+    """CS-Drafting: the largest drafter first, smaller ones after, and within each the same."""
+    copies = ("prompt_lookup", 3, None)
+    small = [copies, ("small", 3, "lenient")]
+    mid = [([small, [copies]], 1), ("mid", 3, "lenient")]
+    config = made("cs-drafting")
+    assert [shape(level) for level in config.levels] == [([mid, small, [copies]], 1)]
+    assert config.verify == "tokenwise"
 
 
 def test_the_ablation_of_dynamic_windows_differs_in_windows_only():

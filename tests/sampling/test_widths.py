@@ -179,7 +179,8 @@ def two_levels(width: int, rule: str) -> Verify:
 
 def three_levels(widths: tuple[int, int], rules: tuple[str, str]) -> Verify:
     small, middle, target = tables()
-    first, second = get(rules[0], **({"top_m": 2} if rules[0] == "leading" else {})), get(rules[1])
+    options = {"leading": {"top_m": 2}, "lenient": {"lenience": 2.0}}
+    first, second = get(rules[0], **options.get(rules[0], {})), get(rules[1])
     resized = [Resized(table, width) for table, width in zip((small, middle), widths, strict=True)]
     return chain([*resized, target], [first, second], [2, 2])
 
@@ -231,6 +232,8 @@ ROOTS = {
     "narrower in the middle": three_levels((V, NARROW), ("block", "tokenwise")),
     "narrow under leading": three_levels((NARROW, WIDE), ("leading", "block")),
     "leading in the middle": three_levels((WIDE, NARROW), ("leading", "tokenwise")),
+    "leniency in the middle": three_levels((WIDE, NARROW), ("lenient", "tokenwise")),
+    "narrow under leniency": three_levels((NARROW, WIDE), ("lenient", "block")),
     "two drafts": several(NARROW, "rrs"),
     "two distinct drafts": several(NARROW, "rrs-without-replacement"),
     "two drafts by block": several(NARROW, "block-rrs"),

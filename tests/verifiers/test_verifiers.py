@@ -664,7 +664,7 @@ def test_origins_say_who_wrote_a_token_first():
 
 def test_unknown_names_list_those_there_are():
     known = (
-        "block, block-rrs, branch, induced-block, leading, match, naive, rrs, "
+        "block, block-rrs, branch, induced-block, leading, lenient, match, naive, rrs, "
         "rrs-without-replacement, tokenwise, traversal"
     )
     with pytest.raises(ValueError, match=f"{known}, uncapped"):

@@ -13,6 +13,7 @@ from hierspec.errors import HierspecError
 from .options import MODEL, AsJson, Device, Dtype, Threads
 
 if TYPE_CHECKING:
+    from hierspec.config.acceptance_head import HeadFile as AcceptanceFile
     from hierspec.config.exit_heads import HeadsFile
 
 app = typer.Typer(
@@ -56,9 +57,16 @@ def train(
         typer.Option(
             help="transform: a d x d matrix before the model's own head; mlp: that and two "
             "matrices around a bend; full: a V x d head; eagle3: a network that drafts from the "
-            "model's hidden states.",
+            "model's hidden states; acceptance: predicts what the model keeps of --draft's tokens.",
         ),
     ] = "transform",
+    draft: Annotated[
+        str | None,
+        typer.Option(help=f"acceptance: the draft model the head belongs to: {MODEL}."),
+    ] = None,
+    rejection_weight: Annotated[
+        float, typer.Option(help="acceptance: weight of rejections in the loss.")
+    ] = 6.0,
     vocabulary: Annotated[
         int | None,
         typer.Option(
@@ -142,8 +150,32 @@ def train(
       hierspec heads train --model zoo:mid --exits 1,2 -o heads.safetensors
 
       hierspec heads train --kind eagle3 --target zoo:smollm2 --texts chats.jsonl -o eagle3
+
+      hierspec heads train --kind acceptance --target zoo:large --draft zoo:mid -o head.safetensors
     """
     everything = [*(texts or ()), *(more or ())]
+    if (kind == "acceptance") != (draft is not None):
+        raise HierspecError(
+            "--kind acceptance goes with --draft MODEL, whose tokens the head judges; no other "
+            "kind does"
+        )
+    if draft is not None:
+        if exits is not None:
+            raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
+        given = {
+            "rejection_weight": rejection_weight,
+            "held_out": windows,
+            "epochs": epochs,
+            "steps": steps,
+            "tokens": tokens,
+            "rows": rows,
+            "width": width,
+            "seed": seed,
+            **({} if lr is None else {"learning_rate": lr}),
+        }
+        return _train_acceptance(
+            model, draft, given, output, everything, dtype, device, overwrite, threads, as_json
+        )
     if kind == "eagle3":
         if exits is not None:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
@@ -226,6 +258,66 @@ def train(
     return 0
 
 
+def _train_acceptance(
+    target: str,
+    draft: str,
+    given: dict[str, Any],
+    output: Path | None,
+    texts: list[Path],
+    dtype: str | None,
+    device: str | None,
+    overwrite: bool,
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    from hierspec.training.heads import acceptance as training
+    from hierspec.utils.threads import use as use_threads
+
+    from .rendering import interruptible, notes, progress, say
+
+    settings = training.AcceptanceSettings(**given)
+    use_threads(threads)
+    console = notes()
+    with interruptible(console), progress(console, f"acceptance head for {draft}") as report:
+        file = training.train(
+            target,
+            draft,
+            settings,
+            output,
+            texts,
+            dtype=dtype or "auto",
+            device=device or "auto",
+            overwrite=overwrite,
+            report=report,
+        )
+    _print_acceptance(file, as_json)
+    if not as_json:
+        window = {"kind": "acceptance", "head": str(file.path)}
+        level = {"method": "draft_model", "model": draft, "num_speculative_tokens": 16}
+        say(
+            console,
+            f"written to {file.path}; as a level: {json.dumps({**level, 'window': window})}",
+        )
+    return 0
+
+
+def _print_acceptance(file: AcceptanceFile, as_json: bool) -> None:
+    from hierspec.utils import terminal
+
+    info = file.info
+    if as_json:
+        print(json.dumps({"file": str(file.path), **info}))
+        return
+    found = info.get("held_out", {})
+    terminal.console().print(
+        f"what {info['target']} keeps of {info['model']}: on {found.get('samples', '?')} held-out "
+        f"tokens loss {found.get('loss', '?')} (best constant {found.get('constant_loss', '?')}), "
+        f"AUC {found.get('auc', '?')}",
+        markup=False,
+        highlight=False,
+    )
+
+
 def _train_eagle3(
     model: str,
     given: dict[str, Any],
@@ -275,8 +367,14 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show what heads a file contains, and how much better they draft than the exits without."""
+    from hierspec.config import acceptance_head
     from hierspec.config.exit_heads import read
 
+    if acceptance_head.is_one(acceptance_head.locate(file)):
+        head = acceptance_head.read(file)
+        acceptance_head.load(head)  # read and checked
+        _print_acceptance(head, as_json)
+        return 0
     heads = read(file)
     for layer in heads.exits:
         heads.tensors(layer)  # read and checked

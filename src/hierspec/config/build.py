@@ -57,7 +57,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
         names.add(unique)
         return model, unique
 
-    root = tree(config.levels, model_of, rule(config.verify, config.top_m))
+    root = tree(config.levels, model_of, rule(config.verify, config.top_m, config.lenience))
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
     if name not in loaded.ends:

@@ -166,15 +166,25 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
     }
     if heads.ids is not None:
         tensors["vocabulary"] = heads.ids.to("cpu", torch.int32)
-    metadata = {_KEY: json.dumps({"schema_version": SCHEMA, **info})}
+    save_whole(path, tensors, {"schema_version": SCHEMA, **info}, "the heads")
+
+
+def save_whole(
+    path: Path, tensors: dict[str, torch.Tensor], info: Mapping[str, Any], what: str
+) -> None:
+    """Write tensors and a description as safetensors, readable like any file one writes.
+
+    Args:
+        what: it is, for messages.
+    """
 
     def save(target: Path) -> None:
-        save_file(tensors, target, metadata)
+        save_file(tensors, target, {_KEY: json.dumps(info)})
         mask = os.umask(0)  # it can only be read by setting it
         os.umask(mask)
         target.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
 
-    write_whole(path, save, "the heads")
+    write_whole(path, save, what)
 
 
 def load_into(heads: Heads, file: HeadsFile) -> None:

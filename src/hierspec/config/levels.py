@@ -19,7 +19,13 @@ from pydantic import (
     field_validator,
 )
 
-from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.core.windows import (
+    AcceptanceWindow,
+    ConfidenceWindow,
+    EntropyWindow,
+    FixedWindow,
+    Window,
+)
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
@@ -36,6 +42,7 @@ from hierspec.utils.schema import (
     shown,
 )
 from hierspec.verifiers import registry
+from hierspec.verifiers.lenient import Lenient
 
 from .in_memory import ModelInMemory, named
 from .skip_search import Search
@@ -69,7 +76,24 @@ class _Confidence:
         return ConfidenceWindow(self.floor)
 
 
-WINDOWS = {"fixed": FixedWindow, "entropy": EntropyWindow, "confidence": ConfidenceWindow}
+@declared
+class _Acceptance:
+    kind: Literal["acceptance"] = "acceptance"
+    threshold: Annotated[
+        float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")
+    ] = AcceptanceWindow().threshold
+    head: Annotated[str, Expected("the path of a trained acceptance head")] = ""
+
+    def window(self) -> Window:
+        return AcceptanceWindow(self.threshold, self.head)
+
+
+WINDOWS = {
+    "fixed": FixedWindow,
+    "entropy": EntropyWindow,
+    "confidence": ConfidenceWindow,
+    "acceptance": AcceptanceWindow,
+}
 
 
 def _window(value: Any, read: Callable[[Any], Any]) -> Window:
@@ -81,7 +105,10 @@ def _window(value: Any, read: Callable[[Any], Any]) -> Window:
 
 AnyWindow = Annotated[
     Window,
-    ReadAs(Annotated[_Fixed | _Entropy | _Confidence, Field(discriminator="kind")], _window),
+    ReadAs(
+        Annotated[_Fixed | _Entropy | _Confidence | _Acceptance, Field(discriminator="kind")],
+        _window,
+    ),
 ]
 
 
@@ -117,6 +144,8 @@ HeadsFile = Annotated[
     ModelName,
     Expected("the path of a file that hierspec heads train has written, or of its folder"),
 ]
+DEFAULT_LENIENCE = Lenient().lenience
+Lenience = Annotated[float, Strict(), Field(ge=1, lt=1e6), Expected("a number, at least 1")]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")
 ]
@@ -130,6 +159,7 @@ class LevelConfig:
         num_speculative_tokens: how many tokens it must hold before it hands them up.
         verify: by which rule it verifies the level below; the first level has none below.
         top_m: for ``verify: leading``.
+        lenience: for ``verify: lenient``.
         temperature: absolute; ``None``: the request's. Ignored when greedy.
         window: when it hands up before its budget is reached.
         bonus: whether a fully kept draft earns one more token.
@@ -142,6 +172,7 @@ class LevelConfig:
     num_speculative_tokens: Count
     verify: Rule | None = None
     top_m: Count = 1
+    lenience: Lenience = DEFAULT_LENIENCE
     temperature: Temperature | None = None
     window: AnyWindow = dataclasses.field(default_factory=FixedWindow)
     bonus: Boolean = True
@@ -154,12 +185,15 @@ class DraftModelConfig(LevelConfig):
 
     Attributes:
         model: its name, or the model itself where it is loaded already.
+        ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
+            only level of a hierarchy [PEARL].
     """
 
     method: Literal["draft_model"] = "draft_model"
     model: AnyModel
     dtype: NonEmptyString | None = None
     backend: NonEmptyString = "auto"
+    ahead: Boolean = False
 
 
 @declared
@@ -355,6 +389,18 @@ class AdaptiveExitConfig(LevelConfig):
         return layers
 
 
+def _of_verifying(level: LevelConfig) -> str:
+    """What a level says of how it verifies; empty where it says nothing."""
+    if level.top_m != 1:
+        return "top_m"
+    if level.lenience != DEFAULT_LENIENCE:
+        return "lenience"
+    return "" if level.bonus else "bonus"
+
+
+_PREDICTING = ("draft_model", "number")  # methods whose models may predict what is kept
+
+
 def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
     """Read a chain; refuse one in which a level says what its place leaves no use for."""
     levels = read(value)
@@ -372,11 +418,19 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
                 "the first level only drafts: it has nothing below it to verify; remove it (how it "
                 "is verified is said by the level above, or by the target's own rule)",
             )
-        elif i == 0 and (level.top_m != 1 or not level.bonus):
+        elif i == 0 and (said := _of_verifying(level)):
             raise misplaced(
-                [0, "bonus" if level.top_m == 1 else "top_m"],
+                [0, said],
                 "the first level has nothing below it to verify, and this says how; remove it",
             )
+        elif level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
+            raise misplaced(
+                [i, "window"],
+                "an acceptance window belongs to a first level of method draft_model, whose head "
+                "predicts what is kept of its draft; use the entropy window here",
+            )
+        elif i > 0 and getattr(level, "ahead", False):
+            raise misplaced([i, "ahead"], "only the first level drafts ahead; remove it")
         elif i > 0 and level.num_drafts > 1:
             raise misplaced(
                 [i, "num_drafts"], "only the first level makes alternative drafts; remove it"

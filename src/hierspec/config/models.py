@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hierspec.core.windows import AcceptanceWindow
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
@@ -140,7 +141,20 @@ class LevelModels:
         check_same_vocabulary(name, theirs, level.model, tokenizer)
         if tokenizer is None or theirs is None:
             check_sizes(name, size, level.model, view.vocab_size)
-        return view, level.model
+        return self._predicting(level, view), level.model
+
+    def _predicting(self, level: DraftModelConfig, view: Any) -> Any:
+        """The draft model with the head that its window reads, if it reads one."""
+        if not isinstance(level.window, AcceptanceWindow):
+            return view
+        if not level.window.head:
+            raise HierspecError(
+                f"the acceptance window of {level.model} needs a trained head: add "
+                '"head": "FILE" to the window (hierspec heads train --kind acceptance makes one)'
+            )
+        from .acceptance_head import attach
+
+        return attach(level.window.head, view, level.model)
 
     def _exit(self, layer: int, heads: str | None) -> ExitModel:
         """The target's exit after so many layers, with the head that was trained for it."""

@@ -28,6 +28,7 @@ from hierspec.utils.schema import (
 
 from .in_memory import is_model
 from .levels import (
+    DEFAULT_LENIENCE,
     WINDOWS,
     AdaptiveExitConfig,
     AnyLevelConfig,
@@ -38,6 +39,7 @@ from .levels import (
     Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    Lenience,
     LevelConfig,
     NgramPoolConfig,
     NgramTableConfig,
@@ -101,6 +103,7 @@ class HierarchyConfig:
         target: also just its model's name.
         verify: the rule by which the target verifies the last level.
         top_m: for ``verify: leading``.
+        lenience: for ``verify: lenient``, which is lossy here.
         allow_lossy: let through rules that change the output law.
         deterministic: the target gives a token the same scores, bit by bit, however many are
             computed with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
@@ -110,6 +113,7 @@ class HierarchyConfig:
     levels: Chain = ()
     verify: Rule = "block"
     top_m: PositiveInteger = 1
+    lenience: Lenience = DEFAULT_LENIENCE
     allow_lossy: Boolean = False
     deterministic: Boolean = False
 

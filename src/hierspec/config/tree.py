@@ -10,12 +10,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.rules import Verifier
+from hierspec.errors import HierspecError
 from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
+from hierspec.verifiers.lenient import Lenient
 
-from .levels import ConcatenateConfig, LevelConfig
+from .levels import DEFAULT_LENIENCE, ConcatenateConfig, LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelOf = Callable[[Any, str], tuple[Any, str]]
@@ -35,7 +37,36 @@ def tree(
     builder = _Builder(model_of)
     below = builder.chain(levels, verifier.fixed_length, "levels")
     common = builder.common(None, "target")
+    _check_ahead(below, verifier)
+    if isinstance(below, Draft) and below.ahead:
+        bonus = False  # a token that the draft ahead could not have known
     return Verify(**common, budget=1, rule=verifier, below=_under(below, verifier), bonus=bonus)
+
+
+def _check_ahead(below: Node | None, verifier: Verifier) -> None:
+    """Refuse a level that drafts ahead where that cannot be.
+
+    Raises:
+        HierspecError: with the fix.
+    """
+    for node in walk(below):
+        if not isinstance(node, Draft) or not node.ahead:
+            continue
+        if node is not below:
+            raise HierspecError(
+                f"level {node.name!r} drafts ahead of the target, so it must be the only level: "
+                "remove the others, or ahead"
+            )
+        if verifier.name not in ("tokenwise", "block"):
+            raise HierspecError(
+                f"a draft made ahead is verified by 'tokenwise' or 'block', not {verifier.name!r}: "
+                "change verify, or remove ahead"
+            )
+        if not node.window.fixed_length or node.num_drafts > 1:
+            raise HierspecError(
+                f"level {node.name!r} drafts ahead, so it makes one draft of fixed length: remove "
+                "its window and num_drafts, or ahead"
+            )
 
 
 class _Builder:
@@ -65,7 +96,8 @@ class _Builder:
             "temperature": level.temperature,
         }
         if below is None:
-            return Draft(**common, num_drafts=level.num_drafts)
+            ahead = getattr(level, "ahead", False)
+            return Draft(**common, num_drafts=level.num_drafts, ahead=ahead)
         own = rule_of(level)
         return Verify(
             **common,
@@ -87,10 +119,12 @@ def _under(below: Node | None, verifier: Verifier) -> Node | None:
 
 def rule_of(level: LevelConfig) -> Verifier:
     """The rule by which a level verifies the one below it."""
-    return rule(level.verify or "tokenwise", level.top_m)
+    return rule(level.verify or "tokenwise", level.top_m, level.lenience)
 
 
-def rule(name: str, top_m: int = 1) -> Verifier:
+def rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
     """A rule by name, with its parameter."""
     found = registry.get(name)
+    if isinstance(found, Lenient):
+        return dataclasses.replace(found, lenience=lenience)
     return dataclasses.replace(found, top_m=top_m) if isinstance(found, Leading) else found

@@ -22,6 +22,7 @@ class Draft:
         temperature: of its distributions; ``None`` for the request's.
         num_drafts: how many drafts of the same place it makes.
         distinct: their first tokens are drawn without replacement.
+        ahead: it drafts on while the target verifies (:mod:`hierspec.engine.ahead`).
     """
 
     index: int
@@ -32,6 +33,7 @@ class Draft:
     temperature: float | None = None
     num_drafts: int = 1
     distinct: bool = False
+    ahead: bool = False
 
     def under(self, rule: Verifier) -> Draft:
         """This leaf as ``rule`` wants its drafts drawn."""
@@ -105,6 +107,7 @@ def stack(node: Node | None, indent: str = "  ") -> str:
         about.append(f"temperature {node.temperature:g}")
     if isinstance(node, Draft):
         about += [f"{node.num_drafts} drafts"] if node.num_drafts > 1 else []
+        about += ["while the target verifies"] if node.ahead else []
         return f"{indent}{node.name}: {', '.join(about)}"
     if node.below is not None:
         about.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))

@@ -3,15 +3,18 @@
 A window is a stateless policy over an explicit, hashable state. A level asks ``stops`` after
 every step (a token for a drafter, a round for a verifying level) and the token that made it stop
 is always kept: dropping a token because of its own value is lossy, stopping after it is not
-(MATH §2). ``observe`` sees the verdict of the level above and returns the next state.
+(MATH §2). A drafter shows the signals of its draft so far, a verifying level those of its latest
+round. ``observe`` sees the verdict of the level above and returns the next state.
 
-A window reads one number per token, its ``signal``, taken from *untempered* scores, so that it
-works for greedy decoding too: ``"entropy"`` of the level's own row, in nats, or ``"confidence"``,
-the probability that row gives the token.
+A window reads one number per token, its ``signal``. Two are taken from *untempered* scores, so that
+they work for greedy decoding too: ``"entropy"`` of the level's own row, in nats, and
+``"confidence"``, the probability that row gives the token. ``"acceptance"`` is what the draft model
+itself predicts: how likely the level above keeps the token, given that it kept those before it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -21,7 +24,7 @@ from typing import ClassVar, Literal, NamedTuple
 MEAN_ROUNDING = 1e-9
 
 State = tuple[float, ...]
-Signal = Literal["entropy", "confidence"]
+Signal = Literal["entropy", "confidence", "acceptance"]
 
 
 class _Forgetful:
@@ -98,6 +101,27 @@ class ConfidenceWindow(_Forgetful):
         return any(value < self.floor for value in signals)
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptanceWindow(_Forgetful):
+    """Stop once a rejection is likelier than ``threshold`` somewhere in the draft.
+
+    The draft model predicts of each token how likely it is kept if those before it are; 1 − their
+    product is the chance that the draft is not kept whole. [SpecDec++, Huang et al. 2024, §3]
+
+    Attributes:
+        threshold: a probability; the paper's h.
+        head: the file of the head that predicts; it is read with the model.
+    """
+
+    threshold: float = 0.7
+    head: str = ""
+    signal: ClassVar[Signal | None] = "acceptance"
+    fixed_length: ClassVar[bool] = False
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        return 1.0 - math.prod(signals) > self.threshold
+
+
 class Counts(NamedTuple):
     """What became of a level's drafts at the level above.
 
@@ -122,7 +146,7 @@ class Counting:
     draft stop, so nothing of a round decides about that round.
     """
 
-    inner: FixedWindow | EntropyWindow | ConfidenceWindow = FixedWindow()
+    inner: FixedWindow | EntropyWindow | ConfidenceWindow | AcceptanceWindow = FixedWindow()
 
     @property
     def signal(self) -> Signal | None:
@@ -152,4 +176,4 @@ class Counting:
         return (*Counts(), *state[len(Counts()) :])
 
 
-Window = FixedWindow | EntropyWindow | ConfidenceWindow | Counting
+Window = FixedWindow | EntropyWindow | ConfidenceWindow | AcceptanceWindow | Counting

@@ -25,9 +25,16 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
-from hierspec.core.windows import State, Window
+from hierspec.core.windows import Window
 from hierspec.errors import HierspecError
-from hierspec.lm.base import DeviceModel, Drafted, FollowingModel, LanguageModel, Query
+from hierspec.lm.base import (
+    DeviceModel,
+    Drafted,
+    FollowingModel,
+    LanguageModel,
+    PredictingModel,
+    Query,
+)
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, distributions, unusable
 from hierspec.sampling.scores import signals as read
@@ -87,7 +94,9 @@ class ModelDrafter:
         model: LanguageModel = node.model
         self.node, self.model = node, model
         self.device = self.following = None
-        if model.graphs is not None:
+        if node.window.signal == "acceptance":
+            pass  # a prediction takes the token through the model before the next step asks for it
+        elif model.graphs is not None:
             self.device = model if isinstance(model, DeviceModel) else None
         else:
             self.following = model if isinstance(model, FollowingModel) else None
@@ -113,22 +122,23 @@ class ModelDrafter:
 
     def grow(self, drafts: Sequence[Growing], step: Step) -> None:
         """The host loop: token by token, every draft until its own limit or window stops it."""
-        window, signal = self.node.window, self.node.window.signal
+        window = self.node.window
         going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
         while going := self.willing(drafts, going):
             scores, tokens, rows = step(going)
-            values = None if signal is None else read(scores, tokens, signal)
+            for at, i in enumerate(going):
+                drafts[i].tokens.append(tokens[at])
+                drafts[i].distributions.append(rows[at])
+            values = self._signals([drafts[i] for i in going], scores, tokens)
             still: list[int] = []
             for at, i in enumerate(going):
                 draft = drafts[i]
-                draft.tokens.append(tokens[at])
-                draft.distributions.append(rows[at])
                 left = draft.call.limit - len(draft.tokens)
                 if values is None:
                     stops = False
                 else:
                     draft.signals.append(values[at])
-                    stops = window.stops((values[at],), draft.call.state)
+                    stops = window.stops(draft.signals, draft.call.state)
                 if left and not stops:
                     still.append(i)
                 elif left and not isinstance(rows[at], OneHotDistributions):
@@ -162,7 +172,7 @@ class ModelDrafter:
                 values = None if found.signals is None else found.signals[row]
                 kept, stopped = n, False
                 if values is not None:
-                    kept, stopped = _kept(self.node.window, values, draft.call.state)
+                    kept, stopped = _kept(self.node.window, draft, values)
                     draft.signals += values[:kept]
                 rows = found.distributions[row]
                 draft.tokens += found.tokens[row][:kept]
@@ -224,6 +234,24 @@ class ModelDrafter:
 
         return step
 
+    def _signals(
+        self, drafts: Sequence[Growing], scores: torch.Tensor, tokens: Sequence[int]
+    ) -> list[float] | None:
+        """What the window reads of the drafts' latest ``tokens``, drawn from ``scores`` [n, V].
+
+        A prediction is not asked for where a draft ends anyway: it would take a forward.
+        """
+        signal = self.node.window.signal
+        if signal is None or signal != "acceptance":
+            return None if signal is None else read(scores, tokens, signal)
+        assert isinstance(self.model, PredictingModel)
+        ends = [len(draft.tokens) == draft.call.limit for draft in drafts]
+        queries = [self._query(draft) for draft, end in zip(drafts, ends, strict=True) if not end]
+        began = time.perf_counter()
+        predicted = iter(self.model.acceptance(queries) if queries else ())
+        self.seconds += time.perf_counter() - began
+        return [math.nan if end else next(predicted) for end in ends]
+
     def _chunk(self, call: DraftCall) -> int:
         """For how many tokens uniforms are taken at once, whatever a window says in between.
 
@@ -284,9 +312,9 @@ def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
     return first if all(job.sampler() == first for job in jobs[1:]) else None
 
 
-def _kept(window: Window, signals: Sequence[float], state: State) -> tuple[int, bool]:
-    """How many tokens of a chunk are kept, and whether the window stopped after them."""
-    for n, value in enumerate(signals, start=1):
-        if window.stops((value,), state):
+def _kept(window: Window, draft: Growing, signals: Sequence[float]) -> tuple[int, bool]:
+    """How many tokens of the next chunk are kept, and whether the window stopped after them."""
+    for n in range(1, len(signals) + 1):
+        if window.stops((*draft.signals, *signals[:n]), draft.call.state):
             return n, True
     return len(signals), False

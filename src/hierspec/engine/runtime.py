@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
+from .ahead import AheadCall, Beside, ahead_call, ahead_limit, parted, taken
 from .metrics import Metrics
 from .observers import Checks, Observer, Teaching
 from .sequences import Group, LiveSequence, Place, Task
@@ -56,6 +58,7 @@ class Runtime:
             self.observe(Teaching(root.index, learners))
         target: LanguageModel = root.model
         self._graphs = target.graphs  # they outlive a generation
+        self._beside = Beside()
         self._groups: dict[Hashable, Group] = {}
         self._places: dict[Verify, Mapping[int, Place]] = {}
 
@@ -173,6 +176,7 @@ class Runtime:
         group = tasks[0].group
         assert group.drafter is not None
         calls: list[DraftCall] = []
+        ready: list[Proposal | None] = []
         after: list[States] = []
         for task in tasks:
             request, sequence = task.request, task.sequence
@@ -181,12 +185,19 @@ class Runtime:
             assert isinstance(node, Draft)
             job = self._job(node, task, task.context(request), 1)
             limit, state = min(node.budget, request.limit), request.states[node.index]
-            calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
             after.append(request.states)
-        proposals, forwards, seconds = group.drafter.draft(calls)
-        for observer in self._observers:
-            observer.forwarded(group.index, forwards, seconds)
-        return list(zip(proposals, after, strict=True))
+            found = taken(sequence, job.context, limit) if node.ahead else None
+            ready.append(found)
+            if found is None:
+                limit = 1 if node.ahead else limit
+                calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
+        if calls:
+            proposals, forwards, seconds = group.drafter.draft(calls)
+            for observer in self._observers:
+                observer.forwarded(group.index, forwards, seconds)
+            new = iter(proposals)
+            ready = [next(new) if found is None else found for found in ready]
+        return [(found or Proposal(), own) for found, own in zip(ready, after, strict=True)]
 
     def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
         """Every sequence's draft, in one call → verdicts, with signals and log-probabilities."""
@@ -203,7 +214,8 @@ class Runtime:
             job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
             jobs.append(job)
             queries.append(Query.of(job, task.sequence.slot(node.model)))
-        scores, p = self._score(node, jobs, queries)
+        with self._drafting_ahead(node, tasks, drafts):
+            scores, p = self._score(node, jobs, queries)
         parts = torch.split(scores, [job.num_rows for job in jobs])
         began = time.perf_counter()
         # Ids past the target's vocabulary get no mass, so they must not lead either.
@@ -212,6 +224,31 @@ class Runtime:
         verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         return self._finished(checks, parts)
+
+    @contextmanager
+    def _drafting_ahead(
+        self, node: Verify, tasks: list[Task], drafts: Seq[Proposal]
+    ) -> Generator[None, None, None]:
+        """While the target scores these drafts, let a leaf that drafts ahead continue them."""
+        leaf = node.below
+        if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self.root.index:
+            yield
+            return
+        room = _longest_context(node)
+        calls: list[AheadCall] = []
+        for task, draft in zip(tasks, drafts, strict=True):
+            limit = ahead_limit(leaf, task.sequence, len(draft), room)
+            if limit > 0:
+                job = self._job(leaf, task, Context(task.sequence.tokens, draft.tokens), 1)
+                calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
+        group = self._places_of(tasks[0].sequence.root)[leaf.index].group
+        if not calls or group is None or group.drafter is None:
+            yield
+            return
+        with self._beside.drafting(group.drafter, calls, parted(node, leaf, calls)) as made:
+            yield
+        for observer in self._observers:
+            observer.forwarded(leaf.index, made.forwards, made.seconds)
 
     def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
         """The same where some sequence has several drafts of one place.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from hierspec.sampling.penalties import History
 
 from .caches import KeptCache, Slots
 
+if TYPE_CHECKING:
+    from .ahead import AheadDraft
+
 
 @dataclass(slots=True, eq=False)
 class LiveSequence:
@@ -36,6 +39,7 @@ class LiveSequence:
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
         num_top_logprobs: how many alternatives of every token, with their log-probabilities.
         kept: where its places in models' caches come from, and go to when it ends.
+        ahead: a draft that was made for the next round while the last one was checked.
     """
 
     id: int
@@ -53,6 +57,7 @@ class LiveSequence:
     target_calls: int = 0
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
     kept: KeptCache | None = None
+    ahead: AheadDraft | None = None
 
     def __post_init__(self) -> None:
         self.num_prompt = self.num_prompt or len(self.tokens)

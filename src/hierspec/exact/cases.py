@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from hierspec.config.levels import Rule
+from hierspec.config.levels import DEFAULT_LENIENCE, Lenience, Rule
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
 from hierspec.config.tree import tree
 from hierspec.core.nodes import Verify
@@ -61,10 +61,16 @@ _Plans = Annotated[
 
 @declared
 class TableConfig:
-    """A model's distributions by its last ``order`` tokens."""
+    """A model's distributions by its last ``order`` tokens.
+
+    Attributes:
+        acceptance: under the same keys, how likely each next token is predicted to be kept; for a
+            window that reads it.
+    """
 
     order: Natural = 0
     table: dict[str, _Distribution]
+    acceptance: dict[str, _Distribution] | None = None
 
 
 @declared
@@ -73,6 +79,7 @@ class CaseTarget:
 
     verify: Rule = "block"
     top_m: PositiveInteger = 1
+    lenience: Lenience = DEFAULT_LENIENCE
     bonus: Boolean = True
     model: Annotated[Integer, Expected("the number of a model")] | None = None
 
@@ -147,7 +154,7 @@ def _root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             return None, where
         if level.temperature is not None:
             raise HierspecError(f"{where}.temperature: tables are taken as they stand; remove it")
-        _rule(level.verify or "tokenwise", level.top_m, where)
+        _rule(level.verify or "tokenwise", level, where)
         if level.model is None:
             raise HierspecError(
                 f"{where}: 'model' is missing; beside a concatenation every level but the last "
@@ -157,14 +164,16 @@ def _root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             raise HierspecError(f"{where}.model is {level.model}; models are 0 to {last}")
         return models[level.model], where
 
-    rule = _rule(target.verify, target.top_m, place)
+    rule = _rule(target.verify, target, place)
     return tree(below, model_of, rule, target.bonus)
 
 
-def _rule(name: str, top_m: int, where: str) -> Any:
+def _rule(name: str, level: Any, where: str) -> Any:
     """A rule with its option; a case may not give one to a rule that has none."""
+    usual = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
+    said = {key: getattr(level, key) for key in usual if getattr(level, key) != usual[key]}
     try:
-        return registry.get(name, **({} if top_m == 1 else {"top_m": top_m}))
+        return registry.get(name, **said)
     except HierspecError as error:
         raise HierspecError(f"{where}.verify: {error}") from None
 
@@ -175,6 +184,6 @@ def _table(model: TableConfig, vocab: int, i: int) -> TabularModel:
             f"models[{i}]: {vocab}^{model.order} contexts are too many to enumerate"
         )
     try:
-        return TabularModel(vocab, model.order, model.table)
+        return TabularModel(vocab, model.order, model.table, acceptance=model.acceptance)
     except HierspecError as error:
         raise HierspecError(f"models[{i}]: {error}") from None

@@ -104,10 +104,13 @@ class ExactInterpreter:
                 row = self._models.law(node, context + draft.tokens)
                 for token in np.flatnonzero(self.rows.rows[row]).tolist():
                     self.paths += 1
-                    step = self._models.tokens(node, (token,), (row,), (row,))
+                    after = context + draft.tokens
+                    step = self._models.tokens(node, (token,), (row,), (row,), after)
                     path = (probability * float(self.rows.rows[row][token]), draft + step)
                     # At its longest a draft ends, whatever its window says.
-                    stops = length < longest and node.window.stops(step.signals, states[node.index])
+                    stops = length < longest and node.window.stops(
+                        path[1].signals, states[node.index]
+                    )
                     (done if stops else grown).append(path)
             growing = grown
         drafts = done + growing

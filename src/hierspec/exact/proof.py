@@ -18,7 +18,13 @@ import numpy as np
 
 from hierspec.core.nodes import Verify
 from hierspec.core.proposals import States
-from hierspec.core.windows import ConfidenceWindow, Counting, EntropyWindow, FixedWindow
+from hierspec.core.windows import (
+    AcceptanceWindow,
+    ConfidenceWindow,
+    Counting,
+    EntropyWindow,
+    FixedWindow,
+)
 
 from .bounds import UNLIMITED
 from .output import Rounds
@@ -153,7 +159,7 @@ def _recording(plan: Verify, V: int) -> RecordingInterpreter | None:
 def _is_known(window: Any) -> bool:
     """Whether all that a window remembers is a running mean, or counts that it does not read."""
     inner = window.inner if isinstance(window, Counting) else window
-    return type(inner) in (FixedWindow, EntropyWindow, ConfidenceWindow)
+    return type(inner) in (FixedWindow, EntropyWindow, ConfidenceWindow, AcceptanceWindow)
 
 
 def _after(

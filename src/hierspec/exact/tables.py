@@ -111,10 +111,16 @@ class ModelRows:
         return model.unsure_after(context[max(len(context) - model.order, 0) :])
 
     def tokens(
-        self, node: Node, tokens: tuple[int, ...], ids: tuple[int, ...], own: tuple[int, ...]
+        self,
+        node: Node,
+        tokens: tuple[int, ...],
+        ids: tuple[int, ...],
+        own: tuple[int, ...],
+        context: tuple[int, ...] = (),
     ) -> Proposal:
         """Tokens of ``node`` drawn from rows ``ids``; ``own`` are its model's, for its window.
 
+        ``context`` is what stands before them, for what a draft model predicts of its tokens.
         Who wrote a token first does not bear on any law, so origins are left equal to owners.
         """
         whose = (node.index,) * len(tokens)
@@ -126,4 +132,7 @@ class ModelRows:
             case "confidence":
                 rows = self.rows.rows
                 signals = tuple(float(rows[i][x]) for i, x in zip(own, tokens, strict=True))
+            case "acceptance":
+                model: Any = node.model  # type: ignore[union-attr]
+                signals = tuple(model.kept(context + tokens[: i + 1]) for i in range(len(tokens)))
         return Proposal(tokens, TableDistributions(self.rows, ids), whose, whose, signals)  # type: ignore[arg-type]

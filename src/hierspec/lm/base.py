@@ -232,3 +232,16 @@ class DeviceModel(LanguageModel, Protocol):
             NoDistributionError: some row of scores has NaN or forbids every token.
         """
         ...
+
+
+@runtime_checkable
+class PredictingModel(LanguageModel, Protocol):
+    """A draft model that predicts what becomes of its tokens."""
+
+    def acceptance(self, queries: Sequence[Query]) -> list[float]:
+        """How likely the last token of each context is kept, if the drafted ones before it are.
+
+        Args:
+            queries: for one row each (``start == len(context)``), as the next step will ask them.
+        """
+        ...

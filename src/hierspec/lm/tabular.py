@@ -30,9 +30,12 @@ class TabularModel:
         order: how many last tokens count; 0 means one law for all places.
         table: laws of V probabilities each, keyed by those tokens: ``""``, ``"0"``, ``"0,1"``
             (oldest first), or by tuples of ints. Every key of length 0 … order must be there.
+        acceptance: under the same keys, how likely each of the V next tokens is predicted to be
+            kept, for a window that reads it; ``None``: it predicts nothing.
 
     Raises:
-        HierspecError: a law is missing, too long, negative, or does not sum to 1 within 1e-9.
+        HierspecError: a law is missing, too long, negative, or does not sum to 1 within 1e-9; or a
+            prediction is no probability.
     """
 
     graphs: Graphs | None = None
@@ -46,6 +49,7 @@ class TabularModel:
         *,
         name: str = "table",
         max_length: int = 1 << 30,
+        acceptance: Mapping[Any, Sequence[float]] | None = None,
     ) -> None:
         if vocab < 1 or order < 0:
             raise HierspecError(
@@ -62,6 +66,11 @@ class TabularModel:
         self._index = {key: i for i, key in enumerate(keys)}
         self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
         self._scores = self._laws.log()
+        self._kept: torch.Tensor | None = None
+        if acceptance is not None:
+            kept = {_key(key): values for key, values in acceptance.items()}
+            _check_keys(kept, keys, order)
+            self._kept = torch.stack([_shares(key, kept[key], vocab) for key in keys])
 
     @property
     def cache_owner(self) -> TabularModel:
@@ -74,6 +83,24 @@ class TabularModel:
     def table(self) -> dict[str, list[float]]:
         """The laws under their text keys, as the constructor and JSON cases take them."""
         return {",".join(map(str, key)): self._laws[i].tolist() for key, i in self._index.items()}
+
+    def kept(self, context: Sequence[int]) -> float:
+        """How likely the last token of ``context`` is predicted to be kept.
+
+        Raises:
+            HierspecError: the model predicts nothing.
+        """
+        if self._kept is None:
+            raise HierspecError(
+                f"{self.name} predicts no acceptance: give the model an 'acceptance' table, or "
+                "the level another window"
+            )
+        *before, token = context[-self.order - 1 :]
+        return float(self._kept[self._row(before)][token])
+
+    def acceptance(self, queries: Sequence[Query]) -> list[float]:
+        """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
+        return [self.kept(query.context.tokens()) for query in queries]
 
     def open(self) -> Slot:
         return Slot()
@@ -195,6 +222,14 @@ def _law(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Ten
     if not abs(total - 1.0) <= _TOLERANCE:
         raise HierspecError(f"{where} sums to {total:.12g}, not 1")
     return law
+
+
+def _shares(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
+    shares = torch.as_tensor(values, dtype=torch.float64)
+    if shares.shape != (vocab,) or not bool(((shares >= 0) & (shares <= 1)).all()):
+        where = f"the acceptance after {','.join(map(str, key))!r}"
+        raise HierspecError(f"{where} must be {vocab} numbers between 0 and 1")
+    return shares
 
 
 def _draw(vocab: int, generator: torch.Generator, kind: str) -> list[float]:

@@ -42,6 +42,12 @@ PAPERS = {
     "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
     "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
     "training-time test (Li et al., 2025, arXiv 2503.01840)",
+    "SpecDec++": "SpecDec++: boosting speculative decoding via adaptive candidate lengths "
+    "(Huang et al., 2024, arXiv 2405.19715)",
+    "PEARL": "PEARL: parallel speculative decoding with adaptive draft length "
+    "(Liu et al., 2024, arXiv 2408.11850)",
+    "CS-Drafting": "Cascade speculative drafting for even faster LLM inference "
+    "(Chen et al., 2023, arXiv 2312.11462)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",
 }

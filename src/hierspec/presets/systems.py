@@ -27,13 +27,16 @@ from hierspec.config.levels import (
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.skip_search import SkipSearchConfig
-from hierspec.core.windows import ConfidenceWindow, EntropyWindow
+from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET, EAGLE3, SMOLLM2_NAME
+from hierspec.zoo.registry import ACCEPTANCE, DEFAULT_DRAFTS, DEFAULT_TARGET, EAGLE3, SMOLLM2_NAME
 
 TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
 SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
+SPECDEC_PP = 20  # most tokens of a draft [SpecDec++ §4]
+CASCADE = 3  # tokens of every part of a cascade; CS-Drafting tunes each
+LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 WINDOW = 10  # P5's K (Appendix A.1)
 
 
@@ -368,6 +371,65 @@ def horizontal(models: PresetModels) -> HierarchyConfig:
     """
     small, mid = models.pair("horizontal")
     return models.under(ConcatenateConfig(parts=((level(mid, 4),), (level(small, 4),))))
+
+
+# --- baselines of the literature on drafting
+
+
+@preset(
+    "specdec++",
+    "one draft model that ends a draft where a trained head predicts a rejection",
+    "SpecDec++",
+    max_drafts=1,
+    drafts=("zoo:mid",),
+)
+def specdec_pp(models: PresetModels) -> HierarchyConfig:
+    """One drafter with an acceptance head (Huang et al., 2024): h = 0.7, at most 20 tokens.
+
+    The head of zoo:mid is shipped; that of any other draft model lies in its folder, where
+    ``hierspec heads train --kind acceptance`` puts it.
+    """
+    draft = models.drafts[-1]
+    head = ACCEPTANCE if draft == "zoo:mid" else draft
+    return models.under(level(draft, SPECDEC_PP, window=AcceptanceWindow(0.7, head)))
+
+
+@preset(
+    "pearl",
+    "one draft model that drafts on while the target verifies, in a thread of its own",
+    "PEARL",
+    max_drafts=1,
+    drafts=("zoo:mid",),
+)
+def pearl(models: PresetModels) -> HierarchyConfig:
+    """One drafter beside the target (Liu et al., 2024), whose γ is the ratio of the two's speeds.
+
+    The pre-verified token is drafted before the target's call, where the paper begins both at once.
+    """
+    return models.under(level(models.drafts[-1], 4, ahead=True))
+
+
+@preset(
+    "cs-drafting",
+    "larger drafters first, smaller ones after, each reviewing what lies below it leniently",
+    "CS-Drafting",
+)
+def cs_drafting(models: PresetModels) -> HierarchyConfig:
+    """Vertical and horizontal cascades over all draft models and a look-up (Chen et al., 2023).
+
+    A cascade of drafters for some level runs the largest one first and each smaller one after it,
+    the look-up last (horizontal), and every model among them drafts by a cascade of those below it
+    (vertical), so that no model writes token by token. Reviews between drafters are lenient; they
+    report the distribution this makes, and the target's own review is tokenwise.
+    """
+    copies: AnyLevelConfig = PromptLookupConfig(
+        num_speculative_tokens=CASCADE, prompt_lookup_min=1, prompt_lookup_max=8
+    )
+    cascade: list[tuple[AnyLevelConfig, ...]] = [(copies,)]
+    for model in models.drafts:
+        below = cascade[0] if len(cascade) == 1 else (ConcatenateConfig(parts=tuple(cascade)),)
+        cascade.insert(0, (*below, level(model, CASCADE, "lenient", lenience=LENIENCE)))
+    return models.under(ConcatenateConfig(parts=tuple(cascade)))
 
 
 # --- what people use besides

@@ -21,7 +21,13 @@ from hierspec.config.schema import (
     TargetConfig,
 )
 from hierspec.config.target import target_config
-from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.core.windows import (
+    AcceptanceWindow,
+    ConfidenceWindow,
+    EntropyWindow,
+    FixedWindow,
+    Window,
+)
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -237,6 +243,8 @@ class Entrant:
         signal = None if self.candidate is None else self.candidate.window.signal
         if signal == "entropy":
             return EntropyWindow(threshold=float("inf"))
+        if signal == "acceptance":
+            return AcceptanceWindow(threshold=1.0)
         return FixedWindow() if signal is None else ConfidenceWindow(floor=0.0)
 
 

@@ -126,7 +126,7 @@ def _rounded(row: np.ndarray) -> list[float]:
 
 
 def _stop(window: Window, signals: tuple[float, ...], state: tuple[float, ...]) -> int:
-    for n, value in enumerate(signals, 1):
-        if window.stops((value,), state):
+    for n in range(1, len(signals) + 1):
+        if window.stops(signals[:n], state):
             return n
     return len(signals)

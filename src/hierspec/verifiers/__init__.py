@@ -5,6 +5,7 @@ from hierspec.core.rules import Acceptance, Batch, Verifier, law_of_tau, scan
 from .block import Block, Uncapped
 from .induced import InducedBlock
 from .leading import Leading
+from .lenient import Lenient
 from .match import Match
 from .multi_draft import RRS, BlockRRS, DistinctRRS
 from .naive import Naive
@@ -30,7 +31,7 @@ __all__ = [
 
 register(Block(), "branch")  # P4's capped branch resampling is block: docs/branch-is-block.md
 for _rule in (
-    Tokenwise(), Naive(), Leading(), Match(), RRS(), DistinctRRS(), BlockRRS(), Traversal(),
-    InducedBlock(), Uncapped(),
+    Tokenwise(), Naive(), Leading(), Lenient(), Match(), RRS(), DistinctRRS(), BlockRRS(),
+    Traversal(), InducedBlock(), Uncapped(),
 ):  # fmt: skip
     register(_rule)

@@ -41,6 +41,8 @@ class Leading(Verifier):
             raise HierspecError(f"leading: top_m must be at least 1, not {self.top_m}")
 
     def with_options(self, **options: Any) -> Leading:
+        if "lenience" in options:
+            raise HierspecError(f"verifier {self.name!r} has no option 'lenience'")
         return dataclasses.replace(self, **options)
 
     def exact_for(self, greedy: bool) -> bool:

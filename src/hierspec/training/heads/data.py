@@ -37,7 +37,7 @@ from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
-from .settings import HeadsSettings
+from .settings import TextSettings
 from .states import Piece
 
 HELD_OUT_SHARE = 0.1
@@ -67,7 +67,7 @@ def choose(
     model: str,
     backend: Any,
     tokenizer: Any,
-    settings: HeadsSettings,
+    settings: TextSettings,
     given: tuple[Sequence[str | Conversation], str] | None,
     folder: Path,
     report: Report,
@@ -104,7 +104,7 @@ def _given(
     texts: Sequence[str | Conversation],
     name: str,
     tokenizer: Any,
-    settings: HeadsSettings,
+    settings: TextSettings,
     longest: int,
 ) -> Texts:
     """Plain texts and conversations, each cut in two."""
@@ -126,7 +126,7 @@ def _given(
 
 
 def conversed(
-    conversations: Sequence[Conversation], tokenizer: Any, settings: HeadsSettings, longest: int
+    conversations: Sequence[Conversation], tokenizer: Any, settings: TextSettings, longest: int
 ) -> tuple[list[Piece], list[Piece], list[Piece]]:
     """Conversations to train on, to measure on, and beyond the tokens that are to be used.
 

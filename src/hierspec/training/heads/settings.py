@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS, MLP, TRANSFORM
 
 LOSSES = ("kl", "tv")
+
+
+class TextSettings(Protocol):
+    """What decides how texts are cut: for heads of any kind."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def held_out(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

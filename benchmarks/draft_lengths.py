@@ -1,0 +1,103 @@
+"""What decides when a draft ends, counted: fixed lengths, the entropy window, SpecDec++'s head.
+
+Tokens a target call against tokens that the draft model computes for it, on one pair of models and
+prompts of several files, in one batch. Nothing is timed: with c the price of a draft model's token
+in target calls, tokens per unit of cost are E / (1 + c·D), shown for a few c.
+
+    python benchmarks/draft_lengths.py PROMPTS.jsonl ... [--head zoo:mid-acceptance]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import common
+
+import hierspec
+from hierspec.config.schema import DraftModelConfig
+from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.zoo.registry import ACCEPTANCE
+
+LENGTHS = (2, 4, 8)
+ENTROPIES = (1.0, 2.0)
+THRESHOLDS = (0.5, 0.7, 0.85)
+PRICES = (0.02, 0.05, 0.1, 0.2)
+MOST = 20  # tokens of a draft that a window ends
+
+
+def read(paths: list[Path], count: int) -> tuple[list[str], list[dict[str, str]]]:
+    """``count`` prompts of each file, at even distances, and what identifies the files."""
+    prompts, sources = [], []
+    for path in paths:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for i in range(count):
+            row = rows[i * len(rows) // count]
+            prompts.append(row.get("prompt") or row.get("question") or row["turns"][0])
+        sources.append({"file": path.name, "rows": str(count)})
+    return prompts, sources
+
+
+def counted(
+    window: Window, most: int, args: argparse.Namespace, prompts: list[str], temperature: float
+) -> dict[str, Any]:
+    """One method on all prompts."""
+    levels = (DraftModelConfig(model=args.draft, num_speculative_tokens=most, window=window),)
+    target = hierspec.TargetConfig(model=args.target, dtype="float32")
+    hierarchy = hierspec.Hierarchy.from_config(
+        hierspec.HierarchyConfig(target=target, levels=levels, verify="tokenwise")
+    )
+    ids = [hierarchy.tokenizer(text)["input_ids"][-args.context :] for text in prompts]
+    found = hierarchy.generate_batch(
+        ids, max_new_tokens=args.tokens, temperature=temperature, seed=0, ignore_eos=True
+    )
+    below: Any = hierarchy.root.below
+    computed = sum(below.model.trunk.counters.tokens) - sum(map(len, ids))
+    calls = sum(one.target_calls for one in found)
+    level = found[0].levels[0]
+    emitted = sum(one.num_tokens - 1 for one in found)  # the first comes with the prompt
+    tokens, drafted = emitted / calls, computed / calls
+    return {
+        "temperature": temperature,
+        "tokens_per_call": round(tokens, 3),
+        "computed_per_call": round(drafted, 3),
+        "drafted_per_call": round(level["num_draft_tokens"] / calls, 3),
+        "acceptance_rate": round(level["acceptance_rate"], 4),
+        "tokens_per_cost": {str(c): round(tokens / (1 + c * drafted), 3) for c in PRICES},
+        "target_calls": calls,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("prompts", type=Path, nargs="+")
+    parser.add_argument("--target", default="zoo:trunk")
+    parser.add_argument("--draft", default="zoo:mid")
+    parser.add_argument("--head", default=ACCEPTANCE)
+    parser.add_argument("--count", type=int, default=12, help="prompts of each file")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--context", type=int, default=256, help="last tokens of a prompt")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--name", default="draft-lengths")
+    args = parser.parse_args()
+    prompts, sources = read(args.prompts, args.count)
+    methods: list[tuple[str, Window, int]] = [
+        *((f"fixed {n}", FixedWindow(), n) for n in LENGTHS),
+        ("entropy, running", EntropyWindow(), MOST),
+        *((f"entropy {t:g}", EntropyWindow(t), MOST) for t in ENTROPIES),
+        *((f"specdec++ {t:g}", AcceptanceWindow(t, args.head), MOST) for t in THRESHOLDS),
+    ]
+    runs = []
+    for temperature in args.temperatures:
+        for name, window, most in methods:
+            runs.append({"method": name, **counted(window, most, args, prompts, temperature)})
+            print(json.dumps(runs[-1]), flush=True)
+    settings = {k: v for k, v in vars(args).items() if k != "prompts"} | {"most": MOST}
+    whole = {"settings": settings, "prompts": sources, "runs": runs}
+    common.write(args.name, {**whole, "environment": common.environment("cpu")})
+
+
+if __name__ == "__main__":
+    main()

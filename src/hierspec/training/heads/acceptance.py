@@ -1,0 +1,331 @@
+"""Training the head that predicts what a target keeps of a draft model's tokens (SpecDec++).
+
+As in Huang et al. (2024, §3.2–3.3): of a text of the target, a share of the tokens is exchanged for
+tokens drawn from the draft model at those places, and the draft model reads the mixture; the head
+learns, at the exchanged places alone, min(1, p/q) of the token drawn, by a cross-entropy in which
+rejections weigh more, since most tokens are kept. Both models stay as they are. A text is mixed
+several times, so that more of its places are learnt from than are exchanged at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+
+from hierspec.config import acceptance_head as files
+from hierspec.config.checkpoints import load_tokenizer
+from hierspec.config.vocabulary import check_same_vocabulary
+from hierspec.errors import HierspecError
+from hierspec.lm.acceptance_head import AcceptanceHead
+from hierspec.lm.backend import Backend, Span
+from hierspec.lm.load import DTYPES, load
+from hierspec.training import restart
+from hierspec.training.fit import CosineSchedule, Losses, Phase, TrainingStep, fit
+from hierspec.utils import machine
+from hierspec.utils.files import expanded, file_key, probe, write_whole
+from hierspec.zoo import fingerprint, registry
+
+from .data import Report, choose, from_files
+from .states import Piece
+
+_CHOSEN, _READ, _TRAINED = 0.1, 0.7, 0.98  # of a progress bar, roughly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceSettings:
+    """What decides a head, besides the models and the texts.
+
+    Attributes:
+        depth: D, residual blocks; the paper uses 2 to 4.
+        rejection_weight: of rejections against acceptances; the paper's w_rej.
+        mixed: share of a text's tokens that is exchanged at once; the paper's is 15 %.
+        passes: how often each text is mixed.
+        epochs: passes over what was read; ``steps`` takes precedence.
+        tokens: most tokens of text used, what is kept back for measuring included.
+        rows, width: their product is the size of a batch; ``width`` also the tokens in a window.
+        held_out: most windows, or conversations, to measure on.
+    """
+
+    depth: int = 3
+    rejection_weight: float = 6.0
+    mixed: float = 0.15
+    passes: int = 4
+    learning_rate: float = 1e-3
+    epochs: float = 3
+    steps: int | None = None
+    tokens: int = 131_072
+    rows: int = 2
+    width: int = 256
+    held_out: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rejection_weight", "learning_rate", "epochs", "tokens", "width"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("depth", "passes", "rows", "held_out", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise HierspecError(f"{name} must be at least 1, not {value}")
+        if not 0 < self.mixed <= 1:
+            raise HierspecError(f"mixed must be a share above 0 and at most 1, not {self.mixed}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Drawn tokens: the draft model's states after them, [N, d] bfloat16; min(1, p/q) [N]."""
+
+    states: torch.Tensor
+    kept: torch.Tensor
+
+
+def train(
+    target: str,
+    draft: str,
+    settings: AcceptanceSettings,
+    output: Path | None = None,
+    texts: Sequence[Path] = (),
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    overwrite: bool = False,
+    report: Report = lambda stage, share: None,
+    stop_after: int | None = None,
+) -> files.HeadFile:
+    """Train a head and write it, with a JSON report of the same name beside it.
+
+    An interrupted training leaves a folder ``OUTPUT.training``; the same call reads the texts anew,
+    goes on from there and ends with the same head.
+
+    Args:
+        target, draft: directory, hub id or ``zoo:NAME``, of one vocabulary.
+        output: default: ``acceptance_head.safetensors`` in the draft model's directory.
+        texts: as for exit heads; default: for the shipped family the text it was trained on, for
+            any other target what it writes itself.
+        stop_after: stop after so many steps, as if interrupted.
+
+    Raises:
+        HierspecError: other vocabularies, too little text, a file in the way, an interrupted
+            training of other settings, an output that cannot be written.
+        KeyboardInterrupt: stopped; nothing that was trained is lost.
+    """
+    path = target_file(draft, output)
+    if path.exists() and not overwrite:
+        raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
+    folder = path.with_name(f"{path.name}.training")
+    asked: dict[str, Any] = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
+    if not overwrite:
+        restart.check(folder, asked, "--overwrite")
+    probe(path, "the acceptance head", "give another -o")
+    given = from_files(texts)
+    report("loading the models", 0.0)
+    p_model, tokenizer = _load(target, dtype, device)
+    q_model, theirs = _load(draft, dtype, device)
+    check_same_vocabulary(target, tokenizer, draft, theirs)
+    _check_width(settings.width, p_model, q_model)
+    restart.keep(folder, asked)
+    chosen = choose(
+        target,
+        p_model,
+        tokenizer,
+        settings,
+        (given, ", ".join(one.name for one in texts)) if texts else None,
+        folder,
+        lambda stage, share: report(stage, share * _CHOSEN),
+    )
+    read = [
+        samples(
+            q_model,
+            p_model,
+            pieces,
+            settings,
+            number,
+            lambda share, start=start, end=end: report(
+                "both models read", _CHOSEN + (start + share * (end - start)) * (_READ - _CHOSEN)
+            ),
+        )
+        for number, (pieces, start, end) in enumerate(
+            ((chosen.train, 0.0, 0.9), (chosen.held_out, 0.9, 1.0))
+        )
+    ]
+    learnt, measured = read
+    head = AcceptanceHead(q_model.hidden_size, settings.depth).to(q_model.device)
+    size = settings.rows * settings.width
+    steps = settings.steps or math.ceil(settings.epochs * len(learnt.kept) / size)
+    schedule = CosineSchedule(
+        steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
+    )
+    began = time.monotonic()
+
+    def objective(now: TrainingStep) -> Losses:
+        share = _READ + now.done * (_TRAINED - _READ)
+        report(f"training, {steps} steps", share)
+        rows = torch.randint(len(learnt.kept), (size,), generator=now.generator)
+        found = loss(head, learnt, rows, settings.rejection_weight)
+        return found, {"loss": found.detach()}
+
+    label = "acceptance-" + file_key([asdict(settings), chosen.source["sha256"], draft, target])
+    found = fit(
+        head,
+        objective,
+        schedule,
+        folder,
+        settings.seed,
+        label,
+        stop_after=stop_after,
+        optimisers=lambda model, plan: [
+            torch.optim.AdamW(model.parameters(), lr=plan.other_rate, weight_decay=0.01)
+        ],
+        console=Console(quiet=True),
+    )
+    if found["steps"] < steps:
+        raise KeyboardInterrupt
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(parameter.bfloat16())  # as it is stored
+    info = {
+        "kind": files.KIND,
+        "model": draft,
+        "target": target,
+        "fingerprint": fingerprint.weights(draft) if fingerprint.found(draft) else None,
+        "hidden_size": head.size,
+        "depth": head.depth,
+        "parameters": sum(p.numel() for p in head.parameters()),
+        "settings": asdict(settings),
+        "steps": steps,
+        "samples": len(learnt.kept),
+        "seconds": round(time.monotonic() - began),
+        "texts": chosen.source,
+        "held_out": figures(head, measured, settings.rejection_weight),
+    }
+    files.write(path, head, info)
+    whole = {"schema_version": files.SCHEMA, **info}
+    whole["environment"] = machine.hardware(q_model.device)
+    write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
+    shutil.rmtree(folder)
+    return files.read(path)
+
+
+@torch.inference_mode()
+def samples(
+    q_model: Backend,
+    p_model: Backend,
+    pieces: Sequence[Piece],
+    settings: AcceptanceSettings,
+    number: int,
+    report: Callable[[float], None],
+) -> Samples:
+    """What becomes of tokens of the draft model at places of texts, exchanged for its own.
+
+    Args:
+        number: tells apart the random numbers of several calls.
+    """
+    generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + number)
+    states: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
+    for done, piece in enumerate(pieces):
+        report(done / len(pieces))
+        ids = piece.ids.long()
+        places = piece.positions[piece.positions + 1 < len(ids)]
+        if not len(places):
+            continue
+        p = p_model.head(_states(p_model, ids)[places]).softmax(-1)
+        q = q_model.head(_states(q_model, ids)[places]).softmax(-1)
+        width = min(p.shape[1], q.shape[1])
+        for _ in range(settings.passes):
+            drawn = torch.multinomial(q.cpu(), 1, generator=generator)
+            mine = q.cpu().gather(1, drawn).squeeze(1)
+            theirs = p[:, :width].cpu().gather(1, drawn.clamp(max=width - 1)).squeeze(1)
+            share = torch.where(drawn.squeeze(1) < width, theirs / mine, 0.0).clamp(max=1.0)
+            chosen = torch.rand(len(places), generator=generator) < settings.mixed
+            mixture = ids.clone()
+            mixture[places[chosen] + 1] = drawn.squeeze(1)[chosen]
+            after = _states(q_model, mixture)[places[chosen] + 1]
+            states.append(after.cpu().bfloat16())
+            kept.append(share[chosen].float())
+    if not kept or not sum(map(len, kept)):
+        raise HierspecError("too little text: no token of it was exchanged; give more texts")
+    return Samples(torch.cat(states), torch.cat(kept))
+
+
+def loss(
+    head: AcceptanceHead, found: Samples, rows: torch.Tensor, rejection_weight: float
+) -> torch.Tensor:
+    """Mean cross-entropy of these rows, rejections weighted. [Huang et al. 2024, §3.3]"""
+    device = head.out.weight.device
+    logits, kept = head(found.states[rows].to(device)), found.kept[rows].to(device)
+    accepted, rejected = F.logsigmoid(logits), F.logsigmoid(-logits)
+    return -(kept * accepted + rejection_weight * (1.0 - kept) * rejected).mean()
+
+
+@torch.no_grad()
+def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> dict[str, float]:
+    """How well a head predicts: its loss and that of the best constant, means, and the AUC.
+
+    The AUC is the chance that of two tokens, one kept and one not, the kept one is predicted the
+    likelier; a token counts as kept by the share min(1, p/q), and as rejected by the rest.
+    """
+    rows, kept = torch.arange(len(found.kept)), found.kept.double()
+    predicted = head(found.states.to(head.out.weight.device)).sigmoid().cpu().double()
+    mean = float(kept.mean())
+    constant = mean / (mean + rejection_weight * (1.0 - mean))  # what minimises the loss
+    entropy = -mean * math.log(constant) - rejection_weight * (1 - mean) * math.log1p(-constant)
+    kept = kept[predicted.argsort()]
+    below = (1.0 - kept).cumsum(0) - 0.5 * (1.0 - kept)
+    auc = float((kept * below).sum() / (kept.sum() * (1.0 - kept).sum()))
+    return {
+        "samples": len(rows),
+        "acceptance": round(mean, 4),
+        "predicted": round(float(predicted.mean()), 4),
+        "loss": round(float(loss(head, found, rows, rejection_weight)), 4),
+        "constant_loss": round(entropy, 4),
+        "auc": round(auc, 4),
+    }
+
+
+def target_file(draft: str, output: Path | None) -> Path:
+    """Where a head goes: beside a model in a directory, elsewhere only where one says."""
+    if output is not None:
+        path = output / files.FILE if output.is_dir() else output
+        if path.suffix != ".safetensors":
+            raise HierspecError(f"a head is written as .safetensors; -o says {output}")
+        return path
+    if draft.startswith(registry.PREFIX) or not expanded(draft).is_dir():
+        raise HierspecError(
+            f"{draft} is not a directory to write a head into: say where with -o FILE"
+        )
+    return expanded(draft) / files.FILE
+
+
+def _load(model: str, dtype: str, device: str) -> tuple[Backend, Any]:
+    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    if dtype != "auto" and dtype not in known:
+        raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
+    source = registry.resolve(model) if registry.resolves(model) else model
+    return load(source, known.get(dtype), machine.device(device)), load_tokenizer(source)
+
+
+def _check_width(width: int, *models: Backend) -> None:
+    for model in models:
+        if width > model.max_length:
+            raise HierspecError(
+                f"windows of {width} tokens exceed the longest context of {model.name}, "
+                f"{model.max_length}: give a smaller --width"
+            )
+
+
+def _states(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
+    """Ids [n] → hidden states after the last layer, [n, d]."""
+    spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
+    known = torch.where(ids < backend.vocab_size, ids, 0).to(backend.device)
+    return backend.layers(backend.embed(known, spans), 0, backend.num_layers, spans)

@@ -1,0 +1,86 @@
+"""Lenient acceptance: a drafted token is kept with ``lenience`` times the usual probability.
+
+Leviathan et al. (2023, Appendix A.5); CS-Drafting (Chen et al. 2023) reviews so between its draft
+models. As a final rule it is lossy. As an intermediate rule it is sound, because the distribution
+of what it hands up is known: with ℓ the lenience, a slot drafted from q and verified with p holds x
+with probability min(q(x), ℓ p(x)) + (1 − Σ_y min(q(y), ℓ p(y)))·e(x), where e is the distribution
+norm(max(ℓ p − q, 0)) of the replacement. That mixture is what :meth:`Lenient.reported` declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from hierspec.core.rules import Acceptance, Batch, Verifier, residual
+from hierspec.errors import HierspecError
+
+from .formulas import at_ends, chosen, in_draft
+
+
+@dataclass(frozen=True)
+class Lenient(Verifier):
+    """h_i = min(1, ℓ p_i(x_i)/q_i(x_i)), scanned like tokenwise, which it is at ℓ = 1.
+
+    Greedy: a token is kept whose untempered probability is at least 1/ℓ of the largest.
+
+    Attributes:
+        lenience: ℓ, at least 1.
+    """
+
+    lenience: float = 1.0
+    name: ClassVar[str] = "lenient"
+    exact: ClassVar[bool] = False
+    exact_when: ClassVar[str] = "below a level that is exact, or lenience = 1"
+    reads_scores: ClassVar[bool] = True
+    laws_of_context: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.lenience < math.inf:
+            raise HierspecError(f"lenient: lenience must be at least 1, not {self.lenience}")
+
+    def with_options(self, **options: Any) -> Lenient:
+        if unknown := sorted(set(options) - {"lenience"}):
+            return super().with_options(**{unknown[0]: options[unknown[0]]})  # type: ignore[return-value]
+        return dataclasses.replace(self, **options)
+
+    def exact_for(self, greedy: bool) -> bool:
+        return self.lenience == 1.0
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        p_x, q_x = chosen(batch)
+        # A token that its drafter calls impossible is kept if the verifier can say it at all.
+        h = torch.where(q_x > 0, (self.lenience * p_x / q_x).clamp(max=1.0), (p_x > 0).double())
+        w = h.new_full((h.shape[0], h.shape[1] + 1), self.lenience)
+        return Acceptance(at_ends(h, h, batch.lengths), w)
+
+    def reported(self, batch: Batch) -> torch.Tensor:
+        n = batch.tokens.shape[1]
+        own = batch.p[:, :n]
+        q = batch.q.to(own.dtype)
+        kept = torch.minimum(q, own * self.lenience)
+        rest = residual(own, q, self.lenience)
+        total = rest.sum(-1, keepdim=True)
+        # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is kept.
+        rest = torch.where(total > 0, rest / total, own)
+        mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * rest
+        mixture = torch.where(in_draft(batch).unsqueeze(-1), mixture, own)
+        return torch.cat([mixture, batch.p[:, n:]], dim=1)
+
+    def greedy(
+        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
+    ) -> int:
+        if self.lenience == 1.0 or not draft:
+            return super().greedy(draft, choices, scores)
+        assert scores is not None, "the scores say how near to the best a token comes"
+        rows = scores[: len(draft)]
+        least = rows.amax(-1) - math.log(self.lenience)
+        for i, token in enumerate(draft):
+            sayable = token < rows.shape[1]
+            if token != choices[i] and not (sayable and bool(rows[i, token] >= least[i])):
+                return i
+        return len(draft)

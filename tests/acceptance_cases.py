@@ -1,0 +1,21 @@
+"""Draft models with acceptance heads, for the tests."""
+
+import shutil
+
+import torch
+from transformers import AutoConfig
+
+from hierspec.config.acceptance_head import FILE, write
+from hierspec.lm.acceptance_head import AcceptanceHead
+
+
+def with_acceptance_head(model, folder):
+    """A copy of a model with a head of random numbers in its folder."""
+    shutil.copytree(model, folder)
+    size = AutoConfig.from_pretrained(model).hidden_size
+    head = AcceptanceHead(size, 1)
+    torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
+    info = {"kind": "acceptance", "model": "draft", "target": "target"}
+    info |= {"hidden_size": size, "depth": 1}
+    write(folder / FILE, head, info)
+    return str(folder)

@@ -1,0 +1,259 @@
+"""SpecDec++: a draft ends where its model predicts a rejection; the law is the target's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from tabular_cases import V, chain
+from tabular_cases import models as tables
+
+from hierspec import Hierarchy
+from hierspec.cli import run
+from hierspec.config import acceptance_head
+from hierspec.config.exit_heads import HeadsWarning
+from hierspec.config.schema import HierarchyConfig
+from hierspec.core.nodes import Draft, Verify
+from hierspec.core.windows import AcceptanceWindow, Counting, FixedWindow
+from hierspec.errors import HierspecError
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.engine_law import Neighbour, engine_law
+from hierspec.lm import Context, Query
+from hierspec.lm.acceptance_head import AcceptanceHead
+from hierspec.lm.tabular import TabularModel
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.training.heads.acceptance import AcceptanceSettings, Samples, figures, loss, train
+from hierspec.verifiers import check, get
+
+TIGHT = 1e-9
+PROMPT = [1, 0]
+NEIGHBOUR = Neighbour((0, 2, 1), SamplingParams(temperature=0.6))
+COPIES = {"method": "prompt_lookup", "num_speculative_tokens": 2}
+
+
+def predicting(table: TabularModel, seed: int = 0) -> TabularModel:
+    """The same laws, with predictions that have nothing to do with them."""
+    generator = torch.Generator().manual_seed(seed)
+    kept = {key: torch.rand(V, generator=generator).tolist() for key in table.table()}
+    return TabularModel(V, table.order, table.table(), acceptance=kept)
+
+
+# -- the window -----------------------------------------------------------------------------------
+
+
+def test_a_draft_ends_once_a_rejection_is_likely_enough() -> None:
+    window = AcceptanceWindow(threshold=0.5)
+    assert not window.stops((0.8,), ())
+    assert not window.stops((0.8, 0.7), ())
+    assert window.stops((0.8, 0.7, 0.8), ()), "0.448 is left"
+    assert not window.stops((0.8, math.nan), ()), "what was not asked for stops nothing"
+    assert Counting(window).stops((0.4,), Counting(window).init())
+
+
+# -- the law --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["random", "peaked", "zeros"])
+@pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["tokenwise", "block"]])
+def test_any_prediction_keeps_the_law(family, rules) -> None:
+    small, *others = tables(family, len(rules) + 1, seed=3)
+    budgets, windows = [3, 2][: len(rules)], [AcceptanceWindow(0.6), FixedWindow()][: len(rules)]
+    root = chain([predicting(small), *others], rules, budgets, windows)
+    check(root)
+    found = certify_tree(root, V)
+    assert found.tv < TIGHT
+    fixed = certify_tree(chain([small, *others], rules, budgets), V)
+    assert found.expected_accepted < fixed.expected_accepted, "some drafts end early"
+
+
+def test_a_running_count_changes_nothing() -> None:
+    small, target = tables("random", 2, seed=5)
+    root = chain([predicting(small), target], ["block"], [3], [Counting(AcceptanceWindow(0.5))])
+    assert certify_tree(root, V).tv < TIGHT
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+@pytest.mark.parametrize(
+    "neighbours", [(), (Neighbour((0, 2, 1), SamplingParams(temperature=0.6)),)]
+)
+def test_the_engine_writes_by_the_same_law(rule, neighbours) -> None:
+    small, target = tables("random", 2, seed=7)
+    leaf = Draft(0, "draft", predicting(small), 3, AcceptanceWindow(0.6))
+    root = Verify(1, "target", target, 1, get(rule), leaf)
+    found = engine_law(root, PROMPT, 3, neighbours=neighbours)
+    distance = 0.0
+    for text in itertools.product(range(V), repeat=3):
+        chances = [float(target.law([*PROMPT, *text[:i]])[text[i]]) for i in range(3)]
+        distance += abs(found.get(text, 0.0) - math.prod(chances))
+    assert distance / 2 < TIGHT
+
+
+def test_a_case_may_have_predictions(tmp_path, capsys) -> None:
+    draft = {"order": 0, "table": {"": [0.5, 0.3, 0.2]}, "acceptance": {"": [0.9, 0.1, 0.5]}}
+    target = {"order": 0, "table": {"": [0.2, 0.5, 0.3]}}
+    window = {"kind": "acceptance", "threshold": 0.6}
+    levels = [{"num_speculative_tokens": 3, "window": window}, {"verify": "block"}]
+    case = {"vocab": 3, "models": [draft, target], "levels": levels}
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(case))
+    assert run(["certify", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tv"] < TIGHT
+    del draft["acceptance"]
+    path.write_text(json.dumps(case))
+    assert run(["certify", str(path)]) != 0
+    assert "predicts no acceptance" in capsys.readouterr().err
+
+
+# -- real models ----------------------------------------------------------------------------------
+
+
+SHIPPED = "zoo:mid-acceptance"
+
+
+def level(head=SHIPPED, **more):
+    window = {"kind": "acceptance", "head": str(head), **more}
+    model = {"method": "draft_model", "model": "zoo:mid"}
+    return {**model, "num_speculative_tokens": 8, "window": window}
+
+
+def hierarchy(*levels):
+    target = {"model": "zoo:trunk", "dtype": "float32"}
+    return Hierarchy.from_config({"target": target, "levels": list(levels)})
+
+
+def test_a_head_learns_on_text_it_has_not_seen(tmp_path) -> None:
+    settings = AcceptanceSettings(tokens=6_000, width=128, held_out=4, epochs=8)
+    found = train("zoo:trunk", "zoo:small", settings, tmp_path / "head.safetensors").info
+    assert found["held_out"]["loss"] < found["held_out"]["constant_loss"]
+    assert found["held_out"]["auc"] > 0.5
+
+
+def test_predictions_are_the_heads_on_the_states_after_the_tokens() -> None:
+    model = hierarchy(level()).root.below.model
+    ids, slots = list(range(40, 60)), [model.open() for _ in range(3)]
+    contexts = [Context(ids[:n]) for n in (5, 12, 20)]
+    model.score([Query(slot, one, len(one)) for slot, one in zip(slots, contexts, strict=True)])
+    longer = [one.plus([7, 9]) for one in contexts]
+    queries = [Query(slot, one, len(one)) for slot, one in zip(slots, longer, strict=True)]
+    found = model.acceptance(queries)
+    rows = model.score(queries)  # what the prediction has computed is used again
+    fresh = [Query(model.open(), one, len(one)) for one in longer]
+    assert torch.allclose(rows, model.score(fresh), atol=1e-4)
+    places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in fresh]
+    states = model.trunk.states(places, [model.exit_layer])
+    head = acceptance_head.load(acceptance_head.read(SHIPPED))
+    assert found == pytest.approx(head(torch.cat(states)).sigmoid().tolist(), abs=1e-4)
+    assert max(found) - min(found) > 1e-3, "it looks at the text"
+
+
+def test_greedy_text_is_the_targets_and_drafts_differ_in_length() -> None:
+    prompts = ["def add(a, b):\n", "class Queue:\n    def __init__(self):\n", "import os\n"]
+    plain = hierarchy().generate_batch(prompts, max_new_tokens=32)
+    found = hierarchy(level()).generate_batch(prompts, max_new_tokens=32)
+    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
+    drafts = found[0].levels[0]
+    assert 1 < drafts["num_draft_tokens"] / sum(each.target_calls for each in found) < 8
+    alone = hierarchy(level()).generate(prompts[1], max_new_tokens=32)
+    assert alone.token_ids == plain[1].token_ids
+    longer = hierarchy(level(threshold=0.98)).generate(prompts[1], max_new_tokens=32)
+    key = "num_draft_tokens"
+    assert longer.levels[0][key] > alone.levels[0][key]
+
+
+def test_a_sample_does_not_depend_on_its_neighbours() -> None:
+    prompts = ["def add(a, b):\n", "import os\n"]
+    options = {"max_new_tokens": 24, "temperature": 1.0, "seed": [3, 4]}
+    both = hierarchy(level()).generate_batch(prompts, **options)
+    alone = hierarchy(level()).generate(prompts[1], **{**options, "seed": 4})
+    assert alone.token_ids == both[1].token_ids
+
+
+# -- training and files ---------------------------------------------------------------------------
+
+
+def test_the_loss_is_least_at_the_weighted_share() -> None:
+    """Of the paper's loss the minimum is y / (y + w (1 − y)), and its AUC is one half there."""
+    kept = torch.tensor([0.75, 0.75])
+    found = Samples(torch.ones(2, 4, dtype=torch.bfloat16), kept)
+    head = AcceptanceHead(4, 1).requires_grad_(False)
+    at = {}
+    for share in (0.2, 1 / 3, 0.5):
+        head.out.bias.fill_(math.log(share / (1 - share)))
+        at[share] = float(loss(head, found, torch.arange(2), 6.0))
+    assert min(at, key=at.__getitem__) == 1 / 3
+    assert figures(head, found, 6.0)["constant_loss"] == pytest.approx(at[1 / 3], abs=1e-4)
+
+
+def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:
+    settings = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12)
+    whole = train("zoo:trunk", "zoo:small", settings, tmp_path / "a.safetensors").path
+    other = tmp_path / "b.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train("zoo:trunk", "zoo:small", settings, other, stop_after=5)
+    changed = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12, depth=2)
+    with pytest.raises(HierspecError, match="training of other settings"):
+        train("zoo:trunk", "zoo:small", changed, other)
+    train("zoo:trunk", "zoo:small", settings, other)
+    states = [acceptance_head.load(acceptance_head.read(p)).state_dict() for p in (whole, other)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_the_command_trains_and_shows(tmp_path, capsys) -> None:
+    path = tmp_path / "head.safetensors"
+    argv = ["heads", "train", "--kind", "acceptance", "--target", "zoo:trunk", "-o", str(path)]
+    argv += ["--tokens", "1200", "--width", "64", "--windows", "2", "--steps", "4"]
+    assert run(argv) != 0
+    assert "--draft" in capsys.readouterr().err
+    assert run([*argv, "--draft", "zoo:small"]) == 0
+    assert '"kind": "acceptance"' in " ".join(capsys.readouterr().err.split())
+    assert run(["heads", "show", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "zoo:trunk"
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ([level("")], "needs a trained head"),
+        ([level("/nowhere.safetensors")], "no acceptance head at"),
+        ([{**level(""), "method": "early_exit"}], "model"),
+        ([level("x", threshold=1.5)], "between 0 and 1"),
+        (
+            [{"method": "prompt_lookup", "num_speculative_tokens": 2, "window": "acceptance"}],
+            "copies",
+        ),
+        (
+            [
+                COPIES,
+                {**level("x"), "verify": "block"},
+            ],
+            "belongs to a first level",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(levels, message) -> None:
+    with pytest.raises(HierspecError, match=message):
+        hierarchy(*levels)
+
+
+def test_heads_of_other_models_are_told(tmp_path) -> None:
+    other = {**level(), "model": "zoo:small"}
+    with pytest.raises(HierspecError, match="hidden_size is 256"):
+        hierarchy(other)
+    path = tmp_path / "head.safetensors"
+    info = {**acceptance_head.read(SHIPPED).info, "fingerprint": "0" * 16}
+    acceptance_head.write(path, acceptance_head.load(acceptance_head.read(SHIPPED)), info)
+    with pytest.warns(HeadsWarning, match="other weights"):
+        hierarchy(level(path))
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(HierspecError, match="acceptance head"):
+        acceptance_head.load(acceptance_head.read(path))
+
+
+def test_files_keep_the_window() -> None:
+    whole = {"target": {"model": "zoo:trunk"}, "levels": [level(threshold=0.8)]}
+    config = HierarchyConfig.from_dict(whole)
+    assert HierarchyConfig.from_dict(config.to_dict()) == config
+    assert config.levels[0].window == AcceptanceWindow(0.8, "")

@@ -1,0 +1,193 @@
+"""PEARL: drafts made while the target verifies leave the law alone, whatever the timing."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+
+import pytest
+from tabular_cases import V, models
+
+from hierspec import Hierarchy
+from hierspec.core.nodes import Draft, Verify
+from hierspec.engine import ahead, runtime
+from hierspec.engine.ahead import Beside, TakenBefore
+from hierspec.engine.control import Jumping
+from hierspec.engine.generation import Generation
+from hierspec.engine.stopping import StopConditions
+from hierspec.errors import HierspecError
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.engine_law import generation_law
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.verifiers import get
+
+TIGHT = 1e-9
+PROMPT = [1, 0]
+PROMPTS = ["def add(a, b):\n", "class Queue:\n    def __init__(self):\n", "import os\n"]
+
+
+def root(rule, seed=3, budget=2):
+    small, target = models("random", 2, seed=seed)
+    leaf = Draft(0, "draft", small, budget, ahead=True)
+    return Verify(1, "target", target, 1, get(rule), leaf, bonus=False)
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """One thread, so that the enumeration sees what the drafter compares; counts drafts kept."""
+    used = []
+    real = ahead.taken
+
+    def start(self, work):
+        made = work()
+        return lambda: made
+
+    def taken(*args):
+        found = real(*args)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Beside, "start", start)
+    monkeypatch.setattr(runtime, "taken", taken)
+    return used
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+@pytest.mark.parametrize("budgets", [[[1], [3]], [[2], [1], [3]]])
+def test_lengths_that_follow_what_was_kept_and_no_bonus_are_lossless(rule, budgets) -> None:
+    """The description without a schedule: who drafts when is not in it."""
+    plan = root(rule, budget=3)
+    assert certify_tree(plan, V, controller=Jumping(plan, budgets)).tv < TIGHT
+
+
+def distance(plan, neighbours=(), tokens=4):
+    """Total variation of what a generation writes from the target's law."""
+
+    def start():
+        return Generation(
+            plan,
+            (PROMPT, *neighbours),
+            tokenizer=None,
+            params=[SamplingParams(temperature=1.0)] * (1 + len(neighbours)),
+            stop=StopConditions(max_new_tokens=tokens),
+            seed=5,
+            want_logprobs=False,
+            lock=contextlib.nullcontext(),
+        )
+
+    found = generation_law(start)
+    total = 0.0
+    for text in itertools.product(range(V), repeat=tokens):
+        rows = [plan.model.law([*PROMPT, *text[:i]]) for i in range(tokens)]
+        own = math.prod(float(row[token]) for row, token in zip(rows, text, strict=True))
+        total += abs(found.get(text, 0.0) - own)
+    return total / 2
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+@pytest.mark.parametrize("neighbours", [(), ([2], [0, 1, 2])])
+def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None:
+    assert distance(root(rule), neighbours) < TIGHT
+    assert any(in_turn), "some drafts made ahead are used"
+    assert not all(in_turn), "and some are thrown away"
+
+
+def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> None:
+    def shared(rng, n):
+        numbers = rng.take(n)
+        rng._taken -= n
+        return TakenBefore(rng, numbers)
+
+    monkeypatch.setattr(TakenBefore, "of", staticmethod(shared))
+    assert distance(root("tokenwise")) > 1e-3
+
+
+def hierarchy(**more):
+    level = {"method": "draft_model", "model": "zoo:mid", "num_speculative_tokens": 4}
+    target = {"model": "zoo:trunk", "dtype": "float32"}
+    return Hierarchy.from_config({"target": target, "levels": [{**level, **more}]})
+
+
+def test_greedy_text_is_the_targets_in_batches_and_alone() -> None:
+    target = {"model": "zoo:trunk", "dtype": "float32"}
+    plain = Hierarchy.from_config({"target": target}).generate_batch(PROMPTS, max_new_tokens=24)
+    both = hierarchy(ahead=True)
+    found = both.generate_batch(PROMPTS, max_new_tokens=24)
+    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
+    assert both.generate(PROMPTS[1], max_new_tokens=24).token_ids == plain[1].token_ids
+
+
+@pytest.mark.parametrize("late", ["draft", "target"])
+def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
+    options = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3, "repetition_penalty": 1.1}
+    model = hierarchy(ahead=True)
+    usual = [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)]
+    real = Beside.start
+
+    def start(self, work):
+        def slow():
+            time.sleep(0.02)
+            return work()
+
+        return real(self, slow if late == "draft" else work)
+
+    def score(self, *args, own=runtime.Runtime._score):
+        time.sleep(0.02 if late == "target" else 0.0)
+        return own(self, *args)
+
+    monkeypatch.setattr(Beside, "start", start)
+    monkeypatch.setattr(runtime.Runtime, "_score", score)
+    assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
+    assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
+
+
+def test_a_level_of_the_targets_own_model_goes_first_in_one_thread(monkeypatch) -> None:
+    def start(self, work):
+        raise AssertionError("both would write to one cache")
+
+    monkeypatch.setattr(Beside, "start", start)
+    one = hierarchy(ahead=True, model="zoo:trunk", dtype="float32")
+    plain = hierarchy(ahead=False)
+    options = {"max_new_tokens": 12}
+    ids = one.generate(PROMPTS[0], **options).token_ids
+    assert ids == plain.generate(PROMPTS[0], **options).token_ids
+
+
+def test_what_fails_while_drafting_is_told() -> None:
+    class Broken:
+        def draft(self, calls):
+            raise HierspecError("no draft today")
+
+    beside = Beside()
+    with pytest.raises(HierspecError, match="no draft today"), beside.drafting(Broken(), [], True):
+        pass
+    with pytest.raises(KeyError), beside.drafting(Idle(), [], True):
+        raise KeyError
+
+
+class Idle:
+    def draft(self, calls):
+        from hierspec.drafters.base import Drafts
+
+        return Drafts([], 0, 0.0)
+
+
+LOOK_UP = {"method": "prompt_lookup", "num_speculative_tokens": 2}
+DRAFT = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("levels", "verify", "message"),
+    [
+        ([{**LOOK_UP, "ahead": True}], "block", "ahead"),
+        ([LOOK_UP, {**DRAFT, "ahead": True}], "block", "only drafts|only level|first level"),
+        ([{**DRAFT, "ahead": True}, {**DRAFT, "verify": "block"}], "block", "the only level"),
+        ([{**DRAFT, "ahead": True}], "naive", "'tokenwise' or 'block'"),
+        ([{**DRAFT, "ahead": True, "window": "entropy"}], "block", "one draft of fixed length"),
+    ],
+)
+def test_mistakes_are_one_line(levels, verify, message) -> None:
+    with pytest.raises(HierspecError, match=message):
+        Hierarchy.from_config({"target": "zoo:trunk", "levels": levels, "verify": verify})
