@@ -21,6 +21,7 @@ from hierspec.lm.eagle3 import checkpoint as eagle3
 from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
 from hierspec.lm.layer_skip import SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.quantized import QuantizedModel
@@ -144,6 +145,8 @@ class LevelModels:
         check_same_vocabulary(name, theirs, level.model, tokenizer)
         if tokenizer is None or theirs is None:
             check_sizes(name, size, level.model, view.vocab_size)
+        if not isinstance(self.top(), EncoderDecoder):
+            check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
         return view, level.model
 
     def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
@@ -154,6 +157,7 @@ class LevelModels:
             assert level.skip is not None
             skip = evenly(level.skip, backend.num_layers)
         skip = tuple(sorted(skip))
+        check_decoder_only(self.top(), "layer_skip", "draft with early_exit or a smaller model")
         if skip not in self.skipping:
             self.skipping[skip] = Trunk(SkippingBackend(backend, skip))
         view = self.skipping[skip].view()

@@ -13,6 +13,7 @@ shallower one, and whatever it computes the target need not compute again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -100,5 +101,5 @@ def _upto(query: Query, row: int) -> Context:
     context, length = query.context, query.start + row
     base = len(context.committed)
     if length >= base:
-        return Context(context.committed, context.pending[: length - base])
-    return Context(context.committed[:length])
+        return replace(context, pending=context.pending[: length - base])
+    return replace(context, committed=context.committed[:length], pending=())
