@@ -294,8 +294,7 @@ class Hierarchy:
         asked = None
         if generation_config is not None:
             said = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
-            # Of an encoder-decoder it counts the decoder's text, as ``generate`` does.
-            begun = [opening(self.root.model, one).tokens for one in ids]
+            begun = [opening(self.root.model, one) for one in ids]
             asked = generation_configs.read(generation_config, begun, vocab, self.eos_token_ids())
             options.not_twice(said, "generation_config")
             if asked.max_new_tokens is not None:

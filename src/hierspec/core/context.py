@@ -18,7 +18,7 @@ class Context:
 
     committed: Sequence[int]
     pending: tuple[int, ...] = ()
-    source: Sequence[int] = ()
+    source: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.committed) + len(self.pending)

@@ -134,6 +134,11 @@ class Generation:
             for stream in self.streams:
                 stream.close()
 
+    @property
+    def continues_prompts(self) -> bool:
+        """Whether a text goes on where its prompt ends; else an encoder has read the prompt."""
+        return not any(stream.sequence.source for stream in self.streams)
+
     def results(self) -> list[GenerationResult]:
         """A result for every sequence, in the order of the prompts."""
         stats = self.runtime.metrics.levels

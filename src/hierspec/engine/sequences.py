@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class LiveSequence:
     rng: Rng
     wanted: int
     num_prompt: int = 0
-    source: Sequence[int] = ()
+    source: tuple[int, ...] = ()
     private: bool = False
     want_logprobs: bool = False
     num_top_logprobs: int = 0

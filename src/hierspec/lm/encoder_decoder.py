@@ -8,12 +8,11 @@ levels, rules and caches are those of any other model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hierspec.errors import HierspecError
 
 from .base import LanguageModel
-
 
 USE_GENERATE = "use hierspec generate, or Hierarchy(...).generate in Python"
 
@@ -43,17 +42,18 @@ def opening(model: LanguageModel, prompt: Sequence[int]) -> Opening:
     return Opening(list(prompt))
 
 
-def check_decoder_only(model: LanguageModel, what: str, instead: str = USE_GENERATE) -> None:
+def check_decoder_only(model: Any, what: str, instead: str = USE_GENERATE) -> None:
     """Refuse an encoder-decoder model where only a text that continues its prompt is understood.
 
     Args:
+        model: a language model, or the backend of one.
         what: cannot take one, as the subject of a sentence.
         instead: what to do.
 
     Raises:
         HierspecError: it is one.
     """
-    if isinstance(model, EncoderDecoder):
+    if hasattr(model, "decoder_start"):
         raise HierspecError(
             f"{model.name} is an encoder-decoder model, which {what} does not take: {instead}"
         )

@@ -1,7 +1,7 @@
-"""T5 and its kin: the library's encoder as a whole, its decoder's modules under our own attention.
+"""T5 and its kin: the library's encoder, and its decoder's modules under attention of our own.
 
-T5 (Raffel et al., 2020), Flan-T5, T5 v1.1, mT5 and umT5 share one decoder block: self-attention with
-a learned bias for each distance between two positions and no other positions, attention to the
+T5 (Raffel et al., 2020), Flan-T5, T5 v1.1, mT5 and umT5 share one decoder block: self-attention
+with a learned bias for each distance between two positions and no other positions, attention to the
 encoded source, and a feed-forward part, each behind a norm and added to what went in. Projections,
 norms and feed-forward parts are the model's own modules, so quantized ones and adapters run as they
 do in the library; the attention between them is ours, over a cache that rewinds. Whether that is
@@ -24,28 +24,28 @@ from .attention import evaluating
 from .cache import Storage
 from .support import check_supported, longest_context
 
-Heads = tuple[torch.Tensor, torch.Tensor]  # keys and values, [1, H, S, d_head] each
+
+class Encoded:
+    """What the decoder's layers see of a source: its keys and values, [1, H, S, d_head], by layer.
+
+    Never written to, so that every cache of that source shares it.
+    """
+
+    __slots__ = ("__weakref__", "heads")
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[torch.Tensor, torch.Tensor]] = []
 
 
 class SourceStorage(Storage):
-    """One sequence's cache: the text's keys and values by position, the source's by layer.
+    """One sequence's cache: the text's keys and values, and the source they were made under."""
 
-    What is encoded is never written to, so that copies share it.
-    """
-
-    __slots__ = ("across", "source")
+    __slots__ = ("encoded", "source")
 
     def __init__(self, num_layers: int, capacity: int) -> None:
         super().__init__(num_layers, capacity)
-        self.source: Sequence[int] | None = None
-        self.across: list[Heads] = []
-
-    @property
-    def encoded(self) -> bool:
-        return bool(self.across)
-
-    def begin(self, source: Sequence[int]) -> None:
-        self.across, self.source = [], source
+        self.source: tuple[int, ...] = ()
+        self.encoded: Encoded | None = None
 
     def grown(self, capacity: int) -> SourceStorage:
         new = SourceStorage(len(self.keys), capacity)
@@ -55,7 +55,7 @@ class SourceStorage(Storage):
     def copied_to(self, other: Storage, length: int) -> None:
         super().copied_to(other, length)
         assert isinstance(other, SourceStorage)
-        other.source, other.across = self.source, self.across
+        other.source, other.encoded = self.source, self.encoded
 
 
 class T5Backend:
@@ -104,31 +104,28 @@ class T5Backend:
     def copy(self, source: SourceStorage, to: SourceStorage, length: int) -> None:
         source.copied_to(to, length)
 
-    def encode(self, caches: Sequence[SourceStorage]) -> None:
-        """Read the sources, padded on the right to one length, and keep what each layer sees."""
-        distinct = list(dict.fromkeys(tuple(cache.source or ()) for cache in caches))
-        longest, size = max(map(len, distinct)), self.embedding.weight.shape[0]
-        ids = torch.zeros(len(distinct), longest, dtype=torch.long)
-        mask = torch.zeros(len(distinct), longest, dtype=torch.long)
-        for row, source in enumerate(distinct):
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[Encoded]:
+        """Read sources in one call of the encoder, padded on the right to one length."""
+        longest, size = max(map(len, sources)), self.embedding.weight.shape[0]
+        ids = torch.zeros(len(sources), longest, dtype=torch.long)
+        mask = torch.zeros(len(sources), longest, dtype=torch.long)
+        for row, source in enumerate(sources):
             # As for the text: a draft model may have no row for the last ids.
             ids[row, : len(source)] = torch.tensor([i if i < size else 0 for i in source])
             mask[row, : len(source)] = 1
         encoder = evaluating(self.encoder) if self.encoder.training else self.encoder
         out = encoder(input_ids=ids.to(self.device), attention_mask=mask.to(self.device))
         states = out.last_hidden_state
-        packed = torch.cat([states[row, : len(one)] for row, one in enumerate(distinct)])
-        sizes = [len(source) for source in distinct]
-        found: list[list[Heads]] = [[] for _ in distinct]
+        packed = torch.cat([states[row, : len(one)] for row, one in enumerate(sources)])
+        sizes = [len(source) for source in sources]
+        found = [Encoded() for _ in sources]
         for block in self.blocks:
             attention = block.layer[1].EncDecAttention
             keys = _heads(attention.k(packed), attention).split(sizes, dim=2)
             values = _heads(attention.v(packed), attention).split(sizes, dim=2)
             for own, k, v in zip(found, keys, values, strict=True):
-                own.append((k.contiguous(), v.contiguous()))
-        by_source = dict(zip(distinct, found, strict=True))
-        for cache in caches:
-            cache.across = by_source[tuple(cache.source or ())]
+                own.heads.append((k.contiguous(), v.contiguous()))
+        return found
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return self.embedding(ids)
@@ -155,7 +152,7 @@ class T5Backend:
             h = _finite(h + own.o(torch.cat(parts)))
             queries = _heads(across.q(to_source.layer_norm(h)), across).split(sizes, dim=2)
             parts = [
-                _attended(q, *span.cache.across[i])
+                _attended(q, *span.cache.encoded.heads[i])
                 for span, q in zip(spans, queries, strict=True)
             ]
             h = _finite(h + across.o(torch.cat(parts)))
@@ -170,7 +167,7 @@ class T5Backend:
         return self.lm_head.weight.detach()[ids], None
 
     def _bias(self, attention: Any, span: Span) -> torch.Tensor:
-        """What is added to scores of a span's rows, [1, H, n, start + n]; −∞ beyond the diagonal."""
+        """Added to the scores of a span's rows, [1, H, n, start + n]: −∞ for tokens yet to come."""
         end = span.start + span.n
         rows = torch.arange(span.start, end, device=self.device)[:, None]
         distance = rows - torch.arange(end, device=self.device)
@@ -188,8 +185,6 @@ class T5Backend:
         ids = (torch.arange(8, device=self.device) * 7 + 3) % size
         sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
         caches = [self.new_cache(8), self.new_cache(8)]
-        for cache, source in zip(caches, sources, strict=True):
-            cache.begin(source)
         bites = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
         try:
             with torch.inference_mode():
@@ -201,7 +196,8 @@ class T5Backend:
                     ).logits[0]
                     for source in sources
                 ]
-                self.encode(caches)
+                for cache, encoded in zip(caches, self.encode(sources), strict=True):
+                    cache.encoded = encoded
                 rows = []
                 for spans in bites:
                     packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])

@@ -10,7 +10,8 @@ another source forgets its text first: nothing of it holds under another source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -21,41 +22,43 @@ from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
 
 
 class SourceCache(Protocol):
-    """One sequence's cache: the text's keys and values, and a source that they were made under.
+    """One sequence's cache: the text's keys and values, and the source they were made under.
 
     Attributes:
-        source: token ids; ``None`` before there is any.
-        encoded: whether the encoder has read it.
+        source: token ids; ``()`` before there are any.
+        encoded: what the layers see of it; ``None`` where the encoder has not read it yet.
     """
 
-    source: Sequence[int] | None
-
-    @property
-    def encoded(self) -> bool: ...
-
-    def begin(self, source: Sequence[int]) -> None:
-        """Take another source, not encoded yet."""
-        ...
+    source: tuple[int, ...]
+    encoded: Any
 
 
 @runtime_checkable
 class EncoderDecoderBackend(Backend, Protocol):
     """The decoder of a model as a :class:`Backend`, and its encoder.
 
-    ``new_cache`` makes a :class:`SourceCache`; ``grow`` and ``copy`` keep what is encoded.
+    ``new_cache`` makes a :class:`SourceCache`; ``grow`` and ``copy`` pass on what is encoded.
     """
 
     decoder_start: int
 
-    def encode(self, caches: Sequence[SourceCache]) -> None:
-        """Read the sources of these caches, all in one call; a source may be shared by several."""
+    def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Any]:
+        """Read sources, all in one call: for each what the layers see of it, weakly referable."""
         ...
 
 
 class EncoderDecoderTrunk(Trunk):
-    """Segments of one decoder, and the encoder, which runs once for a source."""
+    """Segments of one decoder, and the encoder, which reads a source once for all who need it:
+    several drafts of one text, or several texts of one prompt."""
 
     backend: EncoderDecoderBackend
+
+    def __init__(
+        self, backend: EncoderDecoderBackend, exits: Sequence[int] = (), *, chunk: int = 512
+    ) -> None:
+        super().__init__(backend, exits, chunk=chunk)
+        self.encoder_calls = 0
+        self._read: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
     def exit_model(self, index: int, head: ScoreHead | None) -> EncoderDecoderModel:
         return EncoderDecoderModel(self, index, head)
@@ -70,13 +73,19 @@ class EncoderDecoderTrunk(Trunk):
         cache: SourceCache = state.cache
         if cache.source is not context.source and cache.source != context.source:
             self.rewind(slot, 0)
-            cache.begin(context.source)
+            cache.encoded, cache.source = None, context.source
         return super()._room(slot, context, end)
 
     def _complete(self, work: list[Work], index: int) -> None:
-        new = [w.state.cache for w in work if not w.state.cache.encoded]
+        new: list[SourceCache] = [w.state.cache for w in work if w.state.cache.encoded is None]
         if new:
-            self.backend.encode(new)
+            sources = list(dict.fromkeys(cache.source for cache in new))
+            found = {source: self._read.get(source) for source in sources}
+            if missing := [source for source in sources if found[source] is None]:
+                found.update(zip(missing, self.backend.encode(missing), strict=True))
+                self.encoder_calls += 1
+            for cache in new:
+                cache.encoded = self._read[cache.source] = found[cache.source]
         super()._complete(work, index)
 
 
