@@ -89,7 +89,7 @@ class TransformersMethod(Peer):
                     streamer=counter,
                     **arguments,
                 )
-                # An encoder-decoder's text does not begin with the prompt, but with its start token.
+                # An encoder-decoder's text begins with its start token alone.
                 before = 1 if model.config.is_encoder_decoder else ids.shape[1]
                 written = out[0, before:].tolist()
                 watch.end()
