@@ -27,6 +27,7 @@ from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
+from hierspec.lm.encoder_decoder import opening
 from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import closed
@@ -293,7 +294,8 @@ class Hierarchy:
         asked = None
         if generation_config is not None:
             said = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
-            asked = generation_configs.read(generation_config, ids, vocab, self.eos_token_ids())
+            begun = [opening(self.root.model, one) for one in ids]
+            asked = generation_configs.read(generation_config, begun, vocab, self.eos_token_ids())
             options.not_twice(said, "generation_config")
             if asked.max_new_tokens is not None:
                 if max_new_tokens != MAX_NEW_TOKENS:

@@ -210,10 +210,18 @@ def test_padded_vocabularies_score_their_padding():
             "Mamba.*recurrent state",
         ),
         (
-            lambda: tf.T5ForConditionalGeneration(
-                tf.T5Config(vocab_size=V, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8)
+            lambda: tf.BartForConditionalGeneration(
+                tf.BartConfig(
+                    vocab_size=V,
+                    d_model=16,
+                    encoder_layers=1,
+                    decoder_layers=1,
+                    encoder_attention_heads=2,
+                    decoder_attention_heads=2,
+                    max_position_embeddings=32,
+                )
             ),
-            "T5.*encoder-decoder",
+            "Bart.*encoder-decoder.*T5 family",
         ),
         (
             lambda: tf.MptForCausalLM(

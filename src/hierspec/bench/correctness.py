@@ -17,6 +17,7 @@ from hierspec.bench.records import LikelihoodSummary
 from hierspec.bench.summary import deviation
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
+from hierspec.lm.encoder_decoder import opening
 
 MOST_DEVIATION = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
 MOST_LAW_DEVIATION = 4.0  # of all tokens against the law itself: 0.006 %
@@ -52,8 +53,9 @@ def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> t
     """The target's scores [len(ids), V] for each token of ``ids``, given all before it."""
     slot = model.open()
     try:
-        context = Context([*prompt, *ids])
-        return model.score([Query(slot, context, len(prompt))])[: len(ids)]
+        begun, source = opening(model, prompt)
+        context = Context([*begun, *ids], source=source)
+        return model.score([Query(slot, context, len(begun))])[: len(ids)]
     finally:
         model.close(slot)
 

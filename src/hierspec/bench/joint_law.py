@@ -16,6 +16,7 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
+from hierspec.lm.encoder_decoder import opening
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 
@@ -31,16 +32,17 @@ def joint_law(
     (top-k): k^length cells, about k^(length−1) rows of the target.
     """
     model = hierarchy.root.model
+    begun, source = opening(model, prompt)
     law: dict[Tokens, float] = {(): 1.0}
     for _ in range(length):
         grown: dict[Tokens, float] = {}
         slot = model.open()
         for tokens, mass in law.items():
-            context = Context([*prompt, *tokens])
+            context = Context([*begun, *tokens], source=source)
             # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
             slot.other_text()
             scores = model.score([Query(slot, context, len(context))])
-            job = ScoreRows(params, context, len(context), 1, len(prompt), model.vocab_size)
+            job = ScoreRows(params, context, len(context), 1, len(begun), model.vocab_size)
             (row,) = distributions([job], scores)
             if isinstance(row, DenseDistributions):
                 for token in row.probs[0].nonzero().flatten().tolist():

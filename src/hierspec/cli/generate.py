@@ -211,7 +211,8 @@ def generate(
             batch = texts[at : at + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
             streamed = not as_json and len(batch) == 1
-            before = batch[0] if ids or (not chat and isinstance(batch[0], str)) else ""
+            continued = ids or (not chat and isinstance(batch[0], str))
+            before = batch[0] if continued and generation.continues_prompts else ""
             cancelled = _run(generation, before, streamed, ids)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)

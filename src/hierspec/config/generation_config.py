@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.lm.encoder_decoder import Opening
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors
 
@@ -106,12 +107,12 @@ class Asked:
 
 
 def read(
-    config: Any, prompts: Sequence[Sequence[int]], vocab_size: int, eos_token_ids: frozenset[int]
+    config: Any, prompts: Sequence[Opening], vocab_size: int, eos_token_ids: frozenset[int]
 ) -> Asked:
     """What a configuration asks for these prompts.
 
     Args:
-        prompts: token ids.
+        prompts: how the texts begin; lengths and processors count what the target continues.
         eos_token_ids: of the model, for a configuration without any.
 
     Raises:
@@ -130,7 +131,7 @@ def read(
     if config.max_new_tokens is not None:
         lengths = [config.max_new_tokens] * len(prompts)
     elif config.max_length is not None:
-        lengths = [_left(config.max_length, len(prompt)) for prompt in prompts]
+        lengths = [_left(config.max_length, len(prompt.tokens)) for prompt in prompts]
     stop = config.stop_strings
     return Asked(
         max_new_tokens=lengths,
@@ -152,7 +153,7 @@ def _left(max_length: int, prompt: int) -> int:
 
 
 def _sampling(
-    config: Any, prompt: Sequence[int], vocab_size: int, eos_token_ids: Sequence[int]
+    config: Any, prompt: Opening, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> SamplingParams:
     greedy = not config.do_sample
     own = {name: getattr(config, name, None) for name in _NATIVE}
@@ -174,18 +175,20 @@ def _sampling(
 
 
 def _processors(
-    config: Any, prompt: Sequence[int], vocab_size: int, eos_token_ids: Sequence[int]
+    config: Any, prompt: Opening, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> list[Any]:
     """The logits processors that ``generate`` makes of a configuration."""
     from transformers import GenerationMixin
 
     config._eos_token_tensor = torch.tensor(eos_token_ids) if eos_token_ids else None
     if config.max_length is None:
-        config.max_length = len(prompt) + (config.max_new_tokens or 0)
+        config.max_length = len(prompt.tokens) + (config.max_new_tokens or 0)
     text = SimpleNamespace(vocab_size=vocab_size)
     # All that it asks of a model. Its own list comes first, and there is no other to merge.
     model = SimpleNamespace(
-        config=SimpleNamespace(is_encoder_decoder=False, get_text_config=lambda: text),
+        config=SimpleNamespace(
+            is_encoder_decoder=bool(prompt.source), get_text_config=lambda: text
+        ),
         _merge_criteria_processor_list=lambda own, _: own,
     )
     mixin: Any = GenerationMixin
@@ -194,8 +197,8 @@ def _processors(
         build(
             model,
             generation_config=config,
-            input_ids_seq_length=len(prompt),
-            encoder_input_ids=torch.tensor([list(prompt)]),
+            input_ids_seq_length=len(prompt.tokens),
+            encoder_input_ids=torch.tensor([list(prompt.source or prompt.tokens)]),
             device="cpu",
         )
     )

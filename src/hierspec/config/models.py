@@ -23,6 +23,7 @@ from hierspec.lm.eagle3 import checkpoint as eagle3
 from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
 from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.self_draft import SelfDraft
@@ -141,6 +142,8 @@ class LevelModels:
         check_same_vocabulary(name, theirs, level.model, tokenizer)
         if tokenizer is None or theirs is None:
             check_sizes(name, size, level.model, view.vocab_size)
+        if not isinstance(self.top(), EncoderDecoder):
+            check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
         return self._predicting(level, view), level.model
 
     def _predicting(self, level: DraftModelConfig, view: Any) -> Any:
@@ -167,6 +170,7 @@ class LevelModels:
 
     def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
         """The target without some layers, or parts; what leaves out the same is one model."""
+        check_decoder_only(self.top(), "layer_skip", "draft with early_exit or a smaller model")
         trunk = self._trunk(self.target)
         depth = trunk.backend.num_layers
         if level.search is not None:

@@ -12,11 +12,13 @@ class Context:
 
     ``committed`` is the sequence's own list (prompt and emitted tokens). It only ever grows, and
     is shared by reference. ``pending`` are tokens of a round in progress, which may be thrown
-    away again.
+    away again. ``source`` is what an encoder reads before there is any text: the prompt of an
+    encoder-decoder model, whose committed tokens begin with its decoder's start token.
     """
 
     committed: Sequence[int]
     pending: tuple[int, ...] = ()
+    source: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.committed) + len(self.pending)
@@ -34,4 +36,10 @@ class Context:
 
     def plus(self, tokens: Sequence[int]) -> Context:
         """This context, continued by ``tokens``."""
-        return Context(self.committed, (*self.pending, *tokens))
+        return Context(self.committed, (*self.pending, *tokens), self.source)
+
+    def with_source(self) -> Context:
+        """All that is known as one text, for whoever copies from it: the source, then the text."""
+        if not self.source:
+            return self
+        return Context([*self.source, *self.committed], self.pending)

@@ -106,12 +106,16 @@ class LookUp:
         raise NotImplementedError
 
     def propose(self, context: Context, limit: int, slot: Any) -> tuple[int, ...]:
-        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known."""
+        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
+
+        Its committed tokens are all there is to copy from: an encoder's input stands before them
+        (:meth:`hierspec.core.context.Context.with_source`).
+        """
         raise NotImplementedError
 
     def draft(self, call: DraftCall, slot: Any) -> tuple[tuple[int, ...], Distributions]:
         """What it proposes to a call, and what each token was drawn from."""
-        ids = self.propose(call.job.context, call.limit, slot)
+        ids = self.propose(call.job.context.with_source(), call.limit, slot)
         return ids, OneHotDistributions(ids)
 
     @property

@@ -142,8 +142,9 @@ class Suffix(LookUp):
 
     def draft(self, call: DraftCall, slot: SuffixSlot) -> tuple[tuple[int, ...], Distributions]:
         """A continuation and the distributions of its tokens."""
-        slot.num_prompt = call.job.prompt_length
-        return self._drafted(call.job.context, call.limit, slot, call)
+        context = call.job.context
+        slot.text, slot.num_prompt = context.committed, call.job.prompt_length
+        return self._drafted(context.with_source(), call.limit, slot, call)
 
     def _drafted(
         self, context: Context, limit: int, slot: SuffixSlot, call: DraftCall | None = None
@@ -172,7 +173,7 @@ class Suffix(LookUp):
             if call is not None and not call.job.params.greedy and len(followers) > 1:
                 shares = _shares(followers, total)
                 if call.job.noise is not None:
-                    (token,) = race(shares, call.job.noise, len(context) + len(tokens))
+                    (token,) = race(shares, call.job.noise, call.job.start + len(tokens))
                 else:
                     (token,) = draw(shares, call.rng.take(1))
                     row = DenseDistributions(shares)
@@ -189,7 +190,6 @@ def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
     """Add what has been committed since; a shorter text is another one."""
     if slot.own.num_tokens > len(committed):
         slot.own = SuffixAutomaton(slot.own.max_order)
-    slot.text = committed
     for at in range(slot.own.num_tokens, len(committed)):
         slot.own.append(committed[at])
 

@@ -14,6 +14,7 @@ from typing import Any
 from hierspec.core.nodes import Node, Verify, walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
+from hierspec.lm.encoder_decoder import opening
 from hierspec.sampling.parameters import SamplingParams
 
 from .caches import KeptCache
@@ -79,12 +80,14 @@ class Generation:
         seeds = [(seed, i) for i in range(len(prompts))] if seeds is None else seeds
         each = zip(prompts, params, stops, seeds, strict=True)
         for i, (prompt, sampling, ends, own) in enumerate(each):
-            limit = ends.budget(len(prompt))
+            tokens, source = opening(root.model, prompt)
+            limit = ends.budget(len(tokens))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(
                 id=i,
                 root=root,
-                tokens=list(prompt),
+                tokens=tokens,
+                source=source,
                 params=sampling,
                 rng=PhiloxRng(*own),
                 wanted=limit,
@@ -92,8 +95,8 @@ class Generation:
                 num_top_logprobs=num_top_logprobs,
                 states=initial_window_states(root, controller),
             )
-            steering = None if controller is None else Steering(controller, len(prompt), limit)
-            text = TextStream(tokenizer, ends, prompt)
+            steering = None if controller is None else Steering(controller, len(tokens), limit)
+            text = TextStream(tokenizer, ends, tokens)
             output = Output(sequence, text, limit, self.names, steering, until, seed=own[0])
             self.streams.append(output)
         self.began = time.perf_counter()
@@ -131,6 +134,11 @@ class Generation:
             for stream in self.streams:
                 stream.close()
 
+    @property
+    def continues_prompts(self) -> bool:
+        """Whether a text goes on where its prompt ends; else an encoder has read the prompt."""
+        return not any(stream.sequence.source for stream in self.streams)
+
     def results(self) -> list[GenerationResult]:
         """A result for every sequence, in the order of the prompts."""
         stats = self.runtime.metrics.levels
@@ -142,7 +150,7 @@ class Generation:
                 token_ids=tuple(stream.emitted),
                 finish_reason=stream.finish_reason or "cancelled",
                 seed=stream.seed,
-                num_prompt_tokens=stream.sequence.num_prompt,
+                num_prompt_tokens=stream.sequence.num_prompt_tokens,
                 time_to_first_token=max(stream.first_at - self.began, 0.0),
                 decode_seconds=stream.last_at - stream.first_at,
                 target_calls=stream.sequence.target_calls,

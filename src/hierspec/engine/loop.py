@@ -27,6 +27,7 @@ from hierspec.core.nodes import Concatenate, Verify, initial_states, walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel, Query, Slot
+from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import logprobs, top_logprobs
 
@@ -248,6 +249,7 @@ class EngineLoop:
         for name, lane in self.lanes.items():
             controller = lane.controller
             root = lane.root if controller is None else controller.root
+            check_decoder_only(root.model, "the service")
             plans = Plans(root, controlled=controller is not None, shown=lane.shown)
             self.plans[name] = plans
             self.loads[name] = LoadControl(len(plans.arms), self.settings.adapt_to_load)

@@ -33,7 +33,9 @@ class LiveSequence:
 
     Attributes:
         root: the hierarchy of the next round; a controller may replace it between rounds.
-        tokens: prompt and emitted tokens; only ever grows.
+        tokens: prompt and emitted tokens; only ever grows. Of an encoder-decoder target: its
+            decoder's start token and emitted tokens.
+        source: the prompt of such a target, which encoders read.
         wanted: how many tokens are still of use; a round emits no more.
         private: nothing of its text may be seen by other sequences, not even in drafts.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
@@ -49,6 +51,7 @@ class LiveSequence:
     rng: Rng
     wanted: int
     num_prompt: int = 0
+    source: tuple[int, ...] = ()
     private: bool = False
     want_logprobs: bool = False
     num_top_logprobs: int = 0
@@ -69,6 +72,15 @@ class LiveSequence:
     def noise(self) -> Noise | None:
         """Of its places, where every level draws by a race: under a rule with tokens of its own."""
         return self.rng.noise if self.root.rule.own_tokens and not self.params.greedy else None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of the prompt as its caller gave it."""
+        return len(self.source) or self.num_prompt
+
+    def context(self, pending: tuple[int, ...] = ()) -> Context:
+        """The text so far, continued by tokens of a round in progress."""
+        return Context(self.tokens, pending, self.source)
 
     def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
         """This sequence's place in ``model``'s cache; views of one trunk share theirs.
@@ -160,7 +172,7 @@ class Task:
 
     def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
         """The text that a request is about, continued by ``tokens``."""
-        return Context(self.sequence.tokens, request.pending + tokens)
+        return self.sequence.context(request.pending + tokens)
 
     def advance(self, answer: Any) -> None:
         """Send ``answer`` and run on to the next request that needs the interpreter."""

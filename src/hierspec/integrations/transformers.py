@@ -25,7 +25,7 @@ from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import streamed
 from hierspec.errors import HierspecError
-from hierspec.lm.hf.support import check_supported
+from hierspec.lm.hf.support import check_supported, is_encoder_decoder
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, for_row
@@ -77,6 +77,11 @@ def custom_generate(
             other modes that are not a next-token law, named.
     """
     check_supported(model)
+    if is_encoder_decoder(model.config):
+        raise HierspecError(
+            f"{type(model).__name__} is an encoder-decoder model, whose prompt generate keeps from "
+            "custom loops: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
+        )
     dropped = _dropped(inspect.currentframe())
     if dropped.get("assistant_model") is not None:
         raise HierspecError(

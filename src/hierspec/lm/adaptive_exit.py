@@ -19,6 +19,7 @@ need not compute again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -133,5 +134,5 @@ def _upto(query: Query, row: int) -> Context:
     context, length = query.context, query.start + row
     base = len(context.committed)
     if length >= base:
-        return Context(context.committed, context.pending[: length - base])
-    return Context(context.committed[:length])
+        return replace(context, pending=context.pending[: length - base])
+    return replace(context, committed=context.committed[:length], pending=())

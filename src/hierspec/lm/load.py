@@ -91,9 +91,16 @@ def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
                 "(merge_and_unload), or use backend 'hf'"
             )
         return _from_source(InMemory(name, model), model.dtype, model.device, backend)
-    from hierspec.lm.hf.decoder import HFBackend
+    return _driven(model, name)
 
-    return HFBackend(model, name)
+
+def _driven(model: Any, name: str) -> Backend:
+    """The backend that runs a transformers model's own modules."""
+    from hierspec.lm.hf.decoder import HFBackend
+    from hierspec.lm.hf.support import is_encoder_decoder
+    from hierspec.lm.hf.t5 import T5Backend
+
+    return T5Backend(model, name) if is_encoder_decoder(model.config) else HFBackend(model, name)
 
 
 def _from_source(
@@ -202,13 +209,15 @@ def _from_pretrained(
     name: str | None = None,
     trust_remote_code: bool = False,
 ) -> Backend:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    from hierspec.lm.hf.decoder import HFBackend
+    from hierspec.lm.hf.support import is_encoder_decoder
 
     try:
+        config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
+        kind = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
         with _quiet():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 ref,
                 dtype=dtype or "auto",
                 use_safetensors=True,
@@ -227,7 +236,7 @@ def _from_pretrained(
     # Quantized weights stay as they were loaded, and where; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
         model = model.to(device, dtype or automatic(model.dtype, device))
-    return HFBackend(model, name)
+    return _driven(model, name or ref)
 
 
 def _check_complete(name: str, info: Mapping[str, Any]) -> None:

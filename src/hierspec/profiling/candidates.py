@@ -31,6 +31,7 @@ from hierspec.core.windows import (
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable
 from hierspec.utils import machine
@@ -279,6 +280,7 @@ def load(
     loaded = loaded or Loaded()
     models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
     top = models.top()
+    check_decoder_only(top, "profiling", "name a hierarchy, such as speculative or prompt-lookup")
     entrants = [
         Entrant(
             candidate.name,

@@ -58,10 +58,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+_T5: dict[str, Any] = {
+    "d_model": 32,
+    "d_ff": 64,
+    "num_heads": 4,
+    "d_kv": 8,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.0,
+}
+# Those whose encoder reads the prompt
+ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("T5Config", _T5),
+    "flan_t5": (
+        "T5Config",
+        {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "mt5": ("MT5Config", _T5),
+    "umt5": ("UMT5Config", _T5),
+}
 # The same of families that are refused by name: name → configuration class and its own values
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("MambaConfig", {"state_size": 4}),
-    "t5": ("T5Config", {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "d_kv": 8}),
+    "bart": ("BartConfig", {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}),
     "qwen3_next": (
         "Qwen3NextConfig",
         {
@@ -96,8 +114,12 @@ def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
     """The transformers configuration of a tiny model."""
     import transformers
 
-    kind, own = {**FAMILIES, **REFUSED}[family]
+    kind, own = {**FAMILIES, **ENCODER_DECODERS, **REFUSED}[family]
     values = {**_COMMON, "num_hidden_layers": layers, **own, **changes}
+    if family in ENCODER_DECODERS:
+        shared = {key: _COMMON[key] for key in ("vocab_size", "eos_token_id", "pad_token_id")}
+        depth = {"num_layers": layers, "num_decoder_layers": layers}
+        values = {**shared, **depth, **own, **changes}
     if family == "gpt2":
         values = {
             "vocab_size": values["vocab_size"],
@@ -116,13 +138,11 @@ def tiny_model(
     family: str, seed: int = 0, layers: int = 3, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> Any:
     """A model with weights large enough that its choices are not all ties."""
-    from transformers import AutoModelForCausalLM, T5ForConditionalGeneration
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = tiny_config(family, layers, **changes)
-    if config.is_encoder_decoder:
-        model: Any = T5ForConditionalGeneration(config).to(dtype)  # pyright: ignore
-    else:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model: Any = kind.from_config(config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

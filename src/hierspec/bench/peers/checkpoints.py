@@ -102,7 +102,10 @@ def reset_generation(model: Any, **own: Any) -> None:
     """
     from transformers import GenerationConfig
 
-    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0, **own)
+    start = model.config.decoder_start_token_id if model.config.is_encoder_decoder else None
+    model.generation_config = GenerationConfig(
+        eos_token_id=None, pad_token_id=0, decoder_start_token_id=start, **own
+    )
 
 
 @contextmanager
@@ -128,6 +131,8 @@ def _load(name: str, dtype: Any) -> Any:
         from hierspec.lm.weights import hf_model
 
         return hf_model(registry.resolve(name), dtype)
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, use_safetensors=True).eval()
+    seq2seq = AutoConfig.from_pretrained(name).is_encoder_decoder
+    kind = AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM
+    return kind.from_pretrained(name, dtype=dtype, use_safetensors=True).eval()

@@ -89,7 +89,9 @@ class TransformersMethod(Peer):
                     streamer=counter,
                     **arguments,
                 )
-                written = out[0, ids.shape[1] :].tolist()
+                # An encoder-decoder's text begins with its start token alone.
+                before = 1 if model.config.is_encoder_decoder else ids.shape[1]
+                written = out[0, before:].tolist()
                 watch.end()
         return written, counter.writes - (0 if self.speculative else 1)
 

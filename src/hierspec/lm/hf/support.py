@@ -16,11 +16,13 @@ _RECURRENT = (
 )
 # Known to keep no state: asking the library takes a second of imports that nothing else needs.
 _ATTENTION_ALONE = ("llama", "mistral", "qwen2", "qwen3")
+# Encoder-decoder models whose decoders are driven (:mod:`hierspec.lm.hf.t5`).
+_T5 = ("t5", "mt5", "umt5")
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
 def check_supported(model: Any) -> None:
-    """Raise HierspecError, in one line, unless the model is a decoder whose cache can rewind."""
+    """Raise HierspecError, in one line, unless the model has a decoder whose cache can rewind."""
     name = type(model).__name__
     check_config(name, model.config)
     if getattr(model, "_is_stateful", False):
@@ -32,9 +34,10 @@ def check_supported(model: Any) -> None:
 def check_config(name: str, config: Any) -> None:
     """The same as far as a config tells, before any weight is read."""
     name = f"{name} ({config.model_type})"
-    if getattr(config, "is_encoder_decoder", False):
+    if is_encoder_decoder(config) and config.model_type not in _T5:
         raise HierspecError(
-            f"{name} is an encoder-decoder model; hierspec drives decoder-only language models"
+            f"{name} is an encoder-decoder model of a shape that is not driven: choose one of the "
+            f"T5 family ({', '.join(_T5)}), or a decoder-only language model"
         )
     if _mixes_rows(getattr(config, "quantization_config", None)):
         raise HierspecError(
@@ -62,6 +65,11 @@ def check_config(name: str, config: Any) -> None:
             )
 
 
+def is_encoder_decoder(config: Any) -> bool:
+    """Whether a configuration is that of a model whose encoder reads the prompt."""
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
 def _mixes_rows(quantization: Any) -> bool:
     """Whether 8-bit weights are multiplied as LLM.int8 does (Dettmers et al., 2022)."""
     if quantization is None:
@@ -74,10 +82,10 @@ def _mixes_rows(quantization: Any) -> bool:
 def longest_context(config: Any) -> Any:
     """Tokens that a model takes; ``None`` where its configuration does not say.
 
-    BLOOM's biases go on for any length; so it states none.
+    The biases of BLOOM and of T5 go on for any length; so they state none.
     """
     stated = getattr(config, "max_position_embeddings", None)
-    return _UNLIMITED if stated is None and config.model_type == "bloom" else stated
+    return _UNLIMITED if stated is None and config.model_type in ("bloom", *_T5) else stated
 
 
 _UNLIMITED = 1 << 20

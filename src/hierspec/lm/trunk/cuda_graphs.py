@@ -31,6 +31,7 @@ from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
+from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
 
 _MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more of them are a prompt
@@ -313,6 +314,8 @@ class CudaGraphExitModel(ExitModel):
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
     """The trunk that suits a backend: fixed shapes on CUDA, for the models lean can run."""
+    if isinstance(backend, EncoderDecoderBackend):
+        return EncoderDecoderTrunk(backend, exits)
     if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":
         return CudaGraphTrunk(backend, exits)
     return Trunk(backend, exits)

@@ -25,6 +25,7 @@ from torch import nn
 from hierspec.config import exit_heads as files
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
+from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
 from hierspec.lm.load import DTYPES, load
 from hierspec.training import restart
@@ -101,6 +102,7 @@ def train(
     given = from_files(texts)
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
+    check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
     _check_exits(settings, backend)
     begun = None if start_from is None else _begun(start_from, settings)
     if not texts and not registry.is_shipped(model):  # what the model writes is kept

@@ -1,0 +1,298 @@
+"""T5 and its kin: the library's encoder, and its decoder's modules under attention of our own.
+
+T5 (Raffel et al., 2020), Flan-T5, T5 v1.1, mT5 and umT5 share one decoder block: self-attention
+with a learned bias for each distance between two positions and no other positions, attention to the
+encoded source, and a feed-forward part, each behind a norm and added to what went in. Projections,
+norms and feed-forward parts are the model's own modules, so quantized ones and adapters run as they
+do in the library; the attention between them is ours, over a cache that rewinds. Whether that is
+what the model itself computes is checked once, when it is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Linear, Span
+
+from .attention import evaluating
+from .cache import Storage
+from .support import check_supported, longest_context
+
+
+class Encoded:
+    """What the decoder's layers see of a source: its keys and values, [1, H, S, d_head], by layer.
+
+    Never written to, so that every cache of that source shares it.
+    """
+
+    __slots__ = ("__weakref__", "heads")
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+
+class SourceStorage(Storage):
+    """One sequence's cache: the text's keys and values, and the source they were made under."""
+
+    __slots__ = ("encoded", "source")
+
+    def __init__(self, num_layers: int, capacity: int) -> None:
+        super().__init__(num_layers, capacity)
+        self.source: tuple[int, ...] = ()
+        self.encoded: Encoded | None = None
+
+    def grown(self, capacity: int) -> SourceStorage:
+        new = SourceStorage(len(self.keys), capacity)
+        self.copied_to(new, self.capacity)
+        return new
+
+    def copied_to(self, other: Storage, length: int) -> None:
+        super().copied_to(other, length)
+        assert isinstance(other, SourceStorage)
+        other.source, other.encoded = self.source, self.encoded
+
+
+class T5Backend:
+    """A transformers model of the T5 family as an
+    :class:`~hierspec.lm.trunk.encoder_decoder.EncoderDecoderBackend`.
+
+    Args:
+        model: the loaded model. It is left as it is, and its owner may run it meanwhile; in
+            training mode it is run as if in eval mode, a little more slowly.
+        name: for messages; defaults to the model's own.
+
+    Raises:
+        HierspecError: the model is of another shape, or lacks a start token.
+
+    Attributes:
+        trees: it takes none: its position biases are those of one text.
+    """
+
+    trees = False
+
+    def __init__(self, model: Any, name: str | None = None) -> None:
+        check_supported(model)
+        self.model: Any = model
+        self.config = config = model.config
+        self.name: str = name or config.name_or_path or config.model_type
+        self.encoder, decoder = model.get_encoder(), model.get_decoder()
+        self.embedding, self.blocks = decoder.embed_tokens, decoder.block
+        self.norm, self.lm_head = decoder.final_layer_norm, model.get_output_embeddings()
+        self.num_layers = len(self.blocks)
+        self.hidden_size = config.d_model
+        self.vocab_size = self.lm_head.weight.shape[0]
+        self.max_length = longest_context(config)
+        self.device = self.embedding.weight.device
+        self.dtype = self.weight_dtype = self.embedding.weight.dtype
+        self.fast_path = "transformers modules, sdpa attention"
+        self.decoder_start = _start_token(model, self.name)
+        self.buckets = _Buckets(
+            config.relative_attention_num_buckets,
+            config.relative_attention_max_distance,
+            self.device,
+        )
+        self.scale = 1.0
+        self._check_against(model)
+
+    def new_cache(self, capacity: int) -> SourceStorage:
+        return SourceStorage(self.num_layers, capacity)
+
+    def grow(self, cache: SourceStorage, capacity: int) -> SourceStorage:
+        return cache.grown(capacity)
+
+    def copy(self, source: SourceStorage, to: SourceStorage, length: int) -> None:
+        source.copied_to(to, length)
+
+    def move(self, cache: SourceStorage, places: Sequence[int], start: int) -> None:
+        cache.move(places, start)
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[Encoded]:
+        """Read sources in one call of the encoder, padded on the right to one length."""
+        longest, size = max(map(len, sources)), self.embedding.weight.shape[0]
+        ids = torch.zeros(len(sources), longest, dtype=torch.long)
+        mask = torch.zeros(len(sources), longest, dtype=torch.long)
+        for row, source in enumerate(sources):
+            # As for the text: a draft model may have no row for the last ids.
+            ids[row, : len(source)] = torch.tensor([i if i < size else 0 for i in source])
+            mask[row, : len(source)] = 1
+        encoder = evaluating(self.encoder) if self.encoder.training else self.encoder
+        out = encoder(input_ids=ids.to(self.device), attention_mask=mask.to(self.device))
+        states = out.last_hidden_state
+        packed = torch.cat([states[row, : len(one)] for row, one in enumerate(sources)])
+        sizes = [len(source) for source in sources]
+        found = [Encoded() for _ in sources]
+        for block in self.blocks:
+            attention = block.layer[1].EncDecAttention
+            keys = _heads(attention.k(packed), attention).split(sizes, dim=2)
+            values = _heads(attention.v(packed), attention).split(sizes, dim=2)
+            for own, k, v in zip(found, keys, values, strict=True):
+                own.heads.append((k.contiguous(), v.contiguous()))
+        return found
+
+    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+        return self.embedding(ids)
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        sizes = [span.n for span in spans]
+        shared: list[torch.Tensor] | None = None
+        for i in range(lo, hi):
+            to_text, to_source, feed = self.blocks[i].layer
+            own, across = to_text.SelfAttention, to_source.EncDecAttention
+            # umT5 has a bias in every block, the others have the first block's in all of them.
+            if own.has_relative_attention_bias or shared is None:
+                has_own = own.has_relative_attention_bias
+                one = own if has_own else self.blocks[0].layer[0].SelfAttention
+                shared = [self._bias(one, span) for span in spans]
+            x = to_text.layer_norm(h)
+            queries = _heads(own.q(x), own).split(sizes, dim=2)
+            keys = _heads(own.k(x), own).split(sizes, dim=2)
+            values = _heads(own.v(x), own).split(sizes, dim=2)
+            parts = [
+                _attended(q, *span.cache.write(i, span.start, k, v), bias)
+                for span, q, k, v, bias in zip(spans, queries, keys, values, shared, strict=True)
+            ]
+            h = _finite(h + own.o(torch.cat(parts)))
+            queries = _heads(across.q(to_source.layer_norm(h)), across).split(sizes, dim=2)
+            parts = [
+                _attended(q, *span.cache.encoded.heads[i])
+                for span, q in zip(spans, queries, strict=True)
+            ]
+            h = _finite(h + across.o(torch.cat(parts)))
+            h = _finite((evaluating(feed) if feed.training else feed)(h))
+        return h
+
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
+        logits = (unembed or self.lm_head)(self.norm(h) * self.scale)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.lm_head.weight.detach()[ids], None
+
+    def _bias(self, attention: Any, span: Span) -> torch.Tensor:
+        """Added to the scores of a span's rows, [1, H, n, start + n]: −∞ for tokens yet to come."""
+        end = span.start + span.n
+        rows = torch.arange(span.start, end, device=self.device)[:, None]
+        distance = rows - torch.arange(end, device=self.device)
+        buckets = self.buckets.upto(end)[distance.clamp(min=0)]
+        bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
+        return bias.masked_fill(distance < 0, -math.inf)[None]
+
+    def _check_against(self, model: Any) -> None:
+        """A few tokens through both, after two sources, in bites beside each other.
+
+        Some of the family scale what goes into the head and some do not, by rules that differ
+        between classes: what agrees with the model's own forward is taken.
+        """
+        size = self.vocab_size
+        ids = (torch.arange(8, device=self.device) * 7 + 3) % size
+        sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
+        caches = [self.new_cache(8), self.new_cache(8)]
+        bites = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
+        try:
+            with torch.inference_mode():
+                theirs = [
+                    evaluating(model)(
+                        input_ids=torch.tensor([source], device=self.device),
+                        decoder_input_ids=ids[None],
+                        use_cache=False,
+                    ).logits[0]
+                    for source in sources
+                ]
+                for cache, encoded in zip(caches, self.encode(sources), strict=True):
+                    cache.encoded = encoded
+                rows = []
+                for spans in bites:
+                    packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
+                    h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
+                    rows.append(h.to(self.dtype))
+                h, asked = torch.cat(rows), torch.cat(theirs).double()
+                differences = {}
+                for scale in (1.0, self.hidden_size**-0.5):
+                    self.scale = scale
+                    differences[scale] = (self.head(h).double() - asked).abs().max().item()
+        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+            if "memory" in str(error):
+                raise
+            raise HierspecError(
+                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer "
+                f"({type(error).__name__}: {error}). This architecture is not supported yet"
+            ) from error
+        if not bool((asked < torch.inf).all()):  # NaN compares as false
+            raise HierspecError(
+                f"{self.name} itself produces NaN or infinite scores: its weights are damaged, or "
+                f"{str(self.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
+            )
+        self.scale = min(differences, key=differences.__getitem__)
+        tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05
+        if not differences[self.scale] <= tolerance * max(1.0, asked.abs().max().item()):
+            raise HierspecError(
+                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer: its "
+                f"scores differ by {differences[self.scale]:.3g} from the model's own forward. "
+                "This architecture is not supported yet; please report it"
+            )
+
+
+class _Buckets:
+    """Which learned bias a distance in the text has: few for all, finer for what is near.
+
+    Half of the buckets are one distance each; the others are as wide as their distance is long, up
+    to ``max_distance``, and the last takes all beyond [Raffel et al. 2020, §2.1].
+    """
+
+    def __init__(self, num_buckets: int, max_distance: int, device: torch.device) -> None:
+        self.num, self.max_distance, self.device = num_buckets, max_distance, device
+        self.known = self._first(1024)
+
+    def upto(self, length: int) -> torch.Tensor:
+        """The buckets of distances 0 … length - 1, and more."""
+        if length > len(self.known):
+            self.known = self._first(2 * length)
+        return self.known
+
+    def _first(self, count: int) -> torch.Tensor:
+        distance = torch.arange(count)
+        exact = self.num // 2
+        # In float32, as the library computes it: a bucket must not begin one distance later.
+        far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        far = (exact + (far * (self.num - exact)).long()).clamp(max=self.num - 1)
+        return torch.where(distance < exact, distance, far).to(self.device)
+
+
+def _heads(x: torch.Tensor, attention: Any) -> torch.Tensor:
+    """[N, H · d] → [1, H, N, d]."""
+    return x.unflatten(-1, (-1, attention.key_value_proj_dim)).transpose(0, 1)[None]
+
+
+def _attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[1, H, n, d] over keys and values [1, H, m, d] → [n, H · d]; T5 does not scale products."""
+    out = scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+    return out[0].transpose(0, 1).flatten(1)
+
+
+def _finite(h: torch.Tensor) -> torch.Tensor:
+    """As the library's blocks do it: in float16, no sum overflows."""
+    if h.dtype != torch.float16:
+        return h
+    most = torch.finfo(h.dtype).max
+    return h.clamp(-most, most)
+
+
+def _start_token(model: Any, name: str) -> int:
+    """What its decoder begins with, as ``generate`` finds it."""
+    for config in (getattr(model, "generation_config", None), model.config):
+        for key in ("decoder_start_token_id", "bos_token_id"):
+            found = getattr(config, key, None)
+            if isinstance(found, int):
+                return found
+    raise HierspecError(
+        f"{name} names no token that its decoder begins with: set decoder_start_token_id in its "
+        "generation configuration"
+    )
