@@ -156,7 +156,11 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
 
 
 class KernelBackend(LeanBackend):
-    """A copy whose layers run in the compiled kernels; it shares all but the matrices."""
+    """A copy whose layers run in the compiled kernels; it shares all but the matrices.
+
+    Attributes:
+        num_bytes: of the matrices, the output matrix in 8 bits among them.
+    """
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
         vars(self).update(vars(backend))
@@ -169,6 +173,7 @@ class KernelBackend(LeanBackend):
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
+        self.num_bytes = self._layers.num_bytes + self._output.num_bytes
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self.rotations_to(max(start + n for _, start, n in spans))
