@@ -348,3 +348,12 @@ def test_the_generation_configuration_says_what_ends_a_text(model, backend, tmp_
     (tmp_path / "generation_config.json").unlink()
     assert Hierarchy(tmp_path).generate(IDS, max_new_tokens=10).token_ids == expected
     assert Hierarchy(tmp_path).eos_token_ids() == {2}
+
+
+def test_a_text_without_tokens_is_not_called_empty(model):
+    def none(text, **_):
+        return {"input_ids": []}
+
+    none.decode = none
+    with pytest.raises(HierspecError, match="makes no token of this text"):
+        Hierarchy(model, none).generate("some text")
