@@ -23,7 +23,7 @@ def request(number: int, tokens: int) -> dict[str, Any]:
     """One of the requests, by its number: greedy or seeded, of a length of its own."""
     sampled = {"temperature": 0.8, "top_p": 0.95, "seed": 1000 + number} if number % 2 else {}
     more = {"stream": True, "stream_options": {"include_usage": True}, **sampled}
-    return {**completion(number, tokens // 2 + 5 * number % tokens, **more)}
+    return {**completion(number, tokens // 2 + 5 * number % tokens), **more}
 
 
 async def read(client: Any, body: dict[str, Any]) -> dict[str, Any]:
