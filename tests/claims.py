@@ -520,6 +520,18 @@ def first_hour() -> tuple[int, int, int, int]:
 
 
 SEVERAL_DRAFTS = _several_drafts()
+STREAMS = [
+    Claim(
+        "docs/serving.md",
+        "Of {} streams at once, half greedy and half seeded, sent twice on the shipped `zoo:mid` in "
+        "float32, {} of {} were what the same request gave alone",
+        lambda: (
+            data("serving-streams")["settings"]["streams"],
+            data("serving-streams")["equal_to_alone"],
+            data("serving-streams")["requests"],
+        ),
+    )
+]
 FIRST_HOUR = [
     Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
     Claim(
@@ -535,4 +547,4 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR
+CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS
