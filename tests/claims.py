@@ -523,8 +523,8 @@ SEVERAL_DRAFTS = _several_drafts()
 STREAMS = [
     Claim(
         "docs/serving.md",
-        "Of {} streams at once, half greedy and half seeded, sent twice on the shipped `zoo:mid` in "
-        "float32, {} of {} were what the same request gave alone",
+        "Of {} streams at once, half greedy and half seeded, sent twice on the shipped `zoo:mid` "
+        "in float32, {} of {} were what the same request gave alone",
         lambda: (
             data("serving-streams")["settings"]["streams"],
             data("serving-streams")["equal_to_alone"],
