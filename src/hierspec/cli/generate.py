@@ -236,7 +236,8 @@ def _default(
 
     if target is not None:
         config = defaults.unnamed(target_config(target, dtype, device))
-        return config, False, defaults.drafts_by(config)
+        note = f"{defaults.drafts_by(config)} (--hierarchy and --draft name others)"
+        return config, False, note
     found = defaults.start()
     note = f"{found.note}{'; --no-chat continues the text instead' * found.chat}"
     changes = {"dtype": dtype or "auto", "device": device or "auto"}
