@@ -12,8 +12,8 @@ import collections
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import common
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -25,6 +25,29 @@ from fuzzing import STOPPED, Playground, command_lines, hierarchies
 from hierspec.utils.machine import environment
 
 INLINE = ["generate", "def f", "--max-new-tokens", "4", "--hierarchy"]
+
+
+def try_many(
+    strategy: st.SearchStrategy[list[str]],
+    call: Callable[[list[str]], None],
+    count: int,
+    number: int,
+) -> None:
+    """Call with so many command lines drawn from a strategy, by a seed."""
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def many(argv: list[str]) -> None:
+        call(argv)
+
+    many()
 
 
 def main() -> None:
@@ -41,29 +64,26 @@ def main() -> None:
             status, said = play.call(argv)
         except AssertionError as error:
             statuses["failed"] += 1
-            failures.setdefault(str(error)[-160:], repr(argv)[:400])
+            if (said := str(error)[-160:]) not in failures:
+                failures[said] = repr(argv)[:400]
+                print(f"FAILED {failures[said]}\n  {said}", flush=True)
             return
         statuses["stopped before work" if STOPPED in said else f"status {status}"] += 1
 
     with tempfile.TemporaryDirectory() as folder:
         play = Playground(Path(folder))
+        inputs = [
+            command_lines(play),
+            hierarchies(play).map(lambda written: [*INLINE, written]),
+        ]
         with play.open():
-            for number, strategy in enumerate((command_lines(play), hierarchies(play))):
-
-                @seed(asked.seed + number)
-                @settings(
-                    max_examples=(asked.inputs + 1) // 2,
-                    deadline=None,
-                    database=None,
-                    phases=[Phase.generate],
-                    suppress_health_check=list(HealthCheck),
+            for number, strategy in enumerate(inputs):
+                try_many(
+                    strategy,
+                    lambda argv: call(play, argv),
+                    (asked.inputs + 1) // 2,
+                    asked.seed + number,
                 )
-                @given(data=st.data())
-                def many(data: Any, strategy: Any = strategy, number: int = number) -> None:
-                    drawn = data.draw(strategy)
-                    call(play, [*INLINE, drawn] if number else drawn)
-
-                many()
     found = {
         "environment": environment(),
         "seed": asked.seed,
@@ -72,9 +92,8 @@ def main() -> None:
         "failures": failures,
         "seconds": round(time.monotonic() - began, 1),
     }
-    print(f"wrote {common.write(asked.name, found)}: {dict(statuses)}")
-    for said, argv in failures.items():
-        print(f"FAILED {argv}\n  {said}")
+    common.write(asked.name, found)
+    print(f"{dict(statuses)}; {len(failures)} different failures")
     sys.exit(bool(failures))
 
 

@@ -2,7 +2,8 @@
 
 Every hierarchy, alone and in a batch, must write plain decoding's text token for token; what that
 costs in kept drafts is measured beside it: the closed form of the races (`hierspec.exact.race`)
-against 1 − TV and against its bound (1 − TV)/(1 + TV), and tokens a call of the target.
+against 1 − TV and against its bound (1 − TV)/(1 + TV), and tokens a call of the target. The file is
+written after every hierarchy, and the same command goes on.
 
     python benchmarks/match.py --prompts humaneval.jsonl
 """
@@ -10,6 +11,7 @@ against 1 − TV and against its bound (1 − TV)/(1 + TV), and tokens a call of
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import common
 import numpy as np
 import torch
 
-from hierspec import Hierarchy
+from hierspec import Hierarchy, HierarchyConfig
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.rng import PhiloxRng
 from hierspec.exact.race import agreement, least_agreement
@@ -50,6 +54,7 @@ HIERARCHIES: dict[str, list[dict[str, Any]]] = {
         {"method": "concatenate", "parts": [{**MID, "num_speculative_tokens": 3}, SUFFIX]}
     ],
 }
+LOADED = Loaded()
 PAIRS = {
     "table": TABLE,
     "small": {**SMALL, "num_speculative_tokens": 1},
@@ -70,8 +75,10 @@ def write(
 
 
 def built(target: str, levels: list[dict[str, Any]], verify: str) -> Hierarchy:
+    """One of the hierarchies; all share the weights that are loaded."""
     model = {"model": target, "dtype": "float32"}
-    return Hierarchy.from_config({"target": model, "levels": levels, "verify": verify})
+    whole = {"target": model, "levels": levels, "verify": verify}
+    return Hierarchy(build(HierarchyConfig.from_dict(whole), LOADED))
 
 
 def laws(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
@@ -122,6 +129,14 @@ def main() -> None:
         "temperature": args.temperature,
         "ignore_eos": True,
     }
+    path = common.RESULTS / "match.json"
+    report: dict[str, Any] = {
+        "environment": common.environment(prompts=identity),
+        "settings": {key: str(value) for key, value in vars(args).items() if key != "prompts"},
+        "hierarchies": {},
+    }
+    if path.exists() and (before := json.loads(path.read_text()))["settings"] == report["settings"]:
+        report["hierarchies"] = before["hierarchies"]
     plain = built(args.target, [], "match")
     prompts = [plain.tokenizer(t)["input_ids"][-200:] for t in texts[: args.num_prompts]]
     seeds, numbers = range(args.seeds), range(len(prompts))
@@ -132,13 +147,9 @@ def main() -> None:
         for i in numbers
         for number in {0, i}
     }
-    report: dict[str, Any] = {
-        "environment": common.environment(prompts=identity),
-        "settings": {key: str(value) for key, value in vars(args).items() if key != "prompts"},
-        "hierarchies": {},
-    }
-    runs = equal = 0
     for name, levels in HIERARCHIES.items():
+        if name in report["hierarchies"]:
+            continue
         hierarchy = built(args.target, levels, "match")
         calls, different = [], []
         for seed in seeds:
@@ -148,19 +159,12 @@ def main() -> None:
                 different += [] if text == expected[seed, i, 0] else [[seed, i, 1]]
             for i, (text, _) in enumerate(write(hierarchy, prompts, 0, seed, options)):
                 different += [] if text == expected[seed, i, i] else [[seed, i, len(prompts)]]
-        others = {
-            rule: float(
-                np.mean(
-                    [
-                        write(built(args.target, levels, rule), [prompt], 0, 0, options)[0][1]
-                        for prompt in prompts
-                    ]
-                )
-            )
-            for rule in ("tokenwise", "block")
-        }
+        others = {}
+        for rule in ("tokenwise", "block"):
+            other = built(args.target, levels, rule)
+            lengths = [write(other, [prompt], 0, 0, options)[0][1] for prompt in prompts]
+            others[rule] = float(np.mean(lengths))
         count = 2 * len(seeds) * len(prompts)
-        runs, equal = runs + count, equal + count - len(different)
         report["hierarchies"][name] = {
             "levels": levels,
             "runs": count,
@@ -168,13 +172,16 @@ def main() -> None:
             "different": different,
             "tokens_per_call": {"match": float(np.mean(calls)), **others},
         }
-        print(name, {k: v for k, v in report["hierarchies"][name].items() if k != "levels"})
+        rows = report["hierarchies"].values()
+        report["runs"], report["equal"] = (sum(row[k] for row in rows) for k in ("runs", "equal"))
+        common.write("match", report)
+        shown = {k: v for k, v in report["hierarchies"][name].items() if k != "levels"}
+        print(name, shown, flush=True)
     written = [[*prompts[i], *expected[0, i, 0]][: len(prompts[i]) + args.places] for i in numbers]
     with torch.inference_mode():
         report["acceptance"] = acceptance(args.target, written, 20, args.temperature)
-    report["runs"], report["equal"] = runs, equal
     common.write("match", report)
-    print(f"{equal} of {runs} texts equal plain sampling at their seed, token for token")
+    print(f"{report['equal']} of {report['runs']} texts equal plain sampling at their seed")
 
 
 if __name__ == "__main__":

@@ -511,7 +511,35 @@ def _several_drafts() -> list[Claim]:
     ]
 
 
+def first_hour() -> tuple[int, int, int, int]:
+    """Families played, ways in that gave transformers' tokens, all ways in, families refused."""
+    rows = data("first-hour")["families"]
+    ways = [equal for row in rows for equal in row.get("equal", {}).values()]
+    refused = [row for row in rows if row.get("one_line")]
+    return len([row for row in rows if "equal" in row]), sum(ways), len(ways), len(refused)
+
+
 SEVERAL_DRAFTS = _several_drafts()
+STREAMS = [
+    Claim(
+        "docs/serving.md",
+        "Of {} streams at once, half greedy and half seeded, sent twice on the shipped `zoo:mid` "
+        "in float32, {} of {} were what the same request gave alone",
+        lambda: (
+            data("serving-streams")["settings"]["streams"],
+            data("serving-streams")["equal_to_alone"],
+            data("serving-streams")["requests"],
+        ),
+    )
+]
+FIRST_HOUR = [
+    Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
+    Claim(
+        "docs/models.md",
+        "{} of {} gave transformers' own greedy tokens in float32. Another {} families",
+        lambda: first_hour()[1:],
+    ),
+]
 # Figures of the measured parts that are no measurement: settings, names, aims.
 SETTINGS = (
     "(pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
@@ -519,4 +547,4 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE + SEVERAL_DRAFTS
+CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS

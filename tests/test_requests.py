@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import inspect
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
 from hierspec.config.drafts import levels
+from hierspec.config.options import SAMPLING
 from hierspec.utils.testing import tiny_model
 
 IDS = [5, 9, 7]
@@ -231,9 +233,36 @@ def test_mistakes_about_loaded_models_show_no_modules(model, small):
 def test_no_suggestion_is_better_than_a_far_one(fast):
     with pytest.raises(HierspecError) as caught:
         fast.generate(IDS, colour=1)
-    assert "did you mean" not in str(caught.value)
-    with pytest.raises(HierspecError, match="did you mean 'stopping_criteria'"):
+    assert str(caught.value) == "no option 'colour': help(Hierarchy.generate) lists them"
+    with pytest.raises(HierspecError, match="did you mean 'stopping_criteria'") as caught:
         fast.generate(IDS, stopping_criterion=1)
+    assert len(str(caught.value)) < 120
+
+
+def test_the_help_of_generate_names_all_options():
+    said = inspect.getdoc(Hierarchy.generate)
+    parameters = inspect.signature(Hierarchy.start).parameters.values()
+    options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    missing = [name for name in (*options, *SAMPLING) if f"``{name}``" not in said]
+    assert not missing, "write them into the docstring"
+
+
+def test_a_streamer_of_several_prompts_is_refused_before_it_prints(model, fast):
+    class Collect(list):
+        def put(self, value):
+            self.append(value)
+
+        def end(self):
+            self.append("end")
+
+    streamer = Collect()
+    with pytest.raises(HierspecError, match="one at a time"):
+        fast.generate_batch([IDS, IDS], streamer=streamer, **OPTIONS)
+    with pytest.raises(HierspecError, match="one at a time"):
+        fast.generate_batch([], streamer=streamer, **OPTIONS)
+    assert streamer == []
+    fast.generate_batch([IDS], streamer=streamer, **OPTIONS)
+    assert streamer[-1] == "end"
 
 
 def test_an_asynchronous_stream_gives_the_same_tokens(fast):
@@ -319,3 +348,12 @@ def test_the_generation_configuration_says_what_ends_a_text(model, backend, tmp_
     (tmp_path / "generation_config.json").unlink()
     assert Hierarchy(tmp_path).generate(IDS, max_new_tokens=10).token_ids == expected
     assert Hierarchy(tmp_path).eos_token_ids() == {2}
+
+
+def test_a_text_without_tokens_is_not_called_empty(model):
+    def none(text, **_):
+        return {"input_ids": []}
+
+    none.decode = none
+    with pytest.raises(HierspecError, match="makes no token of this text"):
+        Hierarchy(model, none).generate("some text")

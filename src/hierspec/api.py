@@ -25,7 +25,7 @@ from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.streamers import streamed
+from hierspec.engine.streamers import one_sequence, streamed
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import opening
 from hierspec.planner.plan import Plan
@@ -140,8 +140,10 @@ class Hierarchy:
 
         Args:
             target: default: the shipped ``zoo:large``.
-            drafts: candidates, as ``hierspec profile --candidates`` takes them; default: the
-                shipped family; for any other target what copies text, and what is shipped for it.
+            drafts: candidates, as ``hierspec profile --candidates`` takes them; models are measured
+                beside what needs none (look-ups, copies of the target in fewer bits), and a list
+                that names such a one is the whole list. Default: the shipped family; for any other
+                target what copies text, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation
@@ -178,7 +180,25 @@ class Hierarchy:
         return self._lock
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
-        """Continue one prompt; the options are those of :meth:`start`."""
+        """Continue one prompt, and wait for the whole text.
+
+        Args:
+            prompt: a text, token ids, or a conversation.
+            options: as :meth:`start` explains them. Length and ends: ``max_new_tokens``, ``stop``,
+                ``include_stop_str``, ``eos_token_id``, ``ignore_eos``, ``until``,
+                ``stopping_criteria``; sampling: ``temperature`` (0, the default, is greedy),
+                ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``frequency_penalty``,
+                ``presence_penalty``, ``logit_bias``, ``logits_processors``, all of them as
+                ``sampling`` or ``generation_config``, and ``seed``; the prompt: ``chat``,
+                ``tools``, ``chat_template_kwargs``; what comes out: ``logprobs``,
+                ``num_return_sequences``, ``streamer``, ``tracer``; and ``cache``.
+
+        Returns:
+            the text, its token ids, why it ended, and how fast it was.
+
+        Raises:
+            ValueError: as :meth:`start` does.
+        """
         results = self.generate_batch([prompt], **options)
         if len(results) > 1:
             raise HierspecError(
@@ -190,19 +210,24 @@ class Hierarchy:
     def generate_batch(self, prompts: Iterable[Prompt], **options: Any) -> list[GenerationResult]:
         """Continue several prompts together; each has its own randomness (seed, place).
 
-        ``streamer``: one of transformers' streamers, for a single prompt.
+        The options are those that :meth:`generate` lists; ``streamer``, one of transformers', goes
+        with a single prompt.
         """
         streamer = options.pop("streamer", None)
         generation = self.start(prompts, **options)
         events = iter(generation)
         if streamer is not None:
+            one_sequence(len(generation.streams))
             events = streamed(events, streamer, generation.streams[0].sequence.tokens)
         for _ in events:
             pass
         return generation.results()
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:
-        """Continue one prompt, an event a token. Abandoning the iterator frees everything."""
+        """Continue one prompt, an event a token; the options are those of :meth:`generate`.
+
+        Abandoning the iterator frees everything.
+        """
         return iter(self.start([prompt], **options))
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:

@@ -1,5 +1,6 @@
 """``hierspec bench``: the whole command, going on after an interruption, and what it finds out."""
 
+import contextlib
 import io
 import json
 import math
@@ -120,8 +121,18 @@ def written(command, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         small = profiling_cases.SMALL
         patch.setattr("hierspec.bench.methods.planned.settings", lambda prompts, tokens: small)
-        assert cli.run([*command, "-o", str(path)]) == 0
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            assert cli.run([*command, "-o", str(path)]) == 0
+        path.with_suffix(".said").write_text(said.getvalue())
     return path
+
+
+def test_without_a_terminal_lines_say_which_method_is_tuned(written):
+    said = written.with_suffix(".said").read_text()
+    for line in ("tuning speculative", "tuning interleaved", "prompt 1 of 2", "checking plain"):
+        assert line in said
+    assert " · " not in said, "what changes with every run is for terminals"
 
 
 def test_the_file_has_the_agreed_shape(written):

@@ -78,6 +78,40 @@ def test_a_conversation_keeps_its_caches(folder, monkeypatch, capsys):
     assert len(out.splitlines()) == 3
 
 
+def test_a_stop_string_ends_an_answer_and_is_left_out(folder, monkeypatch, capsys):
+    argv = ["chat", "--target", str(folder), "--max-new-tokens", "6", "--dtype", "float32"]
+    answers = []
+    for more in ([], ["--stop", "w"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO("w5 w9 w7\n"))
+        assert run([*argv, *more]) == 0
+        answers.append(capsys.readouterr().out.strip())
+    assert answers[0].startswith("w")
+    assert answers[1] == ""
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command, monkeypatch):
+    """One rule in one place: an own model gets a drafter without more words."""
+    from hierspec.config.schema import TargetConfig
+    from hierspec.presets import defaults
+    from hierspec.server.loading import load
+    from hierspec.server.settings import ServeSettings
+
+    expected = defaults.stack(TargetConfig(model=str(folder)))
+    assert expected.levels
+    seen = []
+    if command == "serve":
+        settings = ServeSettings(model=str(folder))
+        assert load(settings)["default"].config == expected
+        return
+    real = Hierarchy.from_config
+    monkeypatch.setattr(Hierarchy, "from_config", lambda *a: seen.append(a[0]) or real(*a))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    argv = ["--max-new-tokens", "3", "--target", str(folder)]
+    assert run([command, *(["w5 w9"] if command == "generate" else []), *argv]) == 0
+    assert seen == [expected]
+
+
 def test_a_model_without_a_template_cannot_chat(tmp_path, capsys):
     save_tiny("llama", tmp_path, dtype=torch.float32)
     assert run(["chat", "--target", str(tmp_path)]) == 2

@@ -252,6 +252,21 @@ def test_they_are_compiled_once(fresh, monkeypatch):
 
 
 @needs_compiler
+def test_another_version_of_the_compiler_compiles_anew(fresh, monkeypatch, tmp_path):
+    real, other = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), tmp_path / "c"
+    names = []
+    for version in ("1.0", "1.1", "1.1"):
+        script = f'[ "$1" = --version ] && echo {version} || exec {real} "$@"'
+        other.write_text(f"#!/bin/sh\n{script}\n")
+        other.chmod(0o755)
+        monkeypatch.setenv("CC", str(other))
+        kernels.load.cache_clear()
+        assert kernels.load() is not None
+        names.append(sorted(fresh.iterdir()))
+    assert [len(found) for found in names] == [1, 2, 2]
+
+
+@needs_compiler
 def test_a_damaged_library_is_made_anew(fresh):
     assert kernels.load() is not None
     (kept,) = fresh.iterdir()

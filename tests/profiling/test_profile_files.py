@@ -20,7 +20,7 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
-from hierspec.profiling.candidates import parse
+from hierspec.profiling.candidates import chosen, load, memory, parse
 from hierspec.profiling.measure import _joined, measure
 from hierspec.profiling.profile import from_dict, load_profile, save
 from hierspec.utils.testing import tiny_model
@@ -152,12 +152,17 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     number = next(i for i, m in enumerate(profile.models) if m["name"] == "quantized")
     copy, trunk = profile.models[number]["owner"], data["memory"][family["target"]]
     assert copy != family["target"]
-    assert data["memory"][copy] == trunk // 4  # a byte a weight
+    layers, head = 3 * 9216, -(-V // 16) * 16 * 32  # weights; the output matrix by 16 rows
+    weighs = layers + head if kernels.load() else trunk // 4  # a byte a weight
+    assert data["memory"][copy] == weighs
     (pair,) = [p for p in data["temperatures"]["0.0"]["pairs"]
                if (p["drafter"], p["verifier"]) == (number, 2)]  # fmt: skip
     assert pair["equal_argmax"] > 0.5
     estimates = profile.estimates()
-    assert estimates.bytes([number, 2]) == trunk + trunk // 4
+    assert estimates.bytes([number, 2]) == trunk + weighs
+    if kernels.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
+        fewer = load(target, [parse("quantized:4")], loaded)
+        assert memory(fewer)[fewer.entrants[0].owner] == layers * 5 // 8 + head
     chain = Chain((number, 2), (2,))
     assert latency(estimates, chain).ms_per_token > 0
     answer = plan(estimates, memory=trunk)  # no room for a copy
@@ -519,8 +524,8 @@ def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
 
 
 def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
-    def names(target):
-        return [candidate.name for candidate in auto.default_candidates(target)]
+    def names(target, *drafts):
+        return [candidate.name for candidate in chosen(target, drafts)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
     copies = ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
@@ -529,6 +534,10 @@ def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
     assert "exit:4" in names("zoo:trunk")
     assert "zoo:small" not in names("zoo:small")
+    draft = family["draft"]
+    assert names(family["target"], draft) == ["prompt-lookup", "suffix", draft, *copies]
+    assert names("zoo:large", "zoo:mid") == ["ngram", "prompt-lookup", "zoo:mid"]
+    assert names(family["target"], draft, "suffix") == [draft, "suffix"], "a list of the user's own"
     monkeypatch.delenv("HIERSPEC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert str(auto.cache_folder("profiles")) == "/somewhere/hierspec/profiles"

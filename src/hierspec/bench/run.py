@@ -145,11 +145,10 @@ class MethodCell:
         self.judge()
         self.bench.save()
 
-    def report(self, stage: str, method: str, share: float) -> None:
-        """``share`` is of the cell. What follows the dot changes often."""
+    def report(self, stage: str, share: float) -> None:
+        """``share`` is of the cell. What follows a dot changes often."""
         width = 1 / len(self.bench.settings.temperatures)
-        at = f"temperature {self.temperature:g}: {stage}"
-        self.bench.report(f"{at} · {method}", self.begins + width * share)
+        self.bench.report(f"temperature {self.temperature:g}: {stage}", self.begins + width * share)
 
     def request(self, tokens: int) -> Request:
         return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.end)
@@ -169,7 +168,7 @@ class MethodCell:
             if record.skipped is not None:
                 continue
             at = _TUNED * number / len(self.records)
-            self.report("tuning", record.name, at)
+            self.report(f"tuning {record.name}", at)
             try:
                 self.methods[record.name] = self._arranged(record, at)
             except Exception as error:  # a row with its reason, whatever it is
@@ -179,7 +178,7 @@ class MethodCell:
     def _arranged(self, record: MethodRecord, at: float) -> Method:
         bench, name = self.bench, record.name
         if bench.models.planning is not None:
-            bench.models.planning.report = lambda stage, _: self.report("profiling", stage, at)
+            bench.models.planning.report = lambda stage, _: self.report(f"profiling, {stage}", at)
         candidates = self.entries[name].candidates(bench.models, self.temperature)
         if not candidates:
             raise Unavailable("has no configuration for these models")
@@ -188,13 +187,13 @@ class MethodCell:
             if method is None:
                 raise Unavailable("its configuration of before is no longer among its candidates")
             return method
-        method = candidates[0]
+        method, width = candidates[0], _TUNED / len(self.records)
         if len(candidates) > 1:
             method, record.tuning = tune(
                 candidates,
                 tuning_groups(bench.tuning, bench.settings.batch_size),
                 self.request(bench.settings.tune_tokens),
-                lambda share: self.report("tuning", name, at + share * _TUNED / len(self.records)),
+                lambda share: self.report(f"tuning {name}", at + share * width),
             )
         record.configuration = as_json(method.configuration)
         return method
@@ -227,7 +226,7 @@ class MethodCell:
             else:
                 at = min(1.0, (group + len(waiting) / len(self.methods)) / len(groups))
                 share = _TUNED + (_MEASURED - _TUNED) * at
-                self.report(f"prompt {first + 1} of {len(bench.measured)}", name, share)
+                self.report(f"prompt {first + 1} of {len(bench.measured)} · {name}", share)
             if waiting and set(waiting) == set(self.methods):
                 for finished, found in waiting.items():
                     self.records[finished].runs += found
@@ -245,7 +244,7 @@ class MethodCell:
         plain_likelihoods: list[Likelihood] = []  # plain decoding is judged first
         for number, (name, method) in enumerate([*self.methods.items()]):
             share = _MEASURED + (1 - _MEASURED) * number / len(self.records)
-            self.report("checking", name, share)
+            self.report(f"checking {name}", share)
             try:
                 self._judge_one(self.records[name], method, plain_likelihoods)
             except Exception as error:  # another engine's output may be no tokens of the target's

@@ -53,6 +53,9 @@ def chat(
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; default: a fresh one.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop string, which ends an answer; repeatable.")
+    ] = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -86,7 +89,12 @@ def chat(
         )
     console = notes()
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
-    request = {"max_new_tokens": max_new_tokens, "sampling": sampling, "seed": seed}
+    request: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "sampling": sampling,
+        "seed": seed,
+        "stop": tuple(stop or ()),
+    }
     with models.session() as session:
         conversation = Conversation(session, system, request, console)
         for line in _lines(console):
@@ -103,25 +111,25 @@ def _config(
     device: str | None,
 ) -> HierarchyConfig:
     from hierspec.config.schema import HierarchyConfig, TargetConfig
-    from hierspec.presets.defaults import RELEASED, stack
+    from hierspec.presets.defaults import RELEASED, unnamed
     from hierspec.presets.registry import AUTO, PRESETS, preset
 
     answering = TargetConfig(model=target or RELEASED)
-    name = "hierarchy" if hierarchy is None else hierarchy
-    if hierarchy is None and not drafts:
-        config = stack(answering)
-    elif name == AUTO:
+    if hierarchy is None:
+        check_drafts("hierarchy", len(drafts))
+        config = unnamed(answering, drafts)
+    elif hierarchy == AUTO:
         raise HierspecError(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
             "here; name that, or leave --hierarchy out"
         )
-    elif name in PRESETS or not is_hierarchy_file(name):
-        check_drafts(name, len(drafts))
-        config = preset(name, answering, drafts)
+    elif hierarchy in PRESETS or not is_hierarchy_file(hierarchy):
+        check_drafts(hierarchy, len(drafts))
+        config = preset(hierarchy, answering, drafts)
     else:
         if drafts:
             raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
-        config = HierarchyConfig.load(name)
+        config = HierarchyConfig.load(hierarchy)
     changes = {"dtype": dtype, "device": device, "model": target}
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))

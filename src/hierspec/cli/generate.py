@@ -39,8 +39,8 @@ def generate(
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
             "suffix, quantized, swift, adadecode, lookahead, eagle3, auto (measures once, then "
-            "plans). Default: hierarchy; of zoo:smollm2, which runs where none is named and its "
-            "package is there, its best drafter.",
+            "plans). Default: hierarchy on the shipped family and with --draft; on other targets, "
+            "zoo:smollm2 among them, the best drafter that needs no other model.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
@@ -154,7 +154,6 @@ def generate(
 
     from hierspec.config import arguments
     from hierspec.lm import dtypes
-    from hierspec.presets import defaults
     from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
@@ -163,7 +162,7 @@ def generate(
 
     drafts, console, note = tuple(draft or ()), notes(), ""
     automatic = hierarchy == AUTO
-    if hierarchy is None and not drafts and target in (None, defaults.RELEASED):
+    if hierarchy is None and not drafts:
         config, own_chat, note = _default(target, dtype, device)
         chat = own_chat and not ids if chat is None else chat
     else:
@@ -236,16 +235,15 @@ def _default(
     what to say of that."""
     from hierspec.presets import defaults
 
-    note = ""
-    if target is None:
-        found = defaults.start()
-        config, chat = found.config, found.chat
-        note = f"{found.note}{'; --no-chat continues the text instead' * chat}"
-    else:
-        config, chat = defaults.stack(target_config(target, None, None)), False
+    if target is not None:
+        config = defaults.unnamed(target_config(target, dtype, device))
+        note = f"{defaults.drafts_by(config)} (--hierarchy and --draft name others)"
+        return config, False, note
+    found = defaults.start()
+    note = f"{found.note}{'; --no-chat continues the text instead' * found.chat}"
     changes = {"dtype": dtype or "auto", "device": device or "auto"}
-    changed = dataclasses.replace(config.target, **changes)
-    return dataclasses.replace(config, target=changed), chat, note
+    changed = dataclasses.replace(found.config.target, **changes)
+    return dataclasses.replace(found.config, target=changed), found.chat, note
 
 
 def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:

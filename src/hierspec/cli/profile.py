@@ -72,8 +72,7 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    from hierspec.profiling.auto import default_candidates
-    from hierspec.profiling.candidates import parse
+    from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import said
     from hierspec.profiling.settings import ProfileSettings
@@ -94,7 +93,7 @@ def profile(
     temperatures = to_measure_at(temperature)
     use_threads(threads)
     words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
-    chosen = [parse(word) for word in words] or default_candidates(target)
+    chosen = [parse(word) for word in words or default_names(target)]
     texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
     source = {"name": "built in"}
     if prompts is not None:

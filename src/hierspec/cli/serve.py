@@ -22,7 +22,10 @@ def serve(
         typer.Option("--model", "--target", help=f"The target: {MODEL}. Default: zoo:smollm2."),
     ] = None,
     hierarchy: Annotated[
-        str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
+        str | None,
+        typer.Option(
+            help="A preset, a .json or .toml file, or inline JSON. Default: the best drafter."
+        ),
     ] = None,
     draft: Annotated[
         list[str] | None, typer.Option(help="Draft model of a preset; repeatable.")

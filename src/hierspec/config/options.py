@@ -15,7 +15,7 @@ from typing import Any
 from hierspec.engine.caches import KeptCache
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import closed
+from hierspec.utils.schema import closed, nearest
 
 from . import arguments
 from .arguments import shortened, whole
@@ -35,9 +35,10 @@ def known(options: Mapping[str, Any], others: Sequence[str]) -> None:
         hint = _ELSEWHERE.get(name)
         if hint is None and name in _fields_of_generation_config():
             hint = f"give it as generation_config=GenerationConfig({name}=...)"
-        if hint is not None:
-            raise HierspecError(f"no option {name!r}: {hint}")
-        closed({name: None}, [*SAMPLING, *others], "options")
+        near = nearest(name, [*SAMPLING, *others])
+        if hint is None and near is not None:
+            hint = f"did you mean {near!r}? help(Hierarchy.generate) lists them all"
+        raise HierspecError(f"no option {name!r}: {hint or 'help(Hierarchy.generate) lists them'}")
 
 
 _ELSEWHERE = {

@@ -46,4 +46,10 @@ class Template:
             raise HierspecError("the target has no tokenizer beside it: give token ids, not text")
         if templated:
             return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
-        return self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later
+        ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later
+        if prompt and not ids:
+            raise HierspecError(
+                f"the tokenizer ({type(self.tokenizer).__name__}) makes no token of this text: see "
+                "whether it is the model's own, or give token ids"
+            )
+        return ids

@@ -16,6 +16,16 @@ from hierspec.errors import HierspecError
 from .results import TokenEvent
 
 
+def one_sequence(count: int) -> None:
+    """Refuse a streamer for more sequences than one, or for none.
+
+    Raises:
+        HierspecError: with how several are streamed.
+    """
+    if count != 1:
+        raise HierspecError("a streamer takes one sequence: stream prompts one at a time")
+
+
 class StreamerAdapter:
     """Feeds one sequence's events to anything with ``put(tensor)`` and ``end()``.
 
@@ -43,8 +53,7 @@ class StreamerAdapter:
         Raises:
             ValueError: an event of a batch's second or later sequence.
         """
-        if event.sequence != 0:
-            raise HierspecError("a streamer takes one sequence: stream prompts one at a time")
+        one_sequence(event.sequence + 1)
         self.streamer.put(torch.tensor([event.token_id]))
 
     def end(self) -> None:

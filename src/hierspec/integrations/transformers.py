@@ -23,7 +23,7 @@ from hierspec.config.checkpoints import Loaded, tokenizer_beside
 from hierspec.config.drafts import levels
 from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.engine.streamers import streamed
+from hierspec.engine.streamers import one_sequence, streamed
 from hierspec.errors import HierspecError
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
 from hierspec.presets.registry import AUTO, PRESETS, preset
@@ -117,6 +117,8 @@ def custom_generate(
         until=_criteria(criteria, rows, input_ids),
     )
     events = iter(generation)
+    if token_streamer is not None or streamer is not None:
+        one_sequence(len(rows))
     if token_streamer is not None:
         events = streamed(events, token_streamer, rows[0])
     elif streamer is not None:  # generate has put the prompt into it already

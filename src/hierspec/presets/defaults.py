@@ -1,11 +1,14 @@
-"""What runs where nobody names a model: the released one, with the best drafter there is for it.
+"""What runs where nobody names a model or a hierarchy: the one rule of all commands.
 
-``zoo:smollm2`` answers in chats where its package is installed; else the shipped code family
-continues texts. Nothing is measured for it: ``--hierarchy auto`` does that.
+Without a model ``zoo:smollm2`` answers in chats where its package is installed; else the shipped
+code family continues texts. Without a hierarchy the shipped family runs the preset ``hierarchy``,
+and any other target has the best drafter there is for it. Nothing is measured: ``--hierarchy auto``
+does that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -56,13 +59,32 @@ def start() -> Start:
         note = f"the shipped code family continues your text; {lacking}"
         return Start(preset("hierarchy"), False, note)
     config = stack(TargetConfig(model=RELEASED))
-    below = " > ".join(level.method for level in config.levels)
-    note = f"{RELEASED} answers (--target names another model), drafts by {below}"
+    note = f"{RELEASED} answers (--target names another model), {drafts_by(config)}"
     return Start(config, True, note)
 
 
+def drafts_by(config: HierarchyConfig) -> str:
+    """Which methods draft, lowest first, in a phrase for a note."""
+    return f"drafts by {' > '.join(level.method for level in config.levels)}"
+
+
+def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
+    """What runs on a target where no hierarchy is named.
+
+    Args:
+        drafts: draft models, smallest first: the preset ``hierarchy`` stacks them. Without any it
+            also is what runs on the shipped family, and :func:`stack` on every other target.
+
+    Raises:
+        ValueError: a model that is not there.
+    """
+    if drafts or registry.is_shipped(target.model):
+        return preset("hierarchy", target, drafts)
+    return stack(target)
+
+
 def stack(target: TargetConfig) -> HierarchyConfig:
-    """A released model's target above the best drafter here, without measuring.
+    """A target above the best drafter here that needs no model of the user's, without measuring.
 
     Its copy in 8 or 4 bits above a look-up where the processor has the products, since nothing
     trained agrees as well; else trained drafters that are shipped for it, EAGLE-3 before exits;

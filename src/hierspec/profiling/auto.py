@@ -21,7 +21,7 @@ from hierspec.utils.files import cache_folder, file_key, probe
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
-from .candidates import Candidate, default_names, load, parse
+from .candidates import Candidate, chosen, load
 from .measure import measure
 from .noise import BusyWarning, said
 from .profile import WHAT, Profile, from_dict, load_profile
@@ -61,9 +61,9 @@ def choose(
     """The fastest hierarchy for these models on this machine.
 
     Args:
-        drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; default: the
-            shipped family, or for any other target what needs no model beside it
-            (:func:`hierspec.profiling.candidates.default_names`).
+        drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; models are
+            measured beside what needs none (:func:`hierspec.profiling.candidates.chosen`). Default:
+            the shipped family, or for any other target what needs no model beside it.
         temperature: of the requests to come; 0 is greedy.
         chat: whether they are questions in the target's chat template: its answers are measured.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
@@ -73,7 +73,7 @@ def choose(
         ValueError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
-    candidates = [parse(text) for text in drafts] or default_candidates(target.model)
+    candidates = chosen(target.model, drafts)
     settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
@@ -136,11 +136,6 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def default_candidates(target: str) -> list[Candidate]:
-    """What may draft for a target when the user names nothing."""
-    return [parse(name) for name in default_names(target)]
 
 
 def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:

@@ -109,6 +109,23 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
+def chosen(target: str, drafts: Sequence[str]) -> list[Candidate]:
+    """What may draft for a target, as users of ``auto`` name it.
+
+    Models that are named stand beside what needs no model of the user's: look-ups, copies of the
+    target, what is shipped for it. A list that names anything of that kind itself is the whole
+    list; an empty one means :func:`default_names`.
+    """
+    named = [parse(text) for text in drafts]
+    if any(candidate.level.method != "draft_model" for candidate in named):
+        return named
+    others = [parse(name) for name in default_names(target)]
+    if named:
+        others = [one for one in others if one.level.method != "draft_model"]
+    copies = [one for one in others if one.level.method == "quantized"]
+    return [*(one for one in others if one not in copies), *named, *copies]
+
+
 def default_names(target: str) -> list[str]:
     """What may draft for a target when the user names nothing, as :func:`parse` reads it.
 
@@ -327,7 +344,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
         elif level is None or level.method in _MODELS:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
-            out[entrant.owner] = parameters(entrant.files) * dtype.itemsize
+            own = getattr(backend, "num_bytes", None)  # of a copy whose weights differ in bits
+            out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize
         else:
             out[entrant.owner] = _bytes_on_disk(entrant)
     return out

@@ -15,9 +15,10 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.nodes import Concatenate, walk
 from hierspec.errors import HierspecError
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.presets.defaults import unnamed
 from hierspec.presets.registry import AUTO, preset
 from hierspec.utils.machine import available_memory
-from hierspec.zoo.registry import DEFAULT_TARGET, SMOLLM2, is_shipped
+from hierspec.zoo.registry import DEFAULT_TARGET, SMOLLM2
 
 from .settings import ServeSettings
 
@@ -44,9 +45,8 @@ def load(settings: ServeSettings) -> dict[str, Hierarchy]:
         HierspecError: a model or a hierarchy cannot be read.
     """
     model = settings.model or default_model()
-    default = settings.hierarchy or ("hierarchy" if is_shipped(model) else "prompt-lookup")
     loaded = Loaded()
-    out = {"default": _load(default, model, settings, loaded)}
+    out = {"default": _load(settings.hierarchy, model, settings, loaded)}
     for name, source in settings.hierarchies.items():
         if name in out:
             raise HierspecError(f"hierarchies: {name!r} is taken by the default one: rename it")
@@ -54,8 +54,10 @@ def load(settings: ServeSettings) -> dict[str, Hierarchy]:
     return out
 
 
-def _load(source: str, model: str, settings: ServeSettings, loaded: Loaded) -> Hierarchy:
+def _load(source: str | None, model: str, settings: ServeSettings, loaded: Loaded) -> Hierarchy:
     target = TargetConfig(model=model, dtype=settings.dtype, device=settings.device)
+    if source is None:
+        return Hierarchy(build(unnamed(target, settings.draft), loaded))
     if source == AUTO:
         return Hierarchy.auto(target, settings.draft)
     if source.lstrip().startswith("{") or Path(source).suffix in (".json", ".toml"):

@@ -46,7 +46,9 @@ class ServeSettings:
     Attributes:
         model: the target: a directory, a hub id, or ``zoo:NAME``; default: ``zoo:smollm2`` where
             its package is installed, else the shipped family.
-        hierarchy: a preset or a hierarchy file; what requests get that name none.
+        hierarchy: a preset or a hierarchy file; what requests get that name none. Default: the best
+            drafter that needs no other model; of the shipped family, and with draft models, the
+            preset ``hierarchy``.
         hierarchies: more of them by name, which requests may ask for.
         draft: draft models of presets, smallest first.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.

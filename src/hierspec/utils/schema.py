@@ -281,9 +281,14 @@ def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str
 def unknown(key: str, keys: Iterable[str]) -> str:
     """``unknown key 'x'; did you mean 'y'? keys: …``; no suggestion where nothing is near."""
     keys = list(keys)
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(key, keys)
+    hint = f"did you mean {near!r}? " if near else ""
     return f"unknown key {key!r}; {hint}keys: {', '.join(keys)}"
+
+
+def nearest(key: str, keys: Iterable[str]) -> str | None:
+    """The key that a wrong one was probably meant to be; ``None`` where none is near."""
+    return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=0.6)), None)
 
 
 def _join(place: str, why: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
 
 
+_QUIET = 60.0  # seconds without a line, at most, while a stage goes on
 GOES_ON = "the same command continues where it stopped"
 
 
@@ -43,13 +44,16 @@ def interruptible(console: Console, advice: Callable[[], str] = lambda: GOES_ON)
 
 @contextlib.contextmanager
 def progress(console: Console, title: str) -> Iterator[Report]:
-    """Show progress: a bar on a terminal, a line per stage elsewhere."""
+    """Show progress: a bar on a terminal; elsewhere a line per stage, and of a long one a line
+    each minute."""
     if not console.is_terminal:
         last, began = "", time.monotonic()
+        said = began
 
         def report(stage: str, share: float) -> None:
-            nonlocal last
-            if stage != last:
+            nonlocal last, said
+            if stage != last or time.monotonic() - said > _QUIET:
+                said = time.monotonic()
                 say(console, f"{title}: {100 * share:3.0f} %  {stage}{_left(began, share)}")
             last = stage
 

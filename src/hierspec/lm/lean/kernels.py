@@ -2,8 +2,8 @@
 
 A C compiler need not be there: without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns
 None and callers use torch's own operations. What is compiled is kept in the user's cache, under a
-name that holds the source, the compiler and the processor; where that cannot be written, it lives
-as long as the process.
+name that holds the source, the compiler with its version, and the processor; where that cannot be
+written, it lives as long as the process.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def load() -> ctypes.CDLL | None:
     if found is None:
         return None
     source = files("hierspec.lm.lean").joinpath("kernels.c").read_bytes()
-    mark = [source, found.encode(), _processor().encode(), repr((_FLAGS, _VARIANTS)).encode()]
+    flags = repr((_FLAGS, _VARIANTS)).encode()
+    mark = [source, found.encode(), _version(found.split()), _processor().encode(), flags]
     name = f"kernels-{hashlib.sha256(b'|'.join(mark)).hexdigest()[:16]}.so"
     with _lock:
         library = _kept(found.split(), source, name)
@@ -139,6 +140,14 @@ def _compiled(compiler: Sequence[str], source: bytes, folder: Path) -> Path | No
         except (OSError, subprocess.TimeoutExpired):
             return None
     return None
+
+
+def _version(compiler: Sequence[str]) -> bytes:
+    """What the compiler says of itself: after an upgrade kernels are compiled anew."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        asked = [*compiler, "--version"]
+        return subprocess.run(asked, capture_output=True, timeout=_SECONDS).stdout
+    return b""
 
 
 def _processor() -> str:
@@ -311,6 +320,11 @@ class KernelLayers:
         if failed:
             raise MemoryError(f"no memory for {len(h)} rows")
         return h
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the matrices."""
+        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, Panels))
 
     def _matrix(self, matrix: Matrix, half: int | None = None) -> _Matrix:
         weight, bias = matrix.plain(), matrix.bias

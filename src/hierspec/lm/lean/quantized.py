@@ -160,6 +160,7 @@ class KernelBackend(LeanBackend):
 
     Attributes:
         trees: it takes none: the kernels attend to all that is stored before a row.
+        num_bytes: of the matrices, the output matrix in 8 bits among them.
     """
 
     trees = False
@@ -175,6 +176,7 @@ class KernelBackend(LeanBackend):
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
+        self.num_bytes = self._layers.num_bytes + self._output.num_bytes
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self.rotations_to(max(span.start + span.n for span in spans))
