@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from hierspec_papers.evidence import experiments, measuring, prompts
 
 FOLDER = common.RESULTS / "evidence"
 PAGE = common.ROOT / "docs" / "papers" / "evidence.md"
-LOCK = Path("/tmp") / "hierspec-evidence"  # of all measurements on this machine
+LOCK = Path(tempfile.gettempdir()) / "hierspec-evidence"  # of all on this machine
 
 
 def measure(given: argparse.Namespace) -> int:
@@ -47,7 +48,7 @@ def measure(given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure what decides the papers' claims.")
     parser.add_argument("what", choices=("count", "clock", "page"))
     parser.add_argument("--data", type=Path, help="folder with the three files of prompts")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after")

@@ -128,7 +128,10 @@ def _lines(found: list[list[Finding]], facts: list[Fixed], status: Status) -> li
 
 
 def _count(one: Finding) -> str:
-    return f", {one.found.n} prompts" if one.found else ""
+    if not one.found:
+        return ""
+    more = f" of {one.needed} needed" if one.verdict == "undecided" else ""
+    return f", {one.found.n}{more} prompts"
 
 
 def _detail(item: Item, one: Finding) -> tuple[str, ...]:
