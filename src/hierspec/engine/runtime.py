@@ -239,7 +239,7 @@ class Runtime:
         for task, draft in zip(tasks, drafts, strict=True):
             limit = ahead_limit(leaf, task.sequence, len(draft), room)
             if limit > 0:
-                job = self._job(leaf, task, Context(task.sequence.tokens, draft.tokens), 1)
+                job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
         group = self._places_of(tasks[0].sequence.root)[leaf.index].group
         if not calls or group is None or group.drafter is None:
