@@ -38,7 +38,8 @@ def generate(
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "suffix, quantized, swift, adadecode, lookahead, eagle3, auto (measures once, then "
+            "suffix, quantized, swift, adadecode, lookahead, specdec++, pearl, "
+            "cs-drafting, eagle3, auto (measures once, then "
             "plans). Default: hierarchy; of zoo:smollm2, which runs where none is named and its "
             "package is there, its best drafter.",
         ),
