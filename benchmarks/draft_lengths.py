@@ -96,7 +96,7 @@ def main() -> None:
             print(json.dumps(runs[-1]), flush=True)
     settings = {k: v for k, v in vars(args).items() if k != "prompts"} | {"most": MOST}
     whole = {"settings": settings, "prompts": sources, "runs": runs}
-    common.write(args.name, {**whole, "environment": common.environment("cpu")})
+    common.write(args.name, {**whole, "environment": common.environment()})
 
 
 if __name__ == "__main__":

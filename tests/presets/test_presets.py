@@ -216,13 +216,13 @@ def test_exits_at_shares_of_the_depth():
 
 
 def test_the_page_and_the_help_list_them_all():
-    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| `([\w+-]+)` \| ([^|]*) \|", PAGE.read_text(), re.M)
     cited = {name: source.strip() for name, source in rows}
     assert cited == {name: one.source or "–" for name, one in PRESETS.items()} | {AUTO: "–"}
     from hierspec.cli.generate import generate
 
     option = get_type_hints(generate, include_extras=True)["hierarchy"].__metadata__[0]
-    assert {*PRESETS, AUTO} <= set(re.findall(r"[\w-]+", option.help))
+    assert {*PRESETS, AUTO} <= set(re.findall(r"[\w+-]+", option.help))
 
 
 def test_follow_up_calls_of_a_rule_count(tiny_family):
