@@ -24,6 +24,7 @@ from hierspec.config.target import target_config
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import is_adapter
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable
@@ -138,7 +139,7 @@ def default_names(target: str) -> list[str]:
 
 def _quantizable(target: str) -> bool:
     try:
-        return quantizable(target_config(target))
+        return not is_adapter(target) and quantizable(target_config(target))
     except HierspecError:
         return False  # no model: loading it says so
 
