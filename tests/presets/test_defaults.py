@@ -1,7 +1,9 @@
 """What runs where nobody names a model: by what is installed and shipped."""
 
 import pytest
+import torch
 from chat_models import save_chat
+from transformers import AutoModelForCausalLM
 
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
@@ -9,6 +11,8 @@ from hierspec.errors import HierspecError
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
 from hierspec.presets.systems import PresetModels
+from hierspec.profiling.candidates import chosen
+from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, trained
 
 
@@ -98,6 +102,25 @@ def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_
     levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
     assert levels[1].bits == 8
+
+
+def test_an_adapter_has_no_quantized_copy(tmp_path):
+    peft = pytest.importorskip("peft")
+    base = str(save_tiny("llama", tmp_path / "base", seed=1, dtype=torch.float32))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    adapted.save_pretrained(tmp_path / "adapter")
+    argv = ["generate", "5 9 7", "--ids", "--max-new-tokens", "3", "--target"]
+    for target in (base, str(tmp_path / "adapter")):
+        assert run([*argv, target]) == 0
+    levels = defaults.stack(TargetConfig(model=str(tmp_path / "adapter"))).levels
+    assert [level.method for level in levels] == ["suffix"]
+    assert [one.name for one in chosen(str(tmp_path / "adapter"), ())] == [
+        "prompt-lookup",
+        "suffix",
+    ]
+    levels = defaults.stack(TargetConfig(model=base, backend="hf")).levels
+    assert [level.method for level in levels] == ["suffix"]
 
 
 def test_trained_exits_come_before_look_ups(monkeypatch):

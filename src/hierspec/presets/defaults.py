@@ -15,6 +15,7 @@ from typing import Any
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
+from hierspec.lm.adapters import is_adapter
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable, quantization_works
 from hierspec.utils import machine
@@ -92,7 +93,7 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     """
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    if machine.device(target.device).type == "cpu" and _has_int8_copy(target.model):
+    if machine.device(target.device).type == "cpu" and _has_int8_copy(target):
         below = {"method": "suffix", "num_speculative_tokens": _BELOW_COPY}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY, "verify": "block"}
         if target.model == RELEASED and kernels.fast_in_4_bits():
@@ -110,9 +111,11 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     return HierarchyConfig(target=target, levels=found.levels, verify=found.verify)
 
 
-def _has_int8_copy(model: Any) -> bool:
+def _has_int8_copy(target: TargetConfig) -> bool:
+    if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
+        return False  # adapters run on transformers' own layers
     # Of the released model it is known, and asking would convert its file.
-    return quantization_works() and (model == RELEASED or quantizable(target_config(model)))
+    return target.model == RELEASED or quantizable(target_config(target.model))
 
 
 def _exits(heads: str) -> list[dict[str, Any]]:

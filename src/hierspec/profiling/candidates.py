@@ -30,6 +30,7 @@ from hierspec.core.windows import (
 )
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import is_adapter
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean import kernels
@@ -153,7 +154,7 @@ def default_names(target: str) -> list[str]:
 
 def _quantizable(target: str) -> bool:
     try:
-        return quantizable(target_config(target))
+        return not is_adapter(target) and quantizable(target_config(target))
     except HierspecError:
         return False  # no model: loading it says so
 
