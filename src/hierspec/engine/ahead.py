@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal
@@ -67,12 +65,9 @@ class TakenBefore:
     def take(self, n: int) -> Any:
         self.at += n
         assert self.at <= len(self.numbers), "as many as a draft may spend"
-        part = self.numbers[self.at - n : self.at]
-        return part if isinstance(part, np.ndarray) else self._kind(part)
-
-    @property
-    def _kind(self) -> Any:
-        return type(self.numbers)
+        part: Any = self.numbers[self.at - n : self.at]
+        kind: Any = type(self.numbers)
+        return part if type(part) is kind else kind(part)
 
     def noise(self, position: int, n: int) -> Any:
         return self.rng.noise(position, n)

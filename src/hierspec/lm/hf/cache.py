@@ -86,7 +86,7 @@ class ManySpans:
         self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         row, self.views = 0, []
-        for cache, start, n, _ in self.spans:
+        for cache, start, n, _branches in self.spans:
             ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
             self.views.append(cache.write(layer_idx, start, ks, vs))
             row += n

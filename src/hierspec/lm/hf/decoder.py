@@ -80,6 +80,8 @@ class HFBackend:
         self.takes_rotary = "position_embeddings" in arguments
         self.takes_alibi = "alibi" in arguments
         self.alibi = alibi_of(model, config) if self.takes_alibi else None
+        # Its biases are read off the order in which tokens are stored.
+        self.trees = self.alibi is None
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
         self.attentions = [attention_paths(layer) for layer in self.modules]
@@ -106,11 +108,6 @@ class HFBackend:
 
     def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
         cache.move(places, start)
-
-    @property
-    def trees(self) -> bool:
-        """Not where the library reads positions off the order in which tokens are stored."""
-        return self.alibi is None
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = self.embedding(ids)
