@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -161,6 +162,28 @@ def test_a_slot_with_branches_may_be_used_in_any_other_way(saved, then, monkeypa
     assert torch.allclose(row, model.score([Query(trunk.open(), Context(longer), 5)]), atol=1e-9)
 
 
+def test_room_that_could_not_be_made_leaves_nothing_to_move(saved, monkeypatch):
+    """Nodes are noted before there is room for them; what was never computed is not moved."""
+    trunk = Trunk(load(saved("llama"), torch.float64))
+    model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
+    small, _ = Tree.of([[9]])
+    model.score([Query(slot, Context(text), len(text), tree=small)])
+    large, _ = Tree.of([[9, 10, 11, 12], [13, 14, 15]])
+    make_room = trunk.make_room
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(trunk, "make_room", fails)
+    with pytest.raises(MemoryError):
+        model.score([Query(slot, Context(text), len(text), tree=large)])
+    monkeypatch.setattr(trunk, "make_room", make_room)
+    longer = [*text, 13, 14, 15]
+    row = model.score([Query(slot, Context(longer), len(longer))])
+    fresh = model.score([Query(trunk.open(), Context(longer), len(longer))])
+    assert torch.allclose(row, fresh, atol=1e-9)
+
+
 def test_a_path_longer_than_the_model_can_take_is_refused(saved):
     model = Trunk(load(saved("llama"))).view()
     text = [5] * (model.max_length - 1)
@@ -174,6 +197,21 @@ def test_backends_that_read_positions_off_the_storage_take_no_trees(saved):
     assert not takes_trees(Trunk(load(saved("bloom"))).view())
 
 
+def test_nor_do_models_that_mask_by_the_order_of_storage(tmp_path):
+    """GPT-Neo's own attention slices a triangle by the number of keys."""
+    config = GPTNeoConfig(
+        vocab_size=V,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        attention_types=[[["global", "local"], 1]],
+        window_size=8,
+        max_position_embeddings=64,
+    )
+    GPTNeoForCausalLM(config).save_pretrained(tmp_path)
+    assert not takes_trees(Trunk(load(str(tmp_path))).view())
+
+
 def test_a_tree_of_drafts():
     tree, paths = Tree.of([[1, 2, 3], [1, 4], [], [1, 2, 5], [6]])
     assert tree.tokens == (1, 6, 2, 4, 3, 5)
@@ -182,6 +220,7 @@ def test_a_tree_of_drafts():
     assert tree.depth == 3
     assert tree.paths()[5] == (1, 2, 5)
     held = Branches(10)
+    assert held.tokens == []
     assert held.add(tree) == [0, 1, 2, 3, 4, 5] == held.add(tree)
     assert held.path([1, 2, 9]) == [0, 2]
     assert held.positions(9, 4) == [9, 10, 10, 11]

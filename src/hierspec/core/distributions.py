@@ -45,6 +45,11 @@ class DenseDistributions:
     def rows(self, start: int, stop: int) -> DenseDistributions:
         return DenseDistributions(self.probs[start:stop])
 
+    def select(self, rows: Sequence[int]) -> DenseDistributions:
+        """These rows, in this order."""
+        whole = rows == range(len(self))
+        return self if whole else DenseDistributions(self.probs[list(rows)])
+
     def dense(self, vocab_size: int) -> torch.Tensor:
         """[n, V]; ids past this one's own vocabulary (a padded embedding above it) get 0."""
         missing = vocab_size - self.probs.shape[1]
@@ -73,6 +78,10 @@ class OneHotDistributions:
 
     def rows(self, start: int, stop: int) -> OneHotDistributions:
         return OneHotDistributions(self.ids[start:stop])
+
+    def select(self, rows: Sequence[int]) -> OneHotDistributions:
+        """These rows, in this order."""
+        return OneHotDistributions(tuple(self.ids[row] for row in rows))
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         out = torch.zeros(len(self.ids), vocab_size, dtype=torch.float64)
@@ -113,6 +122,10 @@ class MixedDistributions:
                 kept.append(part.rows(lo, hi))
             base += len(part)
         return concatenate(kept)
+
+    def select(self, rows: Sequence[int]) -> Distributions:
+        """These rows, in this order."""
+        return concatenate([self.rows(row, row + 1) for row in rows])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         rows = [part.dense(vocab_size) for part in self.parts]

@@ -31,7 +31,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.trees import Tree
-from hierspec.sampling.scores import ScoreRows, distributions
+from hierspec.sampling.scores import ScoreRows, distributions, unusable
 
 from .base import DraftCall, Drafts, proposal_of
 from .model import Growing, ModelDrafter
@@ -40,8 +40,9 @@ from .model import Growing, ModelDrafter
 class MultiDrafter(ModelDrafter):
     """A leaf that makes ``num_drafts`` drafts for every call.
 
-    Where a request is greedy that is a tree of as many tokens at most; one draft, where its tokens
-    are no choice of the drafter's alone (a window, a race).
+    Where a request is greedy that is a tree of as many nodes at most, with any number of leaves;
+    one draft, where its tokens are no choice of the drafter's alone (a window, a race, processors
+    that may say anything of a score).
     """
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
@@ -58,7 +59,9 @@ class MultiDrafter(ModelDrafter):
         return Drafts([one for one in found if one is not None], self.forwards, self.seconds)
 
     def _grows_a_tree(self, call: DraftCall) -> bool:
-        return call.job.params.greedy and call.job.noise is None and self.node.window.signal is None
+        params = call.job.params
+        free = call.job.noise is None and self.node.window.signal is None
+        return params.greedy and free and not params.logits_processors
 
     def _likeliest(self, calls: Sequence[DraftCall]) -> Drafts:
         """The likeliest continuations of each call, as drafts that share beginnings."""
@@ -66,12 +69,16 @@ class MultiDrafter(ModelDrafter):
         trees = [_Likeliest(call, width) for call in calls]
         while going := [tree for tree in trees if tree.frontier]:
             drafts = [draft for tree in going for draft in tree.frontier]
-            _, rows = self._read(drafts, [probabilities_of(draft.job()) for draft in drafts])
+            jobs = [probabilities_of(draft.job()) for draft in drafts]
+            scores, rows = self._read(drafts, jobs)
+            probabilities = torch.cat([row.dense(row.width) for row in rows])
+            if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
+                raise unusable(jobs, scores, scores)
             at = 0
             for tree in going:
-                own = rows[at : at + len(tree.frontier)]
+                own = probabilities[at : at + len(tree.frontier)]
                 at += len(own)
-                tree.grow([row.dense(row.width)[0] for row in own])
+                tree.grow(own)
         return Drafts(
             [tree.proposal(self.node.index) for tree in trees], self.forwards, self.seconds
         )
@@ -98,7 +105,7 @@ class MultiDrafter(ModelDrafter):
         )
 
     def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
-        """The same, equal drafts of a call asked for once."""
+        """As :meth:`ModelDrafter.rows`, equal drafts of a call asked for once."""
         asked: dict[tuple[int, tuple[int, ...]], int] = {}
         unique: list[Growing] = []
         at: list[int] = []
@@ -151,13 +158,14 @@ class _Likeliest:
         self.frontier: list[Growing] = [Growing(call)]
         self._chances: dict[tuple[int, ...], float] = {(): 1.0}  # of every node, by its path
 
-    def grow(self, rows: Sequence[torch.Tensor]) -> None:
-        """Add the best children of the frontier, given the rows [V] after each."""
+    def grow(self, rows: torch.Tensor) -> None:
+        """Add the best children of the frontier, given the rows [n, V] after each."""
         found: list[tuple[float, tuple[int, ...]]] = []
-        for draft, row in zip(self.frontier, rows, strict=True):
+        values, tokens = rows.topk(min(self.width, rows.shape[1]))
+        best_of = zip(self.frontier, values.tolist(), tokens.tolist(), strict=True)
+        for draft, chances, likeliest in best_of:
             path = tuple(draft.tokens)
-            values, tokens = row.double().topk(min(self.width, len(row)))
-            for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
+            for value, token in zip(chances, likeliest, strict=True):
                 if value > 0.0:
                     found.append((self._chances[path] * value, (*path, token)))
         self._chances |= {path: chance for chance, path in found}
@@ -174,6 +182,7 @@ class _Likeliest:
         kept = set(order[: 1 + self.width * self.call.limit])  # the text itself is among them
         inner = {path[:-1] for path in kept if path}
         leaves = [path for path in order if path in kept and path not in inner]
+        # The first must be a longest: its signals and owners stand for whichever is chosen.
         leaves.sort(key=lambda path: -len(path))
         first, *others = [
             proposal_of(index, path, OneHotDistributions(path), [math.nan] * len(path))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Hashable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import LookUp, drafter_of
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query, takes_trees
-from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
 from .ahead import AheadCall, Beside, ahead_call, ahead_limit, parted, taken
+from .alternatives import AlternativeRows
 from .metrics import Metrics
 from .observers import Checks, Observer, Teaching
 from .sequences import Group, LiveSequence, Place, Task
@@ -251,56 +252,39 @@ class Runtime:
             observer.forwarded(leaf.index, made.forwards, made.seconds)
 
     def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
-        """The same where some sequence has several drafts of one place.
-
-        A model that takes trees checks all of a sequence's in one slot, each shared beginning
-        once. For others equal drafts share a query, and each other one has a slot of its own.
-        """
-        jobs: list[ScoreRows] = []
-        queries: list[Query] = []
-        drafts: list[tuple[Proposal, ...]] = []
-        places: list[list[int]] = []  # per task and draft, its job
-        rows: list[int] = []  # of all jobs, among those that the queries ask for
-        asked = 0
+        """The same where some sequence has several drafts of one place."""
+        asked, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
         as_trees = self._checks_trees(node)
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
-            mine: dict[tuple[int, ...], int] = {}
-            numbers: list[int] = []
-            for number, draft in enumerate(request.draft.drafts):
-                if draft.tokens not in mine:
-                    mine[draft.tokens] = len(jobs) + len(mine)
-                    numbers.append(number)
-            drafts.append(request.draft.drafts)
-            places.append([mine[draft.tokens] for draft in request.draft.drafts])
-            own = [
-                self._job(node, task, task.context(request, tokens), len(tokens) + 1)
-                for tokens in mine
-            ]
-            jobs += own
+            own = request.draft.drafts
+
+            def job_of(
+                tokens: tuple[int, ...], task: Task = task, request: Check = request
+            ) -> ScoreRows:
+                return self._job(node, task, task.context(request, tokens), len(tokens) + 1)
+
             if as_trees:
-                tree, paths = Tree.of(mine)
-                root = self._job(node, task, task.context(request), 1)
-                queries.append(Query.of(root, task.sequence.slot(node.model), tree))
-                rows += [asked + at for path in paths for at in (0, *(1 + i for i in path))]
-                asked += queries[-1].num_rows
+                asked.add_tree(own, job_of, task.sequence.slot(node.model))
             else:
-                slots = [task.sequence.slot(node.model, number) for number in numbers]
-                queries += [Query.of(job, slot) for job, slot in zip(own, slots, strict=True)]
-        scores, p = self._score(node, jobs, queries, rows if as_trees else None)
-        parts = torch.split(scores, [job.num_rows for job in jobs])
+                # A greedy tree may have more leaves than there shall be slots.
+                own = own[: _most_drafts(request.node)]
+                asked.add_apart(own, job_of, partial(task.sequence.slot, node.model))
+            drafts.append(own)
+        scores, p = self._score(node, asked.jobs, asked.queries, asked.rows)
         began = time.perf_counter()
+        rows = asked.distributions(p)
         found = [
-            verify_drafts(node, several, [p[i] for i in own], task.sequence.rng)
-            for task, several, own in zip(tasks, drafts, places, strict=True)
+            verify_drafts(node, several, own, task.sequence.rng)
+            for task, several, own in zip(tasks, drafts, rows, strict=True)
         ]
         seconds = time.perf_counter() - began
-        at = [own[one.draft] for own, one in zip(places, found, strict=True)]
-        chosen = [several[one.draft] for several, one in zip(drafts, found, strict=True)]
-        verdicts = [one.verdict for one in found]
-        checks = Checks(node, tasks, chosen, [p[i] for i in at], verdicts, seconds)
-        return self._finished(checks, [parts[i] for i in at])
+        at = [one.draft for one in found]
+        chosen = [several[i] for several, i in zip(drafts, at, strict=True)]
+        theirs = [own[i] for own, i in zip(rows, at, strict=True)]
+        checks = Checks(node, tasks, chosen, theirs, [one.verdict for one in found], seconds)
+        return self._finished(checks, [asked.scores(scores, i, own) for i, own in enumerate(at)])
 
     def _finished(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
         """Verdicts with what is read off each draft's scores [n + 1, V]."""
@@ -387,6 +371,12 @@ class Runtime:
             for leaf in walk(node.below)
             if isinstance(leaf, Draft) and leaf.num_drafts > 1
         )
+
+
+def _most_drafts(node: Verify) -> int:
+    """How many drafts of a place are made below a node."""
+    leaves = [leaf for leaf in walk(node.below) if isinstance(leaf, Draft)]
+    return max(leaf.num_drafts for leaf in leaves)
 
 
 def _first_group(waiting: Seq[Task]) -> list[Task]:

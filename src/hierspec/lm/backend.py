@@ -18,11 +18,12 @@ Linear = Callable[[torch.Tensor], torch.Tensor]  # [N, in] → [N, out]
 
 
 class Span(NamedTuple):
-    """``n`` consecutive packed rows: the tokens at positions ``start … start + n - 1``.
+    """``n`` consecutive packed rows: the tokens stored at ``start … start + n - 1``.
 
-    ``cache`` is what the backend's ``new_cache`` returned for that sequence. Where it holds
-    ``branches`` behind the text, ``start`` and ``n`` say where the rows are stored; positions, and
-    what each row attends to, are the branches' to tell. Only for backends that take ``trees``.
+    ``cache`` is what the backend's ``new_cache`` returned for that sequence. Without ``branches``
+    tokens are stored by position. Where a token tree is stored behind the text, its nodes'
+    positions, and what each row attends to, are the branches' to tell; only backends that take
+    ``trees`` are given such.
     """
 
     cache: Any

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -53,7 +54,21 @@ class Tree:
             for draft, path in zip(drafts, paths, strict=True):
                 if depth < len(draft):
                     path.append(nodes.child(path[-1] if path else -1, draft[depth]))
-        return Tree(tuple(nodes.tokens), tuple(nodes.parents)), paths
+        tokens, parents = ([node[i] for node in nodes.nodes] for i in (0, 1))
+        return Tree(tuple(tokens), tuple(parents)), paths
+
+
+class Node(NamedTuple):
+    """A token of a tree that is stored.
+
+    Attributes:
+        parent: the number of the node before it; −1: the text.
+        depth: 1 right behind the text.
+    """
+
+    token: int
+    parent: int
+    depth: int
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +77,19 @@ class Branches:
 
     Attributes:
         base: the length of the text; node i is stored at ``base + i``.
-        depths: of the nodes; 1 for a node right behind the text.
     """
 
     base: int
-    tokens: list[int] = field(default_factory=list[int])
-    parents: list[int] = field(default_factory=list[int])
-    depths: list[int] = field(default_factory=list[int])
+    nodes: list[Node] = field(default_factory=list[Node])
     _children: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.nodes)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Of all nodes."""
+        return [node.token for node in self.nodes]
 
     def find(self, parent: int, token: int) -> int | None:
         """The node of ``token`` after ``parent``, if it is held."""
@@ -80,13 +97,13 @@ class Branches:
 
     def child(self, parent: int, token: int) -> int:
         """The same; it is added where it is missing."""
-        key = (parent, token)
-        if key not in self._children:
-            self._children[key] = len(self.tokens)
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(1 if parent < 0 else self.depths[parent] + 1)
-        return self._children[key]
+        found = self.find(parent, token)
+        if found is None:
+            found = len(self.nodes)
+            depth = 1 if parent < 0 else self.nodes[parent].depth + 1
+            self.nodes.append(Node(token, parent, depth))
+            self._children[parent, token] = found  # last: an interruption leaves no wrong entry
+        return found
 
     def path(self, tokens: Iterable[int]) -> list[int]:
         """The nodes along the longest beginning of ``tokens`` that is held."""
@@ -107,10 +124,9 @@ class Branches:
 
     def positions(self, start: int, n: int) -> list[int]:
         """Positions in the text of what is stored at ``start … start + n − 1``."""
-        base = self.base
-        return [
-            i if i < base else base + self.depths[i - base] - 1 for i in range(start, start + n)
-        ]
+        base, nodes = self.base, self.nodes
+        places = range(start, start + n)
+        return [i if i < base else base + nodes[i - base].depth - 1 for i in places]
 
     def seen(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
         """[n, start + n] bool: which stored tokens each of those attends to.
@@ -124,7 +140,7 @@ class Branches:
             seen[row, : min(base, start + row + 1)] = True
             while node >= 0:
                 seen[row, base + node] = True
-                node = self.parents[node]
+                node = self.nodes[node].parent
         if window is not None:
             at = torch.tensor(self.positions(0, end))
             seen &= at[None] > at[start:, None] - window

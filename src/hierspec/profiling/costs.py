@@ -103,9 +103,14 @@ class PairTimes:
 
 
 class _Clock(Observer):
-    """Notes what every request took: whether it was a check, its tokens, seconds."""
+    """Notes what every request took: whether it was a check, its tokens, seconds.
 
-    def __init__(self) -> None:
+    Args:
+        budget: the number of tokens to note, where drafts are trees and have no one length.
+    """
+
+    def __init__(self, budget: int | None = None) -> None:
+        self.budget = budget
         self.calls: list[tuple[bool, int, float]] = []
 
     def answered(
@@ -116,7 +121,7 @@ class _Clock(Observer):
         _synchronise(request.node.model)
         check = isinstance(request, Check)
         tokens = len(request.draft) if check else len(answers[0][0])
-        self.calls.append((check, tokens, time.perf_counter() - began))
+        self.calls.append((check, self.budget or tokens, time.perf_counter() - began))
 
 
 class Stopwatch:
@@ -143,7 +148,9 @@ class Stopwatch:
             self.roots[key] = root_of(self.pool, verifier, drafter, budget)
         sequence.root = self.roots[key]
         sequence.states = initial_states(sequence.root)
-        runtime, clock = Runtime(sequence.root, self.pool.vocab_size), _Clock()
+        several = drafter is not None and self.pool.entrants[drafter].num_drafts > 1
+        runtime = Runtime(sequence.root, self.pool.vocab_size)
+        clock = _Clock(budget if several else None)
         runtime.observe(clock)
         for number in range(WARM + TIMED):
             clock.calls.clear()

@@ -187,7 +187,8 @@ class Stages:
         long = min(LONG_CONTEXT, self.longest - _tokens_of_turn(_CHECKED))
         if long < 2 * short:
             return {"tokens": short, "long": long, "slopes": []}
-        (_, first), *others = alone
+        first = next((k for _, k in alone if entrants[k].num_drafts == 1), alone[0][1])
+        others = [pair for pair in alone if pair[1] > first]
         low, high = (
             costs.time_pairs(
                 self.pool,

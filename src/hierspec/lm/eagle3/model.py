@@ -98,6 +98,7 @@ class Eagle3Model:
     Attributes:
         leaf: it only drafts: its rows depend on one another, so it cannot check a draft at once.
         trees: several drafts of one place are made in one slot.
+        partial: whether it knows a part of the target's vocabulary only.
     """
 
     leaf = trees = True
@@ -109,6 +110,7 @@ class Eagle3Model:
         self.trunk, self.layers, self.name = trunk, tuple(layers), name
         self.layer = Eagle3Layer(network, backend)
         self.known = network.known.to(backend.device)
+        self.partial = len(self.known) < backend.vocab_size
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
@@ -257,12 +259,12 @@ class Eagle3Model:
         while going := [state for state in states if len(state.outputs) < len(state.pending)]:
             spans: list[Span] = []
             for state in going:
-                first, depths = len(state.outputs), state.pending.depths
-                count = 1
-                while first + count < len(depths) and depths[first + count] == depths[first]:
+                first, count = len(state.outputs), 1
+                depths = [node.depth for node in state.pending.nodes[first:]]
+                while count < len(depths) and depths[count] == depths[0]:
                     count += 1
                 self._make_room(state, state.seen + first + count)
-                straight = depths[first] == first + 1  # all that is stored before is above it
+                straight = depths[0] == first + 1  # all that is stored before is above it
                 held = None if straight and count == 1 else state.pending
                 spans.append(Span(state.cache, state.seen + first, count, held))
             rows = [
@@ -270,8 +272,12 @@ class Eagle3Model:
                 for state, span in zip(going, spans, strict=True)
                 for node in range(span.start - state.seen, span.start - state.seen + span.n)
             ]
-            tokens = [state.pending.tokens[node] for state, node in rows]
-            hidden = torch.stack([state.after(state.pending.parents[node]) for state, node in rows])
+            nodes = [state.pending.nodes[i] for state, i in rows]
+            tokens = [node.token for node in nodes]
+            before = [
+                state.after(node.parent) for (state, _), node in zip(rows, nodes, strict=True)
+            ]
+            hidden = torch.stack(before)
             output = self.layer(hidden, self._embedded(tokens, spans), spans)
             self.counters.calls += 1
             self.counters.own_rows += len(tokens)

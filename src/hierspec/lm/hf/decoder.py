@@ -80,8 +80,10 @@ class HFBackend:
         self.takes_rotary = "position_embeddings" in arguments
         self.takes_alibi = "alibi" in arguments
         self.alibi = alibi_of(model, config) if self.takes_alibi else None
-        # Its biases are read off the order in which tokens are stored.
-        self.trees = self.alibi is None
+        # Biases and masks of the library's own are read off the order in which tokens are stored.
+        self.trees = self.alibi is None and not any(
+            buffer.ndim == 4 for module in self.modules for buffer in module.buffers()
+        )
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
         self.attentions = [attention_paths(layer) for layer in self.modules]

@@ -7,7 +7,8 @@ again cost one head. A rewind lowers lengths; no cache is cropped. A plain model
 one exit.
 
 Invariants, at any time an exception may strike (out of memory, Ctrl-C):
-``lengths[0] ≥ lengths[1] ≥ …``, ``lengths[0] ≤ len(slot.held)``, and a length is raised only
+``lengths[0] ≥ lengths[1] ≥ …``, ``lengths[0] ≤ len(slot.held)`` (with a token tree, plus its
+nodes), and a length is raised only
 after its segment has finished. Hence an interrupted call costs recomputation, never correctness.
 """
 
@@ -42,10 +43,11 @@ class SlotState:
 
     Attributes:
         cache: the backend's, for ``capacity`` tokens.
-        lengths: how many leading tokens have been through each segment.
+        lengths: how many leading tokens have been through each segment, nodes of ``branches`` that
+            are stored behind the text included.
         edges: per segment its output by position, [capacity, d].
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
-        branches: what is stored behind the held tokens; lengths count it as well.
+        branches: the nodes of a token tree that are stored behind the held tokens.
         drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
             ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
     """
@@ -257,7 +259,7 @@ class Trunk:
         state.branches = branches
         rows = [*range(end), *(end + node for node in at)][query.start - 1 :]
         held = [*slot.held, *branches.tokens]
-        return Work(state, held, query.start - 1, len(held), rows)
+        return Work(state, held, query.start - 1, 1 + max(rows), rows)
 
     def _room(self, slot: Slot, context: Context, end: int) -> SlotState:
         """Forget what the context's first ``end`` tokens contradict, note them, make room."""
@@ -282,6 +284,8 @@ class Trunk:
         base = branches.base
         on = slot.overlap(context, end) == base < end
         path = branches.path(context.tokens(base)[: end - base]) if on else []
+        # What no segment has seen may have no place yet: room is made after nodes are noted.
+        path = [node for node in path if base + node < lengths[0]]
         places = [base + node for node in path]
         state.rewind(base)
         if places != list(range(base, base + len(path))):
@@ -289,7 +293,7 @@ class Trunk:
                 self.backend.move(state.cache, places, base)
                 for edge in state.edges:
                     edge[base : base + len(path)] = edge[places]
-        slot.held += [branches.tokens[node] for node in path]
+        slot.held += [branches.nodes[node].token for node in path]
         state.lengths = [min(n, base) + sum(place < n for place in places) for n in lengths]
 
     def _complete(self, work: list[Work], index: int) -> None:
