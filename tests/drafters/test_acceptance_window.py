@@ -256,4 +256,4 @@ def test_files_keep_the_window() -> None:
     whole = {"target": {"model": "zoo:trunk"}, "levels": [level(threshold=0.8)]}
     config = HierarchyConfig.from_dict(whole)
     assert HierarchyConfig.from_dict(config.to_dict()) == config
-    assert config.levels[0].window == AcceptanceWindow(0.8, "")
+    assert config.levels[0].window == AcceptanceWindow(0.8, SHIPPED)

@@ -18,6 +18,7 @@ from hierspec.core.round import verified
 from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
 from hierspec.exact import ExactInterpreter
+from hierspec.lm.trees import Tree
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
 from hierspec.simulation import CoinFlips, simulate
 from hierspec.timeline import chrome, html, read, stories, svg
@@ -107,7 +108,10 @@ def test_several_drafts_of_one_place(tiny_family):
     found = stories(tracer.events)
     stats = generation.runtime.metrics.levels[0]
     judged, kept = (sum(n) for n in zip(*(story.verdicts(0) for story in found), strict=True))
-    assert (judged, kept) == (stats.num_draft_tokens, stats.num_accepted_tokens)
+    checks = [event for event in tracer.events if event["kind"] == "check"]
+    drafts = [[event["draft"], *event.get("others", ())] for event in checks]
+    assert (judged, kept) == (sum(len(d) for ds in drafts for d in ds), stats.num_accepted_tokens)
+    assert stats.num_draft_tokens == sum(len(Tree.of(several)[0]) for several in drafts)
     for story, result in zip(found, generation.results(), strict=True):
         assert tuple(cell.token for cell, _ in story.text) == result.token_ids
         assert "unseen" not in {cell.fate for call in story.calls for cell in call.cells}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -28,26 +28,7 @@ from hierspec.core.rng import Rng
 from hierspec.drafters.base import DraftCall, Drafter, Drafts
 from hierspec.sampling.scores import ScoreRows
 
-from .sequences import LiveSequence
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AheadDraft:
-    """A draft of the next round, for a text that may not come about.
-
-    Attributes:
-        length: of that text.
-        tail: its last tokens: the draft that was being checked.
-    """
-
-    length: int
-    tail: tuple[int, ...]
-    proposal: Proposal
-
-    def continues(self, context: Context) -> bool:
-        """Whether it was made for this text."""
-        length = len(context)
-        return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
+from .sequences import AheadDraft, LiveSequence
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +47,7 @@ class TakenBefore:
         self.at += n
         assert self.at <= len(self.numbers), "as many as a draft may spend"
         part: Any = self.numbers[self.at - n : self.at]
-        kind: Any = type(self.numbers)
+        kind = cast(Any, type(self.numbers))  # what tests deal is no array, nor is its slice
         return part if type(part) is kind else kind(part)
 
     def noise(self, position: int, n: int) -> Any:

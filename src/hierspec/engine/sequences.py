@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,8 +23,24 @@ from hierspec.sampling.penalties import History
 
 from .caches import KeptCache, Slots
 
-if TYPE_CHECKING:
-    from .ahead import AheadDraft
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AheadDraft:
+    """A draft of the next round, for a text that may not come about (:mod:`.ahead`).
+
+    Attributes:
+        length: of that text.
+        tail: its last tokens: the draft that was being checked.
+    """
+
+    length: int
+    tail: tuple[int, ...]
+    proposal: Proposal
+
+    def continues(self, context: Context) -> bool:
+        """Whether it was made for this text."""
+        length = len(context)
+        return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
 
 
 @dataclass(slots=True, eq=False)

@@ -97,7 +97,10 @@ class Story:
         return out
 
     def verdicts(self, index: int) -> tuple[int, int]:
-        """Of a level's tokens: how many the level above judged, and how many it kept."""
+        """Of a level's tokens: how many the level above judged, and how many it kept.
+
+        A beginning that several drafts share counts in each of them.
+        """
         judged = [c.accepted for call in self.calls if call.index == index for c in call.cells]
         return sum(a is not None for a in judged), sum(a is True for a in judged)
 

@@ -26,7 +26,7 @@ LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
 
 Level = dict[str, Any]
 _NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
-_POINTS = 500  # looked at; a few dozen hold more different ones than are ever wanted
+_POINTS = 4000  # looked at; of chains of many levels few have ascending budgets
 
 
 def plain(models: BenchModels) -> list[Method]:
@@ -135,10 +135,20 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     except ValueError as error:
         raise Unavailable(str(error)) from None
     own = knobs(config.levels)
-    others = [(n,) for n in BUDGETS if n != own[0]] if len(own) == 1 else around(own)[1:]
-    levels = (turned(config.levels, iter(values)) for values in others)
-    found = [config.levels, *filter(ascending, levels)][:TRIALS]
+    levels = (turned(config.levels, iter(values)) for values in _others(own))
+    found = [config.levels, *itertools.islice(filter(ascending, levels), TRIALS - 1)]
     return [_method(preset.name, models, replace(config, levels=one)) for one in found]
+
+
+def _others(own: Sequence[int]) -> list[tuple[int, ...]]:
+    """What to try beside a preset's own numbers: smaller and larger ones of each."""
+    if len(own) > 1:
+        half = tuple((n + 1) // 2 for n in own)  # ascending where its own numbers are
+        return list(dict.fromkeys([half, *around(own)[1:]]))
+    (alone,) = own
+    if alone < BUDGETS[-1]:
+        return [(n,) for n in BUDGETS if n != alone]
+    return [(n,) for n in (alone * 3 // 2, *BUDGETS[1:]) if n != alone]
 
 
 def _method(name: str, models: BenchModels, config: HierarchyConfig) -> HierarchyMethod:
