@@ -14,13 +14,12 @@ from typing import NamedTuple
 import torch
 
 from hierspec.core.context import Context
-from hierspec.utils.graphs import Graphs
 
 from .backend import Span
 from .base import Following, Query, Slot
 from .layer_skip import Skip, SkippingBackend
 from .trunk.self_draft import SelfDraft
-from .trunk.trunk import Trunk
+from .trunk.trunk import SharesSlots, Trunk
 
 _KEPT = 64  # choices whose models are kept at hand
 
@@ -59,7 +58,7 @@ class _Chosen:
         return _Chosen(self.skip)
 
 
-class VaryingSkip:
+class VaryingSkip(SharesSlots):
     """The language model of a trunk's transformer without what each sequence leaves out.
 
     Args:
@@ -79,22 +78,6 @@ class VaryingSkip:
         self.device = backend.device
         self._models: dict[Skip, SelfDraft] = {}
         self._without(initial)  # refuses a model that cannot do without
-
-    @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
-
-    @property
-    def graphs(self) -> Graphs | None:
-        """It records nothing: calls differ by what is left out."""
-        return None
-
-    def open(self) -> Slot:
-        """A fresh slot, the trunk's."""
-        return self.trunk.open()
-
-    def close(self, slot: Slot) -> None:
-        self.trunk.close(slot)
 
     def chosen(self, slot: Slot) -> Skip:
         """What a sequence leaves out."""

@@ -18,8 +18,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
 from hierspec.lm.base import Following, Query, Slot
 from hierspec.lm.trees import Branches
-from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.graphs import Graphs
+from hierspec.lm.trunk.trunk import SharesSlots, Trunk
 
 from .layer import Eagle3Layer
 from .network import Eagle3Network
@@ -84,7 +83,7 @@ class _State:
         return found
 
 
-class Eagle3Model:
+class Eagle3Model(SharesSlots):
     """An EAGLE-3 network over a target's trunk: a language model whose slots are the trunk's.
 
     Scores are over the target's vocabulary, −∞ for tokens that the network does not know. A
@@ -115,22 +114,6 @@ class Eagle3Model:
         self.max_length = backend.max_length
         self.device = backend.device
         self.counters = Counters()
-
-    @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
-
-    @property
-    def graphs(self) -> Graphs | None:
-        """It records nothing, on any device."""
-        return None
-
-    def open(self) -> Slot:
-        """A fresh slot; the target may use it."""
-        return self.trunk.open()
-
-    def close(self, slot: Slot) -> None:
-        self.trunk.close(slot)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`.

@@ -16,13 +16,12 @@ from collections.abc import Sequence
 import torch
 
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Following, Query, Slot
-from hierspec.utils.graphs import Graphs
+from hierspec.lm.base import Following, Query
 
-from .trunk import SlotState, Trunk
+from .trunk import SharesSlots, SlotState, Trunk
 
 
-class SelfDraft:
+class SelfDraft(SharesSlots):
     """The language model that runs a cheaper form of a trunk's transformer on the trunk's slots.
 
     Args:
@@ -41,21 +40,6 @@ class SelfDraft:
         self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
         self.device = backend.device
         self.calls = self.tokens = 0
-
-    @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
-
-    @property
-    def graphs(self) -> Graphs | None:
-        return None
-
-    def open(self) -> Slot:
-        """A fresh slot, the trunk's."""
-        return self.trunk.open()
-
-    def close(self, slot: Slot) -> None:
-        self.trunk.close(slot)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
