@@ -532,6 +532,47 @@ STREAMS = [
         ),
     )
 ]
+
+
+def _throughput() -> list[Claim]:
+    """The table of streams, and what is said below it."""
+    rows = {row["streams"]: row for row in data("serving-throughput")["rows"]}
+    said = [
+        Claim(
+            "docs/serving.md",
+            "| {} | {} | {} | {}× |",
+            lambda row=row: (
+                row["streams"],
+                f"{row['service']['median']:.0f}",
+                f"{row['plain']['median']:.0f}",
+                f"{row['over_plain']['median']:.2f}",
+            ),
+        )
+        for row in rows.values()
+    ]
+    short, prefix = data("serving-throughput")["short_among_long"], data("serving-prefix")
+    more = rows[16]["service"]["median"] / rows[1]["service"]["median"]
+    return [
+        *said,
+        Claim("docs/serving.md", "Sixteen streams write {} times", lambda: (f"{more:.2f}",)),
+        Claim(
+            "docs/serving.md",
+            "among prompts of {} words had their first token after {} s, {} s at the 99th",
+            lambda: (
+                short["long_words"],
+                f"{short['seconds']['median']:.2f}",
+                f"{short['seconds']['p99']:.2f}",
+            ),
+        ),
+        Claim(
+            "docs/serving.md",
+            "a chat of {} tokens answers its first token {} times sooner",
+            lambda: (prefix["settings"]["tokens"], f"{prefix['sooner']['median']:.1f}"),
+        ),
+    ]
+
+
+THROUGHPUT = _throughput()
 FIRST_HOUR = [
     Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
     Claim(
@@ -547,4 +588,4 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS
+CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS + THROUGHPUT

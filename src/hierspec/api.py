@@ -70,7 +70,7 @@ class Hierarchy:
                 loaded models or names, ``"ngram"``, ``"exit:4"``, levels; none: plain decoding.
 
         Raises:
-            ValueError: a model that cannot be driven, or of another vocabulary.
+            HierspecError: a model that cannot be driven, or of another vocabulary.
         """
         if not isinstance(target, Built):
             target = _built(_config_of(target, drafts), tokenizer)
@@ -93,7 +93,7 @@ class Hierarchy:
         In a mapping, loaded models may stand wherever a file has the name of one.
 
         Raises:
-            ValueError: with what is wrong and how to fix it.
+            HierspecError: with what is wrong and how to fix it.
         """
         from hierspec.presets.registry import AUTO, PRESETS
 
@@ -197,7 +197,7 @@ class Hierarchy:
             the text, its token ids, why it ended, and how fast it was.
 
         Raises:
-            ValueError: as :meth:`start` does.
+            HierspecError: as :meth:`start` does.
         """
         results = self.generate_batch([prompt], **options)
         if len(results) > 1:
@@ -309,8 +309,8 @@ class Hierarchy:
                 ``logit_bias``, ``logits_processors``.
 
         Raises:
-            ValueError: an empty prompt, one longer than the context, a rule that would change the
-                output law, a parameter out of range, or one that says what another says too.
+            HierspecError: an empty prompt, one longer than the context, a rule that would change
+                the output law, a parameter out of range, or one that says what another says too.
         """
         options.known(params, _OPTIONS)
         template = Template(self.tokenizer, chat, tools, chat_template_kwargs)

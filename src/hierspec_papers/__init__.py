@@ -74,7 +74,7 @@ def reproduce(what: str, lab: Any = None) -> Reproduction:
         lab: models and prompts (:class:`~hierspec_papers.lab.Lab`), for :data:`MEASURED`.
 
     Raises:
-        ValueError: there is none of that name, or it needs models and none were given.
+        HierspecError: there is none of that name, or it needs models and none were given.
     """
     if what in COMPUTED:
         return import_module(f".{COMPUTED[what][0]}", __name__).compute()

@@ -143,7 +143,7 @@ def side_by_side(
     """Measure plain decoding, then every method, all taking turns on every prompt.
 
     Raises:
-        ValueError: there is no prompt, or plain decoding cannot run.
+        HierspecError: there is no prompt, or plain decoding cannot run.
     """
     lab.require(stage)
     every = [HierarchyMethod("plain", lab.models), *methods]
@@ -163,7 +163,7 @@ def all_ran(found: Sequence[Measured]) -> list[Measured]:
     """Return the same, where every one of them could run.
 
     Raises:
-        ValueError: one could not; says why.
+        HierspecError: one could not; says why.
     """
     for one in found:
         if one.why:

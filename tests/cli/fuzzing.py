@@ -319,10 +319,11 @@ def hierarchies(play: Playground) -> st.SearchStrategy[str]:
             "prompt_lookup_max", "num_drafts", "skip", "skip_layers", "repeat", "confidence",
             "skip_attention", "skip_mlp", "search", "unsure",
             "head", "dtype", "backend", "target", "allow_lossy", "top_m", "kind", "threshold",
-            "shared", "ngram_min", "ngram_max", "parts", "store", "bits"]  # fmt: skip
+            "shared", "ngram_min", "ngram_max", "parts", "store", "bits",
+            "budget", "chunk_size", "refresh", "window_size", "max_candidates"]  # fmt: skip
     methods = ["ngram_table", "prompt_lookup", "draft_model", "early_exit", "concatenate",
                "layer_skip", "adaptive_exit", "ngram_pool", "suffix", "quantized", "eagle3",
-               "nope"]  # fmt: skip
+               "lookahead", "retrieval", "nope"]  # fmt: skip
     rules = [
         "block",
         "tokenwise",

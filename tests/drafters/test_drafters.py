@@ -397,13 +397,13 @@ def test_what_the_target_would_have_chosen_joins_the_pool():
         (3, OneHotDistributions((3, 4, 5, 6))),
     ):
         slot.pool.grams.clear()
-        pool.learn_from([1, 2], draft, distributions, kept, slot)
+        pool.learn_from([1, 2], draft, distributions, kept, [], slot)
         # Kept 1: rows 0 and 1 became text; after 3 4 it would say 8, after 3 4 5 it would say 7.
         want = {(3, 4): 8, (2, 3, 4): 8, (4,): 8, (5,): 7, (4, 5): 7, (3, 4, 5): 7}
         got = {key: next(iter(f)) for key, f in slot.pool.grams.items()}
         assert got == (want if kept == 1 else {})
     dense = DenseDistributions(torch.eye(10)[[3, 9, 8, 7]])
-    pool.learn_from([1, 2], draft, dense, 1, slot)
+    pool.learn_from([1, 2], draft, dense, 1, [], slot)
     got = {key: next(iter(f)) for key, f in slot.pool.grams.items() if len(key) == 3}
     assert got == {(2, 3, 4): 8, (3, 4, 5): 7}
 

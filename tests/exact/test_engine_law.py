@@ -25,6 +25,7 @@ from hierspec.core.proposals import replaced
 from hierspec.core.rules import scan
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.drafters import model as drafting
+from hierspec.drafters.lookahead import Lookahead
 from hierspec.drafters.model import ModelDrafter
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
@@ -502,6 +503,15 @@ def test_controllers(online, prompts):
 def test_an_ngram_pool_learns_from_what_was_rejected(prompts):
     (target,) = models("random", 1, seed=2)
     root = chain([target], ["tokenwise"], [], below=Draft(0, "pool", NgramPool(1, 2), 2))
+    found = generation_law(generation(root, prompts=prompts, tokens=4))
+    assert distance(found, target, PROMPT, 4) < TIGHT
+
+
+@pytest.mark.parametrize("prompts", [(PROMPT,), MANY])
+def test_a_lookahead_window_is_filled_by_the_checks_of_its_own_drafts(prompts):
+    (target,) = models("random", 1, seed=2)
+    leaf = Draft(0, "lookahead", Lookahead(3, 2, 2), 2, num_drafts=6)
+    root = chain([target], ["rrs"], [], below=leaf)
     found = generation_law(generation(root, prompts=prompts, tokens=4))
     assert distance(found, target, PROMPT, 4) < TIGHT
 

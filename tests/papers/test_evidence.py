@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
 from scipy import stats
 
 from hierspec.errors import HierspecError
@@ -340,3 +341,39 @@ def test_prompts_take_turns(tmp_path):
 def test_the_page_is_what_the_files_say():
     """``python benchmarks/evidence.py page`` writes it again."""
     assert (ROOT / "docs" / "papers" / "evidence.md").read_text() == page.page(FOLDER)
+
+
+def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
+    """Kept tokens of the runtime's own verification, averaged over its dice."""
+    from tabular_cases import models
+
+    from hierspec.core.distributions import DenseDistributions
+    from hierspec.core.nodes import Verify
+    from hierspec.core.proposals import Proposal
+    from hierspec.core.rng import PhiloxRng
+    from hierspec.verifiers import get
+    from hierspec.verifiers.multi_draft import verify_drafts
+
+    small, target = models("random", 2, seed=4)
+
+    def rows(model, tokens):
+        return DenseDistributions(
+            torch.stack([model.law((0, *tokens[:i])) for i in range(len(tokens) + 1)])
+        )
+
+    every = [
+        (Proposal(tokens, rows(small, tokens).rows(0, 2), (0, 0), (0, 0)), rows(target, tokens))
+        for tokens in ((0, 1), (0, 2), (1, 1))
+    ]
+    found = counting.of_several(every)
+    drafts, p = [draft for draft, _ in every], [own for _, own in every]
+    for rule in ("rrs", "block-rrs"):
+        node = Verify(1, "target", target, 1, get(rule), None)
+        rng = PhiloxRng(7)
+        kept = [verify_drafts(node, drafts, p, rng).verdict.num_accepted for _ in range(4000)]
+        error = statistics.stdev(kept) / math.sqrt(len(kept))
+        assert abs(statistics.fmean(kept) - found[rule]) < 5 * error  # 6e-7 by chance
+    assert found["block-rrs"] >= found["one"] > 0
+    metric = effects.exact_several("rrs")
+    assert metric({"exact": {"drafts": 2, "kept": 3, "rrs": 3.0}}, {}) == 2.5
+    assert metric({"exact": {"drafts": 0}}, {}) is None

@@ -38,10 +38,10 @@ def generate(
             "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
             "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
             "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "suffix, quantized, swift, adadecode, lookahead, specdec++, pearl, cs-drafting, "
-            "eagle3, auto (measures once, then plans). Default: hierarchy on the shipped family "
-            "and with --draft; on other targets, zoo:smollm2 among them, the best drafter that "
-            "needs no other model.",
+            "suffix, quantized, swift, adadecode, lookahead, triforce, specdec++, pearl, "
+            "cs-drafting, eagle3, auto (measures once, then plans). Default: hierarchy on the "
+            "shipped family and with --draft; on other targets, zoo:smollm2 among them, the best "
+            "drafter that needs no other model.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,

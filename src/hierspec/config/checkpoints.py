@@ -43,7 +43,7 @@ class Loaded:
         """A model's weights; loaded, and its tokenizer with them, where they are missing.
 
         Raises:
-            ValueError: it cannot be read, or has a dtype or device that there is not.
+            HierspecError: it cannot be read, or has a dtype or device that there is not.
         """
         key = key_of(model)
         if key not in self.backends and isinstance(model.model, ModelInMemory):

@@ -93,7 +93,7 @@ class HeadsFile:
         """The ids [v] int64 that the heads score, ascending; ``None``: all there are.
 
         Raises:
-            ValueError: they are none.
+            HierspecError: they are none.
         """
         size = self.info.get("vocabulary_size")
         if size is None:
@@ -111,7 +111,7 @@ class HeadsFile:
         """The parts of the head after ``layer`` layers: its weight, and bias and down if any.
 
         Raises:
-            ValueError: there is none, or its numbers are not those of a head.
+            HierspecError: there is none, or its numbers are not those of a head.
         """
         if layer not in self.exits:
             raise HierspecError(
@@ -216,7 +216,7 @@ def read(ref: str | Path) -> HeadsFile:
     """Open a file of heads, or the one in a folder.
 
     Raises:
-        ValueError: there is none, it is damaged, or it is something else.
+        HierspecError: there is none, it is damaged, or it is something else.
     """
     path = locate(ref)
     if not path.is_file():
@@ -269,7 +269,7 @@ def attach(
         parts: what heads of one file share, to be shared by further calls.
 
     Raises:
-        ValueError: no such head, a damaged file, or heads of a model of other sizes.
+        HierspecError: no such head, a damaged file, or heads of a model of other sizes.
 
     Warns:
         HeadsWarning: the sizes fit and the weights are others. Output stays exact all the same.

@@ -178,6 +178,16 @@ class LevelConfig:
     bonus: Boolean = True
     num_drafts: Count = 1
 
+    @property
+    def most_tokens(self) -> int:
+        """Of one draft."""
+        return self.num_speculative_tokens
+
+    @property
+    def most_drafts(self) -> int:
+        """Of one place."""
+        return self.num_drafts
+
 
 @declared
 class DraftModelConfig(LevelConfig):
@@ -293,6 +303,33 @@ class NgramPoolConfig(LookUpConfig):
 
 
 @declared
+class LookaheadConfig(LookUpConfig):
+    """N-grams that the target writes beside its checks, by Jacobi iterations [Lookahead].
+
+    The only level of a hierarchy, verified by ``rrs`` or another rule for several drafts.
+
+    Attributes:
+        num_speculative_tokens: tokens of an n-gram behind its first one (their N − 1).
+        window_size: columns of guesses (their W).
+        max_candidates: n-grams checked in a call (their G).
+    """
+
+    method: Literal["lookahead"] = "lookahead"
+    window_size: Count = 7
+    max_candidates: Count = 7
+
+    @property
+    def most_tokens(self) -> int:
+        """Of one draft; the window's paths are longer than n-grams."""
+        return self.num_speculative_tokens + max(0, self.window_size - 2)
+
+    @property
+    def most_drafts(self) -> int:
+        """Columns, and candidates; the window begins wider, a column a call until it is full."""
+        return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
+
+
+@declared
 class SuffixConfig(LookUpConfig):
     """What followed the longest known end of the text most often [SuffixDecoding].
 
@@ -356,6 +393,22 @@ class QuantizedConfig(LevelConfig):
 
     method: Literal["quantized"] = "quantized"
     bits: Literal[8, 4] = 8
+
+
+@declared
+class RetrievalConfig(LevelConfig):
+    """The target on chosen parts of its own cache, for long texts [TriForce].
+
+    Attributes:
+        budget: how many tokens of the text it attends to, beside the latest.
+        chunk_size: how many lie together and are chosen together.
+        refresh: after how many new tokens they are chosen anew.
+    """
+
+    method: Literal["retrieval"] = "retrieval"
+    budget: Annotated[int, Strict(), Field(ge=16), Expected("a whole number, at least 16")] = 512
+    chunk_size: Count = 8
+    refresh: Count = 32
 
 
 @declared
@@ -474,7 +527,9 @@ _Level = (
     | LayerSkipConfig
     | AdaptiveExitConfig
     | NgramPoolConfig
+    | LookaheadConfig
     | QuantizedConfig
+    | RetrievalConfig
     | SuffixConfig
     | ForwardRef("ConcatenateConfig", module=__name__)
 )

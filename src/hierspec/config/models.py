@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.windows import AcceptanceWindow
+from hierspec.drafters.lookahead import Lookahead
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
@@ -26,6 +27,7 @@ from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
 from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly
 from hierspec.lm.trunk.cuda_graphs import trunk_for
+from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
@@ -40,10 +42,12 @@ from .levels import (
     Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    LookaheadConfig,
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
     QuantizedConfig,
+    RetrievalConfig,
     SuffixConfig,
     flat,
 )
@@ -67,6 +71,7 @@ class LevelModels:
     trunks: dict[Key, Trunk] = field(default_factory=dict)
     skipping: dict[Skip, SelfDraft] = field(default_factory=dict)
     quantized: dict[int, SelfDraft] = field(default_factory=dict)
+    retrieving: dict[tuple[int, int, int], RetrievalModel] = field(default_factory=dict)
     parts: dict[Any, Any] = field(default_factory=dict)  # of vocabularies, by file of heads
     networks: dict[str, Eagle3Network] = field(default_factory=dict)
     eagles: dict[str, Eagle3Model] = field(default_factory=dict)
@@ -75,7 +80,7 @@ class LevelModels:
         """The target's model.
 
         Raises:
-            ValueError: it cannot be read, or an exit is out of range.
+            HierspecError: it cannot be read, or an exit is out of range.
         """
         return self._trunk(self.target).view()
 
@@ -83,7 +88,7 @@ class LevelModels:
         """A level's model, and its name; a concatenation has no model.
 
         Raises:
-            ValueError: it cannot be read, or its vocabulary is not the target's.
+            HierspecError: it cannot be read, or its vocabulary is not the target's.
         """
         target = self.target
         if isinstance(level, ConcatenateConfig):
@@ -102,6 +107,9 @@ class LevelModels:
             return finder, "prompt_lookup"
         if isinstance(level, NgramPoolConfig):
             return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
+        if isinstance(level, LookaheadConfig):
+            size = level.num_speculative_tokens + 1
+            return Lookahead(size, level.window_size, level.max_candidates), "lookahead"
         if isinstance(level, SuffixConfig):
             return Suffix(level.max_order, level.store), "suffix"
         if isinstance(level, AdaptiveExitConfig):
@@ -126,6 +134,12 @@ class LevelModels:
                 copied = quantized(trunk.backend, level.bits)
                 self.quantized[level.bits] = SelfDraft(trunk, copied)
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
+        if isinstance(level, RetrievalConfig):
+            check_decoder_only(self.top(), "retrieval", "draft with early_exit or a smaller model")
+            key = (level.budget, level.chunk_size, level.refresh)
+            if key not in self.retrieving:
+                self.retrieving[key] = RetrievalModel(self._trunk(target), *key)
+            return self.retrieving[key], f"{target.model}~{level.budget}"
         if isinstance(level, Eagle3LevelConfig):
             return self._eagle3(level.model), level.model
         assert isinstance(level, DraftModelConfig)

@@ -31,7 +31,7 @@ class Template:
         """Token ids of a text, of a conversation, or ids as they are.
 
         Raises:
-            ValueError: no tokenizer, no chat template, or options that only a template reads.
+            HierspecError: no tokenizer, no chat template, or options that only a template reads.
         """
         conversation = is_conversation(prompt)
         templated = conversation or (self.chat and isinstance(prompt, str))

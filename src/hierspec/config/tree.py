@@ -38,6 +38,7 @@ def tree(
     below = builder.chain(levels, verifier.fixed_length, "levels")
     common = builder.common(None, "target")
     _check_ahead(below, verifier)
+    _check_alone(below)
     if isinstance(below, Draft) and below.ahead:
         bonus = False  # a token that the draft ahead could not have known
     return Verify(**common, budget=1, rule=verifier, below=_under(below, verifier), bonus=bonus)
@@ -69,6 +70,22 @@ def _check_ahead(below: Node | None, verifier: Verifier) -> None:
             )
 
 
+def _check_alone(below: Node | None) -> None:
+    """Refuse a look-up that learns from checks of its own drafts where others check them.
+
+    Raises:
+        HierspecError: with the fix.
+    """
+    for node in walk(below):
+        if node is below or isinstance(node, Concatenate):
+            continue
+        if getattr(node.model, "reads_own_checks", False):
+            raise HierspecError(
+                f"level {node.name!r} learns from the target's checks of its drafts, so it must be "
+                "the only level: remove the others, or use ngram_pool in its place"
+            )
+
+
 class _Builder:
     def __init__(self, model_of: ModelOf) -> None:
         self.model_of = model_of
@@ -91,13 +108,13 @@ class _Builder:
             common = self.common(level, where)
             return Concatenate(common["index"], common["name"], parts, level.repeat)
         common = self.common(level, where) | {
-            "budget": level.num_speculative_tokens,
+            "budget": level.most_tokens,
             "window": level.window,
             "temperature": level.temperature,
         }
         if below is None:
             ahead = getattr(level, "ahead", False)
-            return Draft(**common, num_drafts=level.num_drafts, ahead=ahead)
+            return Draft(**common, num_drafts=level.most_drafts, ahead=ahead)
         own = rule_of(level)
         return Verify(
             **common,

@@ -28,7 +28,7 @@ def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_toke
             one) leaves nothing to compare.
 
     Raises:
-        ValueError: they differ below the size of the smaller one; names the models and the first
+        HierspecError: they differ below the size of the smaller one; names the models and the first
             id whose token differs.
     """
     if tokenizer is None or other_tokenizer is None or tokenizer is other_tokenizer:
@@ -79,7 +79,7 @@ def check_table(
         counted_in: the table's :func:`vocabulary_key`; empty for one that does not say.
 
     Raises:
-        ValueError: it is larger, or was counted over another tokenizer's ids.
+        HierspecError: it is larger, or was counted over another tokenizer's ids.
     """
     own = "build one over the target's own tokenizer: hierspec ngram build"
     if tokenizer is not None and counted_in:

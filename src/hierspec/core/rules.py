@@ -120,7 +120,7 @@ class Verifier:
         """This rule with other parameters; most have none.
 
         Raises:
-            ValueError: an option that the rule does not have.
+            HierspecError: an option that the rule does not have.
         """
         if options:
             raise HierspecError(f"verifier {self.name!r} has no option {sorted(options)[0]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -75,6 +76,10 @@ class Shareable(CacheOwner, Protocol):
         ...
 
 
+Drafted = tuple[tuple[int, ...], Distributions]  # tokens, and what each was drawn from
+CheckedDraft = tuple[Proposal, Distributions]  # a draft, and the target's rows along it
+
+
 class LookUp:
     """The base of drafters without a model, which copy what followed similar text.
 
@@ -113,24 +118,40 @@ class LookUp:
         """
         raise NotImplementedError
 
-    def draft(self, call: DraftCall, slot: Any) -> tuple[tuple[int, ...], Distributions]:
+    def draft(self, call: DraftCall, slot: Any) -> Drafted:
         """What it proposes to a call, and what each token was drawn from."""
         ids = self.propose(call.job.context.with_source(), call.limit, slot)
         return ids, OneHotDistributions(ids)
+
+    def drafts(self, call: DraftCall, slot: Any) -> Sequence[Drafted]:
+        """The same, of several drafts; the first is as long as any."""
+        return [self.draft(call, slot)]
 
     @property
     def learns(self) -> bool:
         """Whether it wants to be told of the target's checks (:meth:`learn_from`)."""
         return False
 
+    @property
+    def reads_own_checks(self) -> bool:
+        """Whether it must be the only level, since it learns from checks of its own drafts."""
+        return False
+
     def learn_from(
-        self, text: Sequence[int], draft: Proposal, p: Distributions, num_accepted: int, slot: Any
+        self,
+        text: Sequence[int],
+        draft: Proposal,
+        p: Distributions,
+        num_accepted: int,
+        every: Sequence[CheckedDraft],
+        slot: Any,
     ) -> None:
         """Learn from a check by the target of ``draft`` after ``text``.
 
         Args:
             p: the target's distributions at every place of the draft, and after it.
             num_accepted: how many of its tokens were kept.
+            every: all drafts that were checked, this one among them.
         """
 
 
@@ -143,8 +164,14 @@ class LookUpDrafter:
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         found: list[Proposal] = []
         for call in calls:
-            ids, rows = self._look_up.draft(call, call.slot(self._look_up, 0))
-            found.append(proposal_of(self._index, ids, rows, [math.nan] * len(ids)))
+            drafts = self._look_up.drafts(call, call.slot(self._look_up, 0))
+            own = [
+                proposal_of(self._index, ids, rows, [math.nan] * len(ids)) for ids, rows in drafts
+            ]
+            first, *others = own or [Proposal()]
+            if others:
+                first = dataclasses.replace(first, alternatives=tuple(others))
+            found.append(first)
         return Drafts(found, len(calls), 0.0)
 
 
@@ -154,3 +181,10 @@ def proposal_of(
     """A draft of the leaf of that index."""
     whose = (index,) * len(tokens)
     return Proposal(tuple(tokens), distributions, whose, whose, tuple(signals))
+
+
+def likeliest(rows: Distributions) -> list[int]:
+    """The likeliest token of every row."""
+    if isinstance(rows, OneHotDistributions):
+        return list(rows.ids)
+    return rows.dense(rows.width).argmax(-1).tolist()

@@ -1,12 +1,13 @@
 """A pool of n-grams seen so far, which drafts what followed them. [after Fu et al. 2024, Lookahead]
 
-Lookahead decoding keeps n-grams that the target itself produced, looks up those that begin with
-the text's last token, and verifies them. So does this drafter, with these differences:
+Lookahead decoding (:mod:`hierspec.drafters.lookahead`) keeps n-grams that the target itself
+produced, looks up those that begin with the text's last token, and verifies them. This drafter does
+so at less expense:
 
-- Lookahead's n-grams come from Jacobi iterations, in which the target predicts several places at
-  once beside every verification. That branch is not reproduced: no row is computed for the pool's
-  sake. Its n-grams come from the text so far, and from what the target would have chosen at the
-  places after a rejected token, whose rows the verification computed and threw away.
+- No row is computed for the pool's sake, where Lookahead lets the target predict several places at
+  once beside every verification (Jacobi iterations). Its n-grams come from the text so far, and
+  from what the target would have chosen at the places after a rejected token, whose rows the
+  verification computed and threw away.
 - One continuation is verified, not several.
 - A continuation is put together token by token: after the longest n-gram known, the token that
   followed most often, of equals the latest.
@@ -28,11 +29,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions, OneHotDistributions
+from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
 from hierspec.errors import HierspecError
 
-from .base import LookUp
+from .base import CheckedDraft, LookUp, likeliest
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
@@ -153,12 +154,13 @@ class NgramPool(LookUp):
         draft: Proposal,
         p: Distributions,
         num_accepted: int,
+        every: Sequence[CheckedDraft],
         slot: PoolSlot,
     ) -> None:
         """Add what the target would have chosen past the first rejected token."""
         rejected = p.rows(num_accepted + 1, len(draft) + 1)
         if len(rejected):
-            self.learn(Context(text, draft.tokens), _choices(rejected), slot)
+            self.learn(Context(text, draft.tokens), likeliest(rejected), slot)
 
     def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
         """Add the target's own choices after the end of ``context``'s last beginnings.
@@ -189,10 +191,3 @@ class NgramPool(LookUp):
     def _add(self, pool: Pool, before: list[int], token: int) -> None:
         for n in range(self.ngram_min, min(self.ngram_max, len(before)) + 1):
             pool.add(tuple(before[-n:]), token)
-
-
-def _choices(rows: Distributions) -> list[int]:
-    """The likeliest token of every row."""
-    if isinstance(rows, OneHotDistributions):
-        return list(rows.ids)
-    return rows.dense(rows.width).argmax(-1).tolist()

@@ -211,7 +211,7 @@ class NgramModel:
         """Read a table; ``max_order`` uses only its lower orders.
 
         Raises:
-            ValueError: no table there, a damaged one, or an order that it does not reach.
+            HierspecError: no table there, a damaged one, or an order that it does not reach.
         """
         try:
             with safe_open(str(path), framework="np") as file:

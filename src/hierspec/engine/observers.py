@@ -13,7 +13,7 @@ from typing import Any
 from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.drafters import LookUp
+from hierspec.drafters.base import CheckedDraft, LookUp
 
 from .sequences import LiveSequence, Task
 
@@ -27,6 +27,7 @@ class Checks:
         drafts: those that the verdicts are about: of several drafts of one place, the chosen ones.
         p: the verifier's distributions at every place of each draft, and after it.
         seconds: of verifying, without the forward.
+        every: of each sequence all drafts that were checked, and ``p`` along each.
     """
 
     node: Verify
@@ -35,6 +36,7 @@ class Checks:
     p: Sequence[Distributions]
     verdicts: Sequence[Verdict]
     seconds: float
+    every: Sequence[Sequence[CheckedDraft]]
 
 
 class Observer:
@@ -77,10 +79,10 @@ class Teaching(Observer):
     def verified(self, checks: Checks) -> None:
         if checks.node.index != self._root:
             return
-        for task, draft, p, verdict in zip(
-            checks.tasks, checks.drafts, checks.p, checks.verdicts, strict=True
+        for task, draft, p, verdict, every in zip(
+            checks.tasks, checks.drafts, checks.p, checks.verdicts, checks.every, strict=True
         ):
             for look_up in self._look_ups:
                 slot = task.sequence.slot(look_up)
                 text = task.sequence.tokens
-                look_up.learn_from(text, draft, p, verdict.num_accepted, slot)
+                look_up.learn_from(text, draft, p, verdict.num_accepted, every, slot)

@@ -223,7 +223,9 @@ class Runtime:
         read = [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
         verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
-        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        every = [[pair] for pair in zip(drafts, p, strict=True)]
+        checks = Checks(node, tasks, drafts, p, verdicts, seconds, every)
         return self._finished(checks, parts)
 
     @contextmanager
@@ -283,7 +285,11 @@ class Runtime:
         at = [one.draft for one in found]
         chosen = [several[i] for several, i in zip(drafts, at, strict=True)]
         theirs = [own[i] for own, i in zip(rows, at, strict=True)]
-        checks = Checks(node, tasks, chosen, theirs, [one.verdict for one in found], seconds)
+        verdicts = [one.verdict for one in found]
+        every = [
+            list(zip(several, own, strict=True)) for several, own in zip(drafts, rows, strict=True)
+        ]
+        checks = Checks(node, tasks, chosen, theirs, verdicts, seconds, every)
         return self._finished(checks, [asked.scores(scores, i, own) for i, own in enumerate(at)])
 
     def _finished(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:

@@ -54,7 +54,7 @@ class StopConditions:
         """Output tokens allowed after a prompt of this length; ``None``: no limit.
 
         Raises:
-            ValueError: the prompt leaves no room within ``max_length``.
+            HierspecError: the prompt leaves no room within ``max_length``.
         """
         limits = [] if self.max_new_tokens is None else [self.max_new_tokens]
         if self.max_length is not None:

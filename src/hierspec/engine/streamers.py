@@ -51,7 +51,7 @@ class StreamerAdapter:
         """Hand on one token.
 
         Raises:
-            ValueError: an event of a batch's second or later sequence.
+            HierspecError: an event of a batch's second or later sequence.
         """
         one_sequence(event.sequence + 1)
         self.streamer.put(torch.tensor([event.token_id]))

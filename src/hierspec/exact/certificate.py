@@ -111,7 +111,7 @@ def certify(case: Mapping[str, Any]) -> Certificate:
     """Enumerate a case (:mod:`hierspec.exact.cases` says what one looks like).
 
     Raises:
-        ValueError: the case is malformed, or its hierarchy is unsound for a reason that no
+        HierspecError: the case is malformed, or its hierarchy is unsound for a reason that no
             enumeration is needed to see (then the message says which, and the fix).
     """
     root, vocab, horizon = parse_case(case)

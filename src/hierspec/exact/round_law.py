@@ -89,7 +89,7 @@ def by_length(outcomes: Iterable[Outcome], V: int) -> dict[tuple[int, Any], np.n
     """What a round emits: per number of tokens and window states afterwards, their law [V^m].
 
     Raises:
-        ValueError: it may emit nothing, so that a text would never end.
+        HierspecError: it may emit nothing, so that a text would never end.
     """
     out: dict[tuple[int, Any], np.ndarray] = {}
     for outcome in outcomes:

@@ -85,7 +85,7 @@ class SplittingRng:
         """A number was compared; if a uniform made it, the other side is for another run.
 
         Raises:
-            ValueError: with a number that a uniform made, too: what is left is no box.
+            HierspecError: with a number that a uniform made, too: what is left is no box.
         """
         if value not in self.origins:
             return

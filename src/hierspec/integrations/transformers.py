@@ -73,7 +73,7 @@ def custom_generate(
         ``return_dict_in_generate``.
 
     Raises:
-        ValueError: beam search, ``assistant_model``, processors that remember earlier calls, and
+        HierspecError: beam search, ``assistant_model``, processors that remember earlier calls, and
             other modes that are not a next-token law, named.
     """
     check_supported(model)

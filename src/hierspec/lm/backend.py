@@ -129,3 +129,26 @@ class Divisible(Backend, Protocol):
             HierspecError: the architecture's layers cannot be divided so.
         """
         ...
+
+
+@runtime_checkable
+class Retrieving(Backend, Protocol):
+    """A backend that shows what its attention works with.
+
+    Attributes:
+        attends_to_all: whether every layer attends to the whole text.
+    """
+
+    attends_to_all: bool
+
+    def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
+        """The queries of a layer whose input is ``h`` [N, d], rotated, [H, N, D]."""
+        ...
+
+    def stored(self, cache: Any, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's first keys, rotated, and values: views, [H_kv, length, D] each."""
+        ...
+
+    def room(self, cache: Any) -> int:
+        """How many tokens a cache has room for."""
+        ...

@@ -77,7 +77,7 @@ def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig
             also is what runs on the shipped family, and :func:`stack` on every other target.
 
     Raises:
-        ValueError: a model that is not there.
+        HierspecError: a model that is not there.
     """
     if drafts or registry.is_shipped(target.model):
         return preset("hierarchy", target, drafts)

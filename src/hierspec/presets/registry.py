@@ -1,4 +1,4 @@
-"""The papers' systems by name, each with its citation; :mod:`hierspec.presets.systems` builds them.
+"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.baselines` build them.
 
 Defaults use the shipped family, so every preset runs on a fresh machine. Citations are keys of
 ``PAPERS``.
@@ -18,6 +18,7 @@ from hierspec.utils.files import expanded
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped, resolves
 
+from . import baselines  # noqa: F401  # they register themselves
 from .systems import PRESETS, PresetModels
 
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
@@ -50,6 +51,8 @@ PAPERS = {
     "(Chen et al., 2023, arXiv 2312.11462)",
     "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
     "(Fu et al., 2024, arXiv 2402.02057)",
+    "TriForce": "TriForce: lossless acceleration of long sequence generation with hierarchical "
+    "speculative decoding (Sun et al., 2024, arXiv 2404.11912)",
 }
 
 
@@ -63,7 +66,7 @@ def preset(
         drafts: names or paths, smallest first; a preset takes of them what it uses.
 
     Raises:
-        ValueError: no such preset (the message lists those there are), or it needs other models.
+        HierspecError: no such preset (the message lists those there are), or it needs other models.
     """
     target, drafts = arguments.target(target), arguments.model_names(drafts, "drafts")
     if name == AUTO:

@@ -1,4 +1,4 @@
-"""The papers' systems, and what people compare them with, built from the models at hand.
+"""The five papers' systems, built from the models at hand; :mod:`.baselines` are others'.
 
 One function each, from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
 own where they give any. What was fixed to keep the target's distribution is named in MATH's words:
@@ -13,30 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.config.levels import (
-    AdaptiveExitConfig,
     AnyLevelConfig,
     ConcatenateConfig,
     DraftModelConfig,
-    Eagle3LevelConfig,
     EarlyExitConfig,
-    LayerSkipConfig,
-    NgramPoolConfig,
-    PromptLookupConfig,
-    QuantizedConfig,
-    SuffixConfig,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.skip_search import SkipSearchConfig
-from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow, EntropyWindow
+from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import ACCEPTANCE, DEFAULT_DRAFTS, DEFAULT_TARGET, EAGLE3, SMOLLM2_NAME
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 
 TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
 SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
-SPECDEC_PP = 20  # most tokens of a draft [SpecDec++ §4]
-CASCADE = 3  # tokens of every part of a cascade; CS-Drafting tunes each
-LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 WINDOW = 10  # P5's K (Appendix A.1)
 
 
@@ -66,7 +55,7 @@ class PresetModels:
         """The smallest and the largest draft model.
 
         Raises:
-            ValueError: there is one only.
+            HierspecError: there is one only.
         """
         if len(self.drafts) < 2:
             raise HierspecError(
@@ -78,12 +67,12 @@ class PresetModels:
         """Exits at about these shares of the depth, each above the one before it.
 
         Raises:
-            ValueError: the target is too shallow.
+            HierspecError: the target is too shallow.
         """
         depth = self.num_layers()
         layers = one_each(depth, shares)
         if len(self.trained) >= len(shares):
-            layers = _nearest(layers, self.trained)
+            layers = nearest(layers, self.trained)
         if layers[-1] >= depth:
             raise HierspecError(
                 f"{name} needs a target of at least {len(shares) + 1} layers, this one has {depth}"
@@ -155,7 +144,7 @@ def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     return tuple(found[1:])
 
 
-def _nearest(layers: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
+def nearest(layers: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
     """For each layer the nearest of ``known``, in order, no two alike."""
     chosen: list[int] = []
     left, rest = sorted(known), list(layers)
@@ -371,172 +360,3 @@ def horizontal(models: PresetModels) -> HierarchyConfig:
     """
     small, mid = models.pair("horizontal")
     return models.under(ConcatenateConfig(parts=((level(mid, 4),), (level(small, 4),))))
-
-
-# --- baselines of the literature on drafting
-
-
-@preset(
-    "specdec++",
-    "one draft model that ends a draft where a trained head predicts a rejection",
-    "SpecDec++",
-    max_drafts=1,
-    drafts=("zoo:mid",),
-)
-def specdec_pp(models: PresetModels) -> HierarchyConfig:
-    """One drafter with an acceptance head (Huang et al., 2024): h = 0.7, at most 20 tokens.
-
-    The head of zoo:mid is shipped; that of any other draft model lies in its folder, where
-    ``hierspec heads train --kind acceptance`` puts it.
-    """
-    draft = models.drafts[-1]
-    head = ACCEPTANCE if draft == "zoo:mid" else draft
-    return models.under(level(draft, SPECDEC_PP, window=AcceptanceWindow(0.7, head)))
-
-
-@preset(
-    "pearl",
-    "one draft model that drafts on while the target verifies, in a thread of its own",
-    "PEARL",
-    max_drafts=1,
-    drafts=("zoo:mid",),
-)
-def pearl(models: PresetModels) -> HierarchyConfig:
-    """One drafter beside the target (Liu et al., 2024), whose γ is the ratio of the two's speeds.
-
-    The pre-verified token is drafted before the target's call, where the paper begins both at once.
-    """
-    return models.under(level(models.drafts[-1], 4, ahead=True))
-
-
-@preset(
-    "cs-drafting",
-    "larger drafters first, smaller ones after, each reviewing what lies below it leniently",
-    "CS-Drafting",
-)
-def cs_drafting(models: PresetModels) -> HierarchyConfig:
-    """Vertical and horizontal cascades over all draft models and a look-up (Chen et al., 2023).
-
-    A cascade of drafters for some level runs the largest one first and each smaller one after it,
-    the look-up last (horizontal), and every model among them drafts by a cascade of those below it
-    (vertical), so that no model writes token by token. Reviews between drafters are lenient; they
-    report the distribution this makes, and the target's own review is tokenwise.
-    """
-    copies: AnyLevelConfig = PromptLookupConfig(
-        num_speculative_tokens=CASCADE, prompt_lookup_min=1, prompt_lookup_max=8
-    )
-    cascade: list[tuple[AnyLevelConfig, ...]] = [(copies,)]
-    for model in models.drafts:
-        below = cascade[0] if len(cascade) == 1 else (ConcatenateConfig(parts=tuple(cascade)),)
-        cascade.insert(0, (*below, level(model, CASCADE, "lenient", lenience=LENIENCE)))
-    return models.under(ConcatenateConfig(parts=tuple(cascade)))
-
-
-# --- what people use besides
-
-
-@preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
-def prompt_lookup(models: PresetModels) -> HierarchyConfig:
-    """No draft model: copies from the context."""
-    return models.under(PromptLookupConfig(num_speculative_tokens=SINGLE))
-
-
-@preset("suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0)
-def suffix(models: PresetModels) -> HierarchyConfig:
-    """No draft model: the text's most frequent continuations (Oliaro et al., 2024).
-
-    :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
-    earlier outputs unless the level asks for one.
-    """
-    return models.under(SuffixConfig(num_speculative_tokens=16))
-
-
-@preset("quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0)
-def quantized(models: PresetModels) -> HierarchyConfig:
-    """The target's int8 copy drafts (after Tiwari et al., 2025).
-
-    QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
-    are int8 and the cache is the target's own.
-    """
-    return models.under(QuantizedConfig(num_speculative_tokens=10))
-
-
-@preset(
-    "swift",
-    "the target drafts without 45 % of its attentions and MLPs, searched for while decoding; "
-    "a chain in place of a tree",
-    "SWIFT",
-    max_drafts=0,
-)
-def swift(models: PresetModels) -> HierarchyConfig:
-    """The target drafts without 45 % of its attentions and MLPs (Xia et al., 2025).
-
-    Which ones is searched for while it decodes, one search for all greedy texts. A draft stops
-    after a token that is less likely than 0.8, at 25 tokens at most, as in their code. They verify
-    further candidates beside each drafted token; here it is one chain.
-    """
-    level = LayerSkipConfig(
-        skip=0.45,
-        search=SkipSearchConfig(shared=True),
-        num_speculative_tokens=25,
-        window=ConfidenceWindow(0.8),
-    )
-    return models.under(level)
-
-
-@preset(
-    "adadecode",
-    "each token from the first sure one of three exits, else from the target; trained heads where "
-    "there are some",
-    "AdaDecode",
-    max_drafts=0,
-)
-def adadecode(models: PresetModels) -> HierarchyConfig:
-    """Each token from the first sure one of three exits, else from the target (Wei et al., 2025).
-
-    Exits after a quarter, half and three quarters of the layers, as theirs of Llama 3.1 8B; their
-    heads are trained, which is so here where heads for the target are at hand (they train one set
-    for each task). The paper has no limit of a draft; here it is 16 tokens.
-    """
-    depth = models.num_layers()
-    layers = at_shares(depth, (1 / 4, 1 / 2, 3 / 4))
-    if len(layers) < 2:
-        raise HierspecError(f"adadecode needs a target of at least 3 layers, this one has {depth}")
-    heads = models.heads if len(models.trained) >= len(layers) else None
-    if heads is not None:
-        layers = _nearest(layers, models.trained)
-    level = AdaptiveExitConfig(
-        exit_layers=layers, head=heads, unsure="target", num_speculative_tokens=16
-    )
-    return models.under(level)
-
-
-@preset(
-    "lookahead",
-    "drafts from a pool of n-grams, without Jacobi iterations",
-    "Lookahead",
-    max_drafts=0,
-)
-def lookahead(models: PresetModels) -> HierarchyConfig:
-    """Drafts from a pool of n-grams (Fu et al., 2024), without the Jacobi iterations that fill it.
-
-    :mod:`hierspec.drafters.ngram_pool` says what that leaves.
-    """
-    return models.under(NgramPoolConfig(num_speculative_tokens=4))
-
-
-@preset(
-    "eagle3",
-    "a network that reads the target's hidden states",
-    "EAGLE-3",
-    max_drafts=1,
-    target=SMOLLM2_NAME,
-    drafts=(EAGLE3,),
-)
-def eagle3(models: PresetModels) -> HierarchyConfig:
-    """A chain drafted by an EAGLE-3 network (Li et al., 2025), which draws a tree; block.
-
-    The draft given is the folder of one; there is one for SmolLM2.
-    """
-    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
-    return models.under(drafter, verify="block")

@@ -70,7 +70,7 @@ def choose(
         report: called with how far a measurement is.
 
     Raises:
-        ValueError: a model that cannot be loaded, or a cache that cannot be written.
+        HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
     candidates = chosen(target.model, drafts)
@@ -154,7 +154,7 @@ def cache_path(
     """The file for these models, weights, settings, versions and hardware.
 
     Raises:
-        ValueError: the target's device is not here, or there is no folder for caches.
+        HierspecError: the target's device is not here, or there is no folder for caches.
     """
     what = [
         target,

@@ -41,7 +41,8 @@ from hierspec.utils.schema import json_object
 from hierspec.zoo import registry, trained
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
-_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool")  # their costs are not measured
+# their costs are not measured
+_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool", "lookahead", "retrieval")
 _MODELS = ("draft_model", "early_exit", "quantized")  # which can verify, too
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
@@ -87,7 +88,7 @@ def parse(text: str) -> Candidate:
     ``temperature=0.8``, ``window=entropy``, ``dtype=float32``, ``head=PATH``, ``num_drafts=4``.
 
     Raises:
-        ValueError: with what is wrong and how it is written.
+        HierspecError: with what is wrong and how it is written.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -290,7 +291,7 @@ def load(
     """Load the models; one checkpoint is loaded once.
 
     Raises:
-        ValueError: two candidates alike, a model that cannot be loaded, or another vocabulary.
+        HierspecError: two candidates alike, a model that cannot be loaded, or another vocabulary.
     """
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:

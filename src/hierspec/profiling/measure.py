@@ -49,7 +49,7 @@ def measure(
         report: called with what is being done.
 
     Raises:
-        ValueError: nothing to measure, a model or a prompt that cannot be used, or a file that
+        HierspecError: nothing to measure, a model or a prompt that cannot be used, or a file that
             cannot be written.
     """
     if not candidates:

@@ -71,7 +71,7 @@ class Profile:
             rule: ``block`` or ``tokenwise``, for all levels.
 
         Raises:
-            ValueError: no such rule, or the profile names models or calls that it does not hold.
+            HierspecError: no such rule, or the profile names models or calls that it does not hold.
         """
         if rule not in RULES:
             raise HierspecError(f"profiles know the rules {' and '.join(RULES)}, not {rule!r}")
@@ -129,7 +129,7 @@ def load_profile(path: str | Path, force: bool = False) -> Profile:
         force: use it although hardware, versions or weights differ.
 
     Raises:
-        ValueError: no such file, not a profile, or measured elsewhere; says what differs.
+        HierspecError: no such file, not a profile, or measured elsewhere; says what differs.
     """
     try:
         body = Path(path).read_bytes()
@@ -149,7 +149,7 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
     """A profile from its JSON object.
 
     Raises:
-        ValueError: it is none, or not finished, or of another version, or damaged.
+        HierspecError: it is none, or not finished, or of another version, or damaged.
     """
     if not isinstance(data, Mapping) or data.get("kind") != KIND:
         raise HierspecError(f"{where} is not a profile: hierspec profile -o FILE writes one")

@@ -31,7 +31,7 @@ class ProfileSettings:
         min_ratio: a model verifies another only if its call costs this many times as much.
 
     Raises:
-        ValueError: a number out of range.
+        HierspecError: a number out of range.
     """
 
     max_speculative_tokens: int = 15

@@ -34,7 +34,7 @@ class Stages:
         share: where the work at this temperature begins, and how much of all work it is.
 
     Raises:
-        ValueError: no prompt, or no room in the models' contexts.
+        HierspecError: no prompt, or no room in the models' contexts.
     """
 
     def __init__(

@@ -93,8 +93,8 @@ def simulate(
         lengths: how long drafts are where drafters stop by themselves; their budgets unless given.
 
     Raises:
-        ValueError: a window or rule that needs laws, which a simulation has none of; both or none
-            of ``rounds`` and ``tokens``.
+        HierspecError: a window or rule that needs laws, which a simulation has none of; both or
+            none of ``rounds`` and ``tokens``.
     """
     if (rounds is None) == (tokens is None):
         raise HierspecError("give the rounds to run or the tokens to emit, one of the two")

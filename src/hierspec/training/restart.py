@@ -26,7 +26,7 @@ def check(folder: Path, wanted: Mapping[str, Any], give_up: str) -> None:
         give_up: the option that gives the other training up.
 
     Raises:
-        ValueError: names what has changed, and the way out.
+        HierspecError: names what has changed, and the way out.
     """
     held = _held(folder)
     if changed := _changed(held, wanted):

@@ -30,7 +30,7 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
         what: the content's name for the error: ``results``.
 
     Raises:
-        ValueError: it cannot be written.
+        HierspecError: it cannot be written.
     """
     temporary = None
     try:
@@ -145,7 +145,7 @@ def probe(path: Path, what: str, fix: str = "name another file") -> None:
         fix: what to do about it.
 
     Raises:
-        ValueError: as :func:`write_whole`, or the path is a folder.
+        HierspecError: as :func:`write_whole`, or the path is a folder.
     """
     if path.is_dir():
         raise HierspecError(f"cannot write {what} to {path}: it is a folder; name a file in it")
@@ -160,7 +160,7 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
         path: what the user has called it.
 
     Raises:
-        ValueError: it names the path.
+        HierspecError: it names the path.
     """
     there = folder.resolve()
     try:

@@ -49,7 +49,7 @@ def read_prompt_file(
     With ``conversations`` a line's ``messages`` are a prompt too.
 
     Raises:
-        ValueError: no such file, not UTF-8, or a line without a prompt; names file and line.
+        HierspecError: no such file, not UTF-8, or a line without a prompt; names file and line.
     """
     body, text, where, lines = _read(path, noun)
     read: Callable[[Any], Any] = _prompt_or_messages if conversations else _prompt_of
@@ -141,7 +141,7 @@ def apply_chat(
         options: further variables of the template (``enable_thinking=False``, …).
 
     Raises:
-        ValueError: no chat template, or one that refuses these messages.
+        HierspecError: no chat template, or one that refuses these messages.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(

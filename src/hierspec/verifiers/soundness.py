@@ -23,7 +23,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
             makes a *lossless* rule fail, since that would be a mistake, not a choice.
 
     Raises:
-        ValueError: with the reason and the fix.
+        HierspecError: with the reason and the fix.
     """
     if not isinstance(root, Verify):
         raise HierspecError("the last level is the target: it verifies; it cannot only draft")

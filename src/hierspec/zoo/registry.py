@@ -72,7 +72,7 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     (:func:`hierspec.zoo.synthetic.inflate`).
 
     Raises:
-        ValueError: no such model, or an option that it does not have.
+        HierspecError: no such model, or an option that it does not have.
     """
     if is_gguf(name):
         return _named(from_directory(converted(name)), Path(name).stem)
@@ -105,7 +105,7 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
     """The n-gram table behind ``zoo:ngram``, or behind a path.
 
     Raises:
-        ValueError: there is no such table.
+        HierspecError: there is no such table.
     """
     path = (data or DATA) / "ngram.safetensors" if is_ngram(name) else Path(name)
     if not path.is_file():

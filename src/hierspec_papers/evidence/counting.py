@@ -14,9 +14,12 @@ from hierspec.api import Hierarchy
 from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
+from hierspec.verifiers import registry
+from hierspec.verifiers.multi_draft import outcomes
 from hierspec_papers.p4.watching import Seen, seen
 from hierspec_papers.p5.entropy import entropies, judged
 from hierspec_papers.p5.rounds import Round
@@ -62,20 +65,38 @@ class Gains(Observer):
 
     Attributes:
         root: index of the target's node.
+        several: where there were several drafts of a place, by sequence.
     """
 
     def __init__(self) -> None:
         self.root = -1
         self.seen: dict[int, list[Seen]] = {}
+        self.several: dict[int, list[Record]] = {}
 
     def verified(self, checks: Checks) -> None:
         if checks.node.index != self.root:
             return
-        parts = zip(checks.tasks, checks.drafts, checks.p, checks.verdicts, strict=True)
-        for task, draft, p, verdict in parts:
-            if draft.tokens:
-                found = seen(checks.node.rule, draft, p, verdict.num_accepted)
-                self.seen.setdefault(task.sequence.id, []).append(found)
+        for task, every, verdict in zip(checks.tasks, checks.every, checks.verdicts, strict=True):
+            number, kept, (draft, p) = task.sequence.id, verdict.num_accepted, every[0]
+            if len(every) > 1:
+                found = {"drafts": 1, "kept": kept, **of_several(every)}
+                self.several.setdefault(number, []).append(found)
+            elif draft.tokens:
+                self.seen.setdefault(number, []).append(seen(checks.node.rule, draft, p, kept))
+
+
+def of_several(every: Sequence[CheckedDraft]) -> dict[str, float]:
+    """Return how many tokens each rule keeps of these drafts of one place, in expectation.
+
+    Each way that a rule's tests may go, with its chance; ``one``: block on the first draft alone.
+    """
+    drafts, p = [draft for draft, _ in every], [rows for _, rows in every]
+    found = {
+        rule: sum(h * end.num_accepted for h, end in outcomes(registry.get(rule), drafts, p))
+        for rule in ("rrs", "block-rrs")
+    }
+    alone = outcomes(registry.get("block-rrs"), drafts[:1], p[:1])
+    return {**found, "one": sum(h * end.num_accepted for h, end in alone)}
 
 
 class _Observed(Hierarchy):
@@ -128,7 +149,10 @@ def records(
         if len(prompts) == 1:
             one["level_seconds"] = [round(p["seconds"], 5) for p in (*run.levels, run.target)]
         if isinstance(method, ObservedMethod):
-            one["exact"] = exact(method.gains.seen.get(number, []))
+            if many := method.gains.several.get(number):
+                one["exact"] = {key: round(sum(d[key] for d in many), 6) for key in many[0]}
+            else:
+                one["exact"] = exact(method.gains.seen.get(number, []))
         if with_entropies:
             one["entropies"] = _entropies(method, [*prompt, *run.token_ids], len(prompt), found)
         out.append(one)

@@ -91,6 +91,20 @@ def exact_own(run: Run, data: Data) -> float | None:
     return 1 + run["exact"]["expected"] / drafts if drafts else None
 
 
+def exact_several(rule: str) -> Metric:
+    """Return the metric: tokens a call that a rule's exact law expects of several drafts.
+
+    Args:
+        rule: ``rrs``, ``block-rrs``, or ``one``: block on the first of them alone.
+    """
+
+    def metric(run: Run, data: Data) -> float | None:
+        found = run["exact"]
+        return 1 + found[rule] / found["drafts"] if found["drafts"] else None
+
+    return metric
+
+
 def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
     """Return a check by the target over drafting six tokens, in time."""
     draft, target = run["levels"][0], run["levels"][-1]

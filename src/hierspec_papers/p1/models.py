@@ -211,7 +211,7 @@ def measure(lab: Lab) -> Reproduction:
     """Profiles, plans and measurements at each of the lab's temperatures.
 
     Raises:
-        ValueError: no prompt, no tokenizer, or nothing that could draft.
+        HierspecError: no prompt, no tokenizer, or nothing that could draft.
     """
     lab.require("p1-models")
     planned_on, lab = split(lab)

@@ -58,7 +58,7 @@ def measure(lab: Lab) -> Reproduction:
     """Both tables and the figure at each of the lab's temperatures.
 
     Raises:
-        ValueError: fewer than two draft models, or no prompt.
+        HierspecError: fewer than two draft models, or no prompt.
     """
     lab.require("p2-models", drafts=2)
     tables, figures = [], []

@@ -24,7 +24,7 @@ def measure(lab: Lab) -> Reproduction:
     """Every pair and every single exit, at each of the lab's temperatures.
 
     Raises:
-        ValueError: the target is too shallow for two exits.
+        HierspecError: the target is too shallow for two exits.
     """
     default = default_exits(lab.models)
     exits = exits_to_try(lab.models.num_layers, *default)

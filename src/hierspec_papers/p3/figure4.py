@@ -28,7 +28,7 @@ def measure(lab: Lab) -> Reproduction:
     """The share for every exit tried, with the quarter-depth one's beside the printed 69 %.
 
     Raises:
-        ValueError: the target is too shallow for two exits, or there is no prompt.
+        HierspecError: the target is too shallow for two exits, or there is no prompt.
     """
     lab.require("p3-figure4")
     default = default_exits(lab.models)

@@ -32,7 +32,7 @@ def measure(lab: Lab) -> Reproduction:
     """Both sweeps at the default exits.
 
     Raises:
-        ValueError: the target is too shallow for two exits.
+        HierspecError: the target is too shallow for two exits.
     """
     exits = default_exits(lab.models)
     wanted = list(dict.fromkeys([*((n, N_I) for n in DRAFTS), *((N_D, n) for n in BUFFERS)]))

@@ -19,7 +19,7 @@ def default_exits(models: BenchModels) -> tuple[int, int]:
     """Draft and intermediate exit of the ``hispec`` preset: about L/8 and L/4 [P3 §3.2].
 
     Raises:
-        ValueError: the target is too shallow for two exits below its last layer.
+        HierspecError: the target is too shallow for two exits below its last layer.
     """
     levels = preset("hispec", models.target).levels
     draft, intermediate = (level.exit_layer for level in levels)  # type: ignore[union-attr]

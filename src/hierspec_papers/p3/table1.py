@@ -72,7 +72,7 @@ def measure(lab: Lab) -> Reproduction:
     """All presets of the table that there are, at each of the lab's temperatures.
 
     Raises:
-        ValueError: the target is too shallow for HiSpec.
+        HierspecError: the target is too shallow for HiSpec.
     """
     preset(PRESETS["HiSpec"], lab.models.target)  # refuses a shallow target
     methods: list[HierarchyMethod] = []

@@ -65,7 +65,7 @@ def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
     The last iteration of a text drafts fewer tokens, so drafting time is taken per token.
 
     Raises:
-        ValueError: nothing was drafted, or nothing after the first token was written.
+        HierspecError: nothing was drafted, or nothing after the first token was written.
     """
     tokens, calls = drafted_tokens(runs, 0), target_forwards(runs)
     total = sum(run.decode_seconds or 0.0 for run in runs)
@@ -86,7 +86,7 @@ def measure(lab: Lab) -> Reproduction:
     """Every pair at hand.
 
     Raises:
-        ValueError: there is neither a draft model nor an early exit.
+        HierspecError: there is neither a draft model nor an early exit.
     """
     exits = at_shares(lab.models.num_layers, SHARES)
     methods = [

@@ -57,7 +57,7 @@ def measure(
         length: of the drafts on real models.
 
     Raises:
-        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+        HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
     chosen, model, record = sampling(lab, "p4-cap")
     tables = [_certified(lab, lengths, pairs)]

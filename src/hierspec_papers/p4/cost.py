@@ -179,7 +179,7 @@ def measure(
         vocab, lengths: of the rounds on made-up scores (:func:`timing`).
 
     Raises:
-        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+        HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
     chosen, model, record = sampling(lab, "p4-cost")
     tables = []

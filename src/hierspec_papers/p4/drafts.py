@@ -39,7 +39,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
     """Every rule with so many drafts of ``length`` tokens, at every temperature above 0.
 
     Raises:
-        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+        HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
     chosen, model, record = sampling(lab, "p4-drafts")
     keys = [(rule, k) for k in counts for rule in RULES]

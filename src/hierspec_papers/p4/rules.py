@@ -59,7 +59,7 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
         pairs: of tabular models, for one-hot drafts.
 
     Raises:
-        ValueError: there is nothing to draft with, no prompt, or only greedy decoding.
+        HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
     chosen, model, record = sampling(lab, "p4-rules")
     found = {temperature: _measured(lab, model, lengths, temperature) for temperature in chosen}

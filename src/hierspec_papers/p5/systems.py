@@ -85,7 +85,7 @@ def drafts(lab: Lab, what: str) -> tuple[str, str]:
     """M1 and M2.
 
     Raises:
-        ValueError: there is one draft only, no prompt, or nothing to write.
+        HierspecError: there is one draft only, no prompt, or nothing to write.
     """
     lab.require(what, drafts=2, tokens=2)
     return lab.models.drafts[0], lab.models.drafts[-1]

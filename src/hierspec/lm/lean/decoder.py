@@ -90,6 +90,7 @@ class LeanBackend:
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length = shape.max_length
         self._windows = tuple(dict.fromkeys(shape.windows))
+        self.attends_to_all = self._windows == (None,)
         self._rotations = torch.empty(0)
         self._mask = torch.empty(0, 0)
         self._embedding, self.stack, self._norm, self._lm_head = _Loader(self, source).model()
@@ -160,6 +161,23 @@ class LeanBackend:
                     h = module.fed(h)
         return h[:num]
 
+    def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
+        """See :class:`~hierspec.lm.backend.Retrieving`."""
+        module: Any = self._run.layers[layer]
+        x = module.rotated(module.qkv(module.norm(h)), self._rotation(spans))
+        return x[0, : self.shape.num_heads]
+
+    def stored(
+        self, cache: torch.Tensor, layer: int, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :class:`~hierspec.lm.backend.Retrieving`."""
+        keys, values = cache[layer, 0, :, :length].split(self.shape.num_kv_heads)
+        return keys, values
+
+    def room(self, cache: torch.Tensor) -> int:
+        """See :class:`~hierspec.lm.backend.Retrieving`."""
+        return cache.shape[3]
+
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None:
             return unembed(self._norm(h)).to(self.dtype)
@@ -227,10 +245,15 @@ class LeanBackend:
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""
-        table = self.rotations_to(max(span.start + span.n for span in spans))
+        places = [None if span.branches is None else list(span.positions) for span in spans]
+        ends = [
+            s.start + s.n if at is None else max(at) + 1
+            for s, at in zip(spans, places, strict=True)
+        ]
+        table = self.rotations_to(max(ends))
         parts = [
-            table[list(span.positions)] if span.branches else table.narrow(0, span.start, span.n)
-            for span in spans
+            table.narrow(0, span.start, span.n) if at is None else table[at]
+            for span, at in zip(spans, places, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -246,7 +246,7 @@ class Trunk:
         """Check a query and make its slot ready for it: forget what its context contradicts, note
         the tokens to come, make room for them."""
         end, tree, slot = len(query.context), query.tree, query.slot
-        self._check(query, end)
+        self.check(query, end)
         if tree is None:
             return Work(self._room(slot, query.context, end), slot.held, query.start - 1, end)
         branches = None if slot.state is None else slot.state.branches
@@ -302,7 +302,8 @@ class Trunk:
             for segment in range(index + 1):
                 self._advance(work, goals, segment)
 
-    def _check(self, query: Query, end: int) -> None:
+    def check(self, query: Query, end: int) -> None:
+        """Refuse a query of a text of ``end`` tokens that is too long, or asks for no row."""
         longest = end + (query.tree.depth if query.tree is not None else 0)
         if longest > self.backend.max_length:
             raise HierspecError(

@@ -104,7 +104,7 @@ def train(
         notes: a sentence for the model card.
 
     Raises:
-        ValueError: ``checkpoints`` holds a training with another seed.
+        HierspecError: ``checkpoints`` holds a training with another seed.
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     plan = QUICK if quick else FULL

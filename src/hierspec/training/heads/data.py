@@ -188,7 +188,7 @@ def from_files(paths: Sequence[Path]) -> list[str | Conversation]:
     is one text.
 
     Raises:
-        ValueError: no such file, no text in it, or a folder without any.
+        HierspecError: no such file, no text in it, or a folder without any.
     """
     texts: list[str | Conversation] = []
     for path in paths:
@@ -333,7 +333,7 @@ def split(
     cut by the border.
 
     Raises:
-        ValueError: too little text for one window of each.
+        HierspecError: too little text for one window of each.
     """
     if held_out is None:
         whole = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)

@@ -87,7 +87,7 @@ def train(
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
-        ValueError: an exit out of range, too little text, a file in the way, an interrupted
+        HierspecError: an exit out of range, too little text, a file in the way, an interrupted
             training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was done is lost.
     """

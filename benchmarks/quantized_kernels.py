@@ -3,7 +3,7 @@
 All take turns on every number of rows, all layers and the head, in a context of a given
 length. Run it alone on the machine.
 
-    python benchmarks/kernels.py
+    python benchmarks/quantized_kernels.py
 """
 
 from __future__ import annotations

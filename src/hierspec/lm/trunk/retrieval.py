@@ -1,0 +1,240 @@
+"""The target on a part of its own cache, for long texts. [TriForce, Sun et al. 2024]
+
+Where a text is long, a token costs the reading of its keys and values more than that of the
+weights; yet few of them matter to the next tokens. So the target itself drafts, or checks smaller
+drafters, attending to ``budget`` tokens of the text: of every layer and key head, those chunks
+whose mean key has the largest product with the query of the text's last token, the text's first
+chunk, and its end. They are copied together once and serve until the text has grown by ``refresh``
+tokens, since neighbouring tokens look at the same places. Tokens that come meanwhile are added at
+the end, by the draft's own forwards.
+
+Keys are rotated by their place in the text before they are stored, so a copy needs no order: only
+new tokens must be told where they stand. A text no longer than the budget is attended to whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend, Retrieving, Span
+from hierspec.lm.base import Query, Slot
+from hierspec.lm.trees import Branches
+
+from .trunk import SharesSlots, Trunk
+
+
+@dataclass(slots=True, eq=False)
+class _Moved(Branches):
+    """A text of which some tokens are missing: what is stored at ``base`` stands at ``place``."""
+
+    place: int = 0
+
+    def positions(self, start: int, n: int) -> list[int]:
+        return [self.place + i - self.base for i in range(start, start + n)]
+
+    def seen(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
+        return torch.ones(n, start + n, dtype=torch.bool).tril_(start)
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """What is copied of a sequence, and what came after: a guest of its slot in the trunk.
+
+    Attributes:
+        text: the tokens that it stands for.
+        base: of how many leading tokens some were chosen; 0: nothing is copied yet.
+        chosen: how many, stored first; tokens from ``base`` on are stored behind them.
+        length: how many leading tokens it stands for whose keys and values are stored.
+    """
+
+    cache: Any
+    text: Slot = field(default_factory=Slot)
+    base: int = 0
+    chosen: int = 0
+    length: int = 0
+
+    def rewind(self, length: int) -> None:
+        """See :class:`hierspec.lm.base.Guest`."""
+        del self.text.held[length:]
+        self.text.agreed = min(self.text.agreed, length)
+        self.length = min(self.length, length)
+        if self.length < self.base:  # what was chosen may be of another text
+            self.base = self.chosen = self.length = 0
+
+    def other_text(self) -> None:
+        """See :class:`hierspec.lm.base.Guest`."""
+        self.text.agreed = 0
+
+    def fork(self, length: int) -> _State:
+        """See :class:`hierspec.lm.base.Guest`. It chooses anew."""
+        return _State(None)
+
+    def span(self, start: int, end: int) -> Span:
+        """Tokens ``start … end − 1`` of the text."""
+        moved = _Moved(self.chosen, place=self.base)
+        return Span(self.cache, self.chosen + start - self.base, end - start, moved)
+
+
+class RetrievalModel(SharesSlots):
+    """The language model that runs a trunk's transformer on chosen parts of the trunk's caches.
+
+    Args:
+        budget: how many tokens of a text are attended to, beside those written since they were
+            chosen.
+        chunk_size: tokens chosen together.
+        refresh: tokens of text after which they are chosen anew.
+
+    Attributes:
+        calls: forwards since it was made; ``tokens``: how many went through them.
+        choices: how often it chose.
+
+    Raises:
+        HierspecError: the transformer does not show its queries, or attends to a window anyway.
+    """
+
+    def __init__(self, trunk: Trunk, budget: int, chunk_size: int = 8, refresh: int = 32) -> None:
+        self.trunk = trunk
+        self.backend: Retrieving = _retrieving(trunk.backend)
+        if chunk_size > budget // 2:
+            raise HierspecError(
+                f"a budget of {budget} tokens holds fewer than two chunks of {chunk_size}: raise "
+                "budget, or lower chunk_size"
+            )
+        self.budget, self.chunk_size, self.refresh = budget, chunk_size, refresh
+        self.name = f"{trunk.backend.name}~{budget}"
+        self.vocab_size, self.max_length = trunk.backend.vocab_size, trunk.backend.max_length
+        self.device = trunk.backend.device
+        self.calls = self.tokens = self.choices = 0
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        with torch.inference_mode():
+            h = self._hidden(queries)
+        # Outside inference mode, so that callers may write into the scores they get.
+        with torch.no_grad():
+            return self.backend.head(h)
+
+    def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
+        """The last layer's output for all rows asked, [Σ num_rows, d]."""
+        states = [self._ready(query) for query in queries]
+        begin: list[int] = []
+        for query, state in zip(queries, states, strict=True):
+            # Rows asked again are computed again: it keeps no hidden states.
+            state.length = min(state.length, query.start - 1)
+            begin.append(state.length)
+            self._make_room(state, state.chosen + len(query.context) - state.base)
+        rows: list[list[torch.Tensor]] = [[] for _ in queries]
+        ends = [len(query.context) for query in queries]
+        while any(state.length < end for state, end in zip(states, ends, strict=True)):
+            budget, busy = self.trunk.chunk, list[int]()
+            spans: list[Span] = []
+            for i, (state, end) in enumerate(zip(states, ends, strict=True)):
+                stop = min(end, state.length + budget)
+                if stop > state.length:
+                    budget -= stop - state.length
+                    busy.append(i)
+                    spans.append(state.span(state.length, stop))
+            ids: list[int] = []
+            for i, span in zip(busy, spans, strict=True):
+                held = states[i].text.held
+                ids += held[states[i].length : states[i].length + span.n]
+            h = self._embedded(ids, spans)
+            h = self.backend.layers(h, 0, self.backend.num_layers, spans)
+            self.calls += 1
+            self.tokens += len(ids)
+            for i, own in zip(busy, h.split([span.n for span in spans]), strict=True):
+                rows[i].append(own)
+                states[i].length += len(own)
+        wanted: list[torch.Tensor] = []
+        for query, own, first in zip(queries, rows, begin, strict=True):
+            wanted.append(torch.cat(own)[query.start - 1 - first :])
+        return torch.cat(wanted)
+
+    def _ready(self, query: Query) -> _State:
+        """The sequence's state, its tokens noted, and what it attends to chosen."""
+        self.trunk.check(query, len(query.context))
+        state = query.slot.guests.get(id(self))
+        if not isinstance(state, _State):
+            query.slot.guests[id(self)] = state = _State(None)
+        end, context = len(query.context), query.context
+        agreed = state.text.overlap(context, end)
+        state.rewind(agreed)
+        state.text.held += context.tokens(agreed)
+        committed = len(context.committed)
+        most = min(committed, query.start) - 1
+        if most < state.base or committed - state.base > self.refresh or state.cache is None:
+            self._choose(query, state, max(most, 0))
+        return state
+
+    def _choose(self, query: Query, state: _State, base: int) -> None:
+        """Copy together what the token at ``base`` attends to most of those before it."""
+        state.base = state.chosen = state.length = 0
+        if base:
+            # Mostly the target's last check has left all of this behind.
+            text = Context(query.context.committed[:base])
+            self.trunk.states([(query.slot, text, base - 1, base)], [self.backend.num_layers])
+        size = self.chunk_size
+        count = base // size
+        ragged = base - count * size  # at the end of the text, too few for a chunk: all kept
+        kept = min(count, (self.budget - ragged) // size)
+        chosen = kept * size + ragged
+        self._make_room(state, chosen + self.refresh + 1)
+        if base:
+            stored = query.slot.state.cache
+            at = torch.arange(base - ragged, base, device=self.device)
+            h = self._embedded(state.text.held[base : base + 1], [Span(None, base, 1)])
+            within = torch.arange(size, device=self.device)
+            moved = Span(state.cache, chosen, 1, _Moved(chosen, place=base))
+            for layer in range(self.backend.num_layers):
+                keys, values = self.backend.stored(stored, layer, base)
+                if kept < count:
+                    means = keys[:, : count * size].unflatten(1, (count, size)).mean(2)
+                    asked = self.backend.queries(h, layer, [Span(None, base, 1)])[:, 0]
+                    asked = asked.unflatten(0, (len(keys), -1)).sum(1)  # of heads that share keys
+                    weight = torch.einsum("hd,hcd->hc", asked, means)
+                    weight[:, 0] = torch.inf
+                    chunks = weight.topk(kept).indices.sort().values
+                else:
+                    chunks = torch.arange(count, device=self.device).expand(len(keys), -1)
+                tokens = (chunks[:, :, None] * size + within).flatten(1)
+                tokens = torch.cat((tokens, at.expand(len(keys), -1)), 1)[:, :, None]
+                own_keys, own_values = self.backend.stored(state.cache, layer, chosen)
+                own_keys.copy_(keys.gather(1, tokens.expand(-1, -1, keys.shape[2])))
+                own_values.copy_(values.gather(1, tokens.expand(-1, -1, values.shape[2])))
+                if kept < count:
+                    h = self.backend.layers(h, layer, layer + 1, [moved])
+            self.choices += 1
+        state.base, state.chosen, state.length = base, chosen, base
+
+    def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+        known = torch.tensor(self.trunk.known(ids), device=self.device)
+        return self.backend.embed(known, spans)
+
+    def _make_room(self, state: _State, end: int) -> None:
+        if state.cache is None:
+            state.cache = self.backend.new_cache(max(end, self.budget + 2 * self.refresh))
+        elif end > (held := self.backend.room(state.cache)):
+            state.cache = self.backend.grow(state.cache, max(end, 2 * held))
+
+    def __repr__(self) -> str:
+        return f"RetrievalModel({self.name!r}, V={self.vocab_size})"
+
+
+def _retrieving(backend: Backend) -> Retrieving:
+    if not isinstance(backend, Retrieving) or not backend.trees:
+        raise HierspecError(
+            f"retrieval needs the lean backend, which {backend.name} does not run on: remove "
+            "backend and deterministic, or draft with early_exit"
+        )
+    if not backend.attends_to_all:
+        raise HierspecError(
+            f"layers of {backend.name} attend to a sliding window, so there is nothing to choose "
+            "for them: draft with quantized or early_exit"
+        )
+    return backend
