@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = {"model": "zoo:trunk", "dtype": "float32"}
-_SMALL = {"method": "model", "model": "zoo:small", "dtype": "float32"}
+_SMALL = {"method": "draft_model", "model": "zoo:small", "dtype": "float32"}
 HIERARCHIES: dict[str, dict[str, Any]] = {
     "plain": {"levels": []},
     "one draft": {

@@ -573,6 +573,62 @@ def _throughput() -> list[Claim]:
 
 
 THROUGHPUT = _throughput()
+
+
+def _deterministic() -> list[Claim]:
+    """How many texts were equal, and the price."""
+    found = data("deterministic")
+    prices = [row["price"]["median"] for row in found["hierarchies"].values()]
+    page = "docs/reproducible.md"
+    return [
+        Claim(
+            page,
+            "{} of {} greedy texts of five hierarchies",
+            lambda: (found["equal"]["deterministic"], found["runs"]),
+        ),
+        Claim(
+            page,
+            "token for token, {} of {} without the mode",
+            lambda: (found["equal"]["usual"], found["runs"]),
+        ),
+        Claim(
+            page,
+            "Plain decoding takes {} times as long in it, the hierarchies {} to {} times",
+            lambda: (
+                f"{found['plain']['price']['median']:.2f}",
+                f"{min(prices):.2f}",
+                f"{max(prices):.2f}",
+            ),
+        ),
+    ]
+
+
+def _trees() -> list[Claim]:
+    """The table of trees on the released model."""
+    shown = {
+        "1 drafts": "one draft",
+        "4 drafts": "trees of four drafts",
+        "8 drafts": "trees of eight",
+        "8 drafts, a slot each": "eight drafts, a slot each",
+    }
+
+    def figures(name: str) -> list[str]:
+        rows = [by[name] for by in data("token-trees-smollm2")["temperatures"].values()]
+        return [
+            f"{row[key]['median']:.2f}" for row in rows for key in ("tokens_per_call", "over_plain")
+        ]
+
+    return [
+        Claim(
+            "docs/several-drafts.md",
+            f"| {title} | {{}} | {{}}× | {{}} | {{}}× |",
+            lambda name=name: figures(name),
+        )
+        for name, title in shown.items()
+    ]
+
+
+DETERMINISTIC, TREES = _deterministic(), _trees()
 FIRST_HOUR = [
     Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
     Claim(
@@ -588,4 +644,4 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS + THROUGHPUT
+CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS + THROUGHPUT + DETERMINISTIC + TREES

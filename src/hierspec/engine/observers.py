@@ -27,7 +27,8 @@ class Checks:
         drafts: those that the verdicts are about: of several drafts of one place, the chosen ones.
         p: the verifier's distributions at every place of each draft, and after it.
         seconds: of verifying, without the forward.
-        every: of each sequence all drafts that were checked, and ``p`` along each.
+        several: of each sequence all drafts that were checked, and ``p`` along each, where some
+            sequence had more than one.
     """
 
     node: Verify
@@ -36,7 +37,14 @@ class Checks:
     p: Sequence[Distributions]
     verdicts: Sequence[Verdict]
     seconds: float
-    every: Sequence[Sequence[CheckedDraft]]
+    several: Sequence[Sequence[CheckedDraft]] | None = None
+
+    @property
+    def every(self) -> Sequence[Sequence[CheckedDraft]]:
+        """Of each sequence all drafts that were checked, and the verifier's rows along each."""
+        if self.several is not None:
+            return self.several
+        return [[pair] for pair in zip(self.drafts, self.p, strict=True)]
 
 
 class Observer:

@@ -217,15 +217,14 @@ class Runtime:
             queries.append(Query.of(job, task.sequence.slot(node.model)))
         with self._drafting_ahead(node, tasks, drafts):
             scores, p = self._score(node, jobs, queries)
-        parts = torch.split(scores, [job.num_rows for job in jobs])
+        # Tensor.split in two steps of Python takes longer than all that is decided greedily.
+        parts = scores.split_with_sizes([job.num_rows for job in jobs])
         began = time.perf_counter()
         # Ids past the target's vocabulary get no mass, so they must not lead either.
         read = [part[:, : self.vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
         verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
-        seconds = time.perf_counter() - began
-        every = [[pair] for pair in zip(drafts, p, strict=True)]
-        checks = Checks(node, tasks, drafts, p, verdicts, seconds, every)
+        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         return self._finished(checks, parts)
 
     @contextmanager
@@ -387,6 +386,8 @@ def _most_drafts(node: Verify) -> int:
 
 def _first_group(waiting: Seq[Task]) -> list[Task]:
     """Those who share the next call: the lowest level's."""
+    if len(waiting) == 1:
+        return [waiting[0]]
     first = min(waiting, key=_index)
     kind, group = type(first.request), first.group
     return [task for task in waiting if task.group is group and type(task.request) is kind]

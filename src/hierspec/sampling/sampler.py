@@ -169,6 +169,9 @@ def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
     """The largest score of each row and its id: the first of equals; a NaN is the largest."""
     if scores.device.type == "cpu":
         rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
+        if len(rows) == 1:
+            at = int(rows.argmax())
+            return [float(rows[0, at])], [at]
         ids = rows.argmax(-1)
         return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
     best, ids = scores.max(-1)
