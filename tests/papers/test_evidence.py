@@ -377,3 +377,18 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
     metric = effects.exact_several("rrs")
     assert metric({"exact": {"drafts": 2, "kept": 3, "rrs": 3.0}}, {}) == 2.5
     assert metric({"exact": {"drafts": 0}}, {}) is None
+
+
+def test_a_power_of_a_draft_is_another_temperature():
+    """Of scores z: softmax(z / .6) to the power 1.2 is softmax(z / .5), normalised."""
+    from hierspec.core.distributions import DenseDistributions
+
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(1, 9, generator=generator, dtype=torch.float64)
+    p = torch.randn(1, 9, generator=generator, dtype=torch.float64).softmax(-1)
+    found = counting.of_powers(DenseDistributions((z / 0.6).softmax(-1)), DenseDistributions(p))
+    for power, temperature in {"0.75": 0.8, "1": 0.6, "1.2": 0.5, "2": 0.3}.items():
+        kept = (z / temperature).softmax(-1).minimum(p).sum()
+        assert found[power] == pytest.approx(float(kept), abs=1e-12)
+    metric = effects.first_kept(1.2)
+    assert metric({"exact": {"drafts": 2, "powers": {"1.2": 1.5}}}, {}) == 0.75

@@ -14,6 +14,7 @@ from hierspec.api import Hierarchy
 from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.core.distributions import Distributions
 from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
@@ -26,6 +27,7 @@ from hierspec_papers.p5.rounds import Round
 
 Record = dict[str, Any]
 Events = Sequence[dict[str, Any]]
+POWERS = (0.75, 1.0, 1.2, 2.0)  # of a draft's distribution: at .6, those of .8, .6, .5 and .3
 
 
 def levels(events: Events) -> list[Record]:
@@ -66,11 +68,13 @@ class Gains(Observer):
     Attributes:
         root: index of the target's node.
         several: where there were several drafts of a place, by sequence.
+        powers: chances that a draft's first token is kept (:func:`of_powers`), by sequence.
     """
 
     def __init__(self) -> None:
         self.root = -1
         self.seen: dict[int, list[Seen]] = {}
+        self.powers: dict[int, list[dict[str, float]]] = {}
         self.several: dict[int, list[Record]] = {}
 
     def verified(self, checks: Checks) -> None:
@@ -83,6 +87,7 @@ class Gains(Observer):
                 self.several.setdefault(number, []).append(found)
             elif draft.tokens:
                 self.seen.setdefault(number, []).append(seen(checks.node.rule, draft, p, kept))
+                self.powers.setdefault(number, []).append(of_powers(draft.distributions, p))
 
 
 def of_several(every: Sequence[CheckedDraft]) -> dict[str, float]:
@@ -97,6 +102,22 @@ def of_several(every: Sequence[CheckedDraft]) -> dict[str, float]:
     }
     alone = outcomes(registry.get("block-rrs"), drafts[:1], p[:1])
     return {**found, "one": sum(h * end.num_accepted for h, end in alone)}
+
+
+def of_powers(q: Distributions, p: Distributions) -> dict[str, float]:
+    """Return the chance that a draft's first token is kept, Σ min(p, q), had q been of some power.
+
+    A power is a temperature: of drafts at T, the distribution at T / e is the e-th power of theirs,
+    normalised. So one draft compares temperatures, in one context.
+    """
+    width = max(p.width, q.width)
+    own, theirs = q.rows(0, 1).dense(width)[0].double(), p.rows(0, 1).dense(width)[0].double()
+    found = {}
+    for power in POWERS:
+        sharper = own.pow(power)
+        kept = (sharper / sharper.sum()).minimum(theirs).sum()
+        found[f"{power:g}"] = float(kept)
+    return found
 
 
 class _Observed(Hierarchy):
@@ -153,6 +174,10 @@ def records(
                 one["exact"] = {key: round(sum(d[key] for d in many), 6) for key in many[0]}
             else:
                 one["exact"] = exact(method.gains.seen.get(number, []))
+                powers = method.gains.powers.get(number, [])
+                one["exact"]["powers"] = {
+                    f"{e:g}": round(sum(found[f"{e:g}"] for found in powers), 6) for e in POWERS
+                }
         if with_entropies:
             one["entropies"] = _entropies(method, [*prompt, *run.token_ids], len(prompt), found)
         out.append(one)

@@ -105,6 +105,16 @@ def exact_several(rule: str) -> Metric:
     return metric
 
 
+def first_kept(power: float) -> Metric:
+    """Return the metric: how likely a draft's first token is kept, had it been of that power."""
+
+    def metric(run: Run, data: Data) -> float | None:
+        found = run["exact"]
+        return found["powers"][f"{power:g}"] / found["drafts"] if found["drafts"] else None
+
+    return metric
+
+
 def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
     """Return a check by the target over drafting six tokens, in time."""
     draft, target = run["levels"][0], run["levels"][-1]

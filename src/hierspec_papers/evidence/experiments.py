@@ -342,7 +342,9 @@ COUNTING = {  # in the order they are run in
         ),
         _experiment("p5-trunk-windows", "P5 Figure 7", "trunk", windows, 1.0, tokens=32, most=36),
         _experiment("p1-trunk-tails", "P1 Table 4", "trunk", tails, 0.0, tokens=32, most=60),
-        _experiment("p1-trunk-warmths", "P1 Table 10", "trunk", warmths, 0.6, tokens=32, most=60),
+        _experiment(
+            "p1-trunk-warmths", "P1 Table 10", "trunk", warmths, 0.6, tokens=32, most=60, gains=True
+        ),
         _experiment(
             "p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True
         ),

@@ -53,9 +53,12 @@ def claims() -> list[Claim]:
         Claim(
             "P1 Table 10",
             ("p1-trunk-warmths",),
-            "drafts at .5 over drafts at .6, request at .6, tokens a call",
-            ("drafts at 0.5",),
+            "drafts at .5 over drafts at .6, request at .6: how likely a first token is kept, in the "
+            "same contexts",
             ("drafts at 0.6",),
+            ("drafts at 0.6",),
+            effects.first_kept(1.2),
+            effects.first_kept(1.0),
             least=SMALL,
         ),
     ]

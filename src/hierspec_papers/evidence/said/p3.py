@@ -64,10 +64,10 @@ def claims() -> list[Claim]:
         Claim(
             "P3 Figure 1",
             ("p3-trunk-others",),
-            "HiSpec over SWIFT, by layers run",
+            "HiSpec over SWIFT, tokens a call",
             ("hispec",),
             ("swift",),
-            _COST,
+            _CALLS,
         ),
         Claim(
             "P3 Figure 1",
