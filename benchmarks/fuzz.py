@@ -60,6 +60,9 @@ def main() -> None:
     failures: dict[str, str] = {}
 
     def call(play: Playground, argv: list[str]) -> None:
+        tried = sum(statuses.values())
+        if tried and tried % 250 == 0:
+            print(f"{tried} of {asked.inputs}", flush=True)
         try:
             status, said = play.call(argv)
         except AssertionError as error:

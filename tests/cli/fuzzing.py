@@ -26,13 +26,14 @@ from hierspec.cli import run
 from hierspec.errors import HierspecError
 
 STOPPED = "stopped before work begins"
-# What measures or trains: where its modules keep it, and where commands import it from.
+# What measures, trains or serves: where its modules keep it, and where commands import it from.
 _WORK = (
     "hierspec.profiling.measure.measure",
     "hierspec.profiling.auto.measure",
     "hierspec.training.heads.train.train",
     "hierspec.training.family.build.train",
     "hierspec.cli.bench._measure",
+    "hierspec.server.run.serve",
     "hierspec_papers.lab.Lab.load",
 )
 _LEFT_OUT = ("--install-completion", "--show-completion", "--help", "-h")  # change or show too much

@@ -53,8 +53,8 @@ def claims() -> list[Claim]:
         Claim(
             "P1 Table 10",
             ("p1-trunk-warmths",),
-            "drafts at .5 over drafts at .6, request at .6: how likely a first token is kept, in the "
-            "same contexts",
+            "drafts at .5 over drafts at .6, request at .6: how likely a first token is kept, "
+            "in the same contexts",
             ("drafts at 0.6",),
             ("drafts at 0.6",),
             effects.first_kept(1.2),
