@@ -389,3 +389,15 @@ def test_interrupt_keeps_the_text_so_far():
     assert len(some + rest) < 6000
     assert b"Traceback" not in err
     assert b", cancelled," in err
+
+
+def test_a_trace_is_written_over_an_earlier_one_only(capsys, tmp_path):
+    mine, trace = tmp_path / "prompts.jsonl", tmp_path / "trace.jsonl"
+    mine.write_text('{"prompt": "x"}\n')
+    asked = ["generate", "import os", *SMALL, "--max-new-tokens", "4", "--trace"]
+    status, _, err = hierspec(capsys, *asked, str(mine))
+    assert status == 2
+    assert "holds something else than a trace" in err
+    assert mine.read_text() == '{"prompt": "x"}\n'
+    for _ in range(2):
+        assert hierspec(capsys, *asked, str(trace))[0] == 0

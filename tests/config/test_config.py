@@ -13,6 +13,7 @@ from hierspec.config.schema import (
     TargetConfig,
 )
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
+from hierspec.errors import HierspecError
 from hierspec.presets.registry import PRESETS, preset
 
 EXAMPLE = {
@@ -208,3 +209,18 @@ def test_a_preset_takes_paths_as_they_are():
     assert a.levels == (DraftModelConfig(model="some/draft", num_speculative_tokens=8),)
     with pytest.raises(ValueError, match="target must be a directory"):
         preset("speculative", 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["h.json", "h.toml"])
+def test_a_file_that_says_something_wrong_is_named_and_its_syntax_is_not_blamed(tmp_path, name):
+    level = {"method": "prompt_lookup", "num_speculative_tokens": 3, "verify": "block"}
+    if name.endswith("toml"):
+        lines = [f"{key} = {json.dumps(value)}" for key, value in level.items()]
+        text = "\n".join(['[target]\nmodel = "t"', "[[levels]]", *lines])
+    else:
+        text = json.dumps({"target": {"model": "t"}, "levels": [level]})
+    (tmp_path / name).write_text(text)
+    with pytest.raises(HierspecError, match="the first level only drafts") as caught:
+        HierarchyConfig.load(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "not valid" not in str(caught.value)

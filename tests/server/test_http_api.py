@@ -501,3 +501,34 @@ def test_the_description_is_complete_and_its_examples_run(family):
     assert endpoints | others <= set(described["paths"])
     assert ran == dict.fromkeys(ran, 200)
     assert len(ran) >= 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "said"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            {},
+            "image_url parts are not supported",
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            {},
+            "input_image parts are not supported",
+        ),
+        ("/v1/responses", {"input": "a", "tools": [{}]}, {}, "tools are not supported here"),
+        ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(family, path, body, headers, said):
+    async def ask(client):
+        content = json.dumps(body).encode()
+        return await client.post(
+            path, content=content, headers={"content-type": "application/json", **headers}
+        )
+
+    answer = asking(app_of(family), ask)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]

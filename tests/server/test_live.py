@@ -189,12 +189,16 @@ def test_abuse_of_the_protocol_gets_no_more_than_a_refusal(live, name):
 
 def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family):
     with started(family) as (url, engine, server), httpx.Client(base_url=url, timeout=60) as one:
-        body = {"prompt": "hello", "max_tokens": 40, "stream": True, "ignore_eos": True}
+        body = {"prompt": "hello", "max_tokens": 200, "stream": True, "ignore_eos": True}
         with one.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.iter_lines()
             next(lines)
             server.handle_exit(signal.SIGTERM, None)
             assert not engine.alive
+            # It listens until what runs has ended: whoever asks is told, and when to come back.
+            assert httpx.get(f"{url}/health", timeout=20).status_code == 503
+            refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=20)
+            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
             rest = list(lines)
     assert rest[-2] == "data: [DONE]"
     finish = [json.loads(line[6:]) for line in rest if line.startswith("data: {")][-1]

@@ -26,6 +26,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.errors import HierspecError
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers import (
@@ -722,3 +723,22 @@ def test_soundness():
 
     refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no law at other contexts")
     refused(Draft(0, "alone", tables[0], 2), "target")
+
+
+def test_a_name_belongs_to_one_rule():
+    from hierspec.verifiers import registry
+    from hierspec.verifiers.tokenwise import Tokenwise
+
+    class Other(Tokenwise):
+        name = "tokenwise"
+
+    class Nameless(Tokenwise):
+        name = ""
+
+    with pytest.raises(HierspecError, match="a verifier called 'tokenwise' already"):
+        registry.register(Other())
+    with pytest.raises(HierspecError, match='name = "'):
+        registry.register(Nameless())
+    before = registry.get("tokenwise")
+    assert registry.register(type(before)()) is registry.get("tokenwise")
+    registry.register(before)

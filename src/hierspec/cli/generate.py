@@ -59,7 +59,8 @@ def generate(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of PROMPT: a .jsonl file, a prompt a line; any other file is ONE prompt."
+            help="Instead of PROMPT: a .jsonl file, a prompt a line (a string, token ids, or an "
+            "object with prompt, text, question, turns or messages); any other file is ONE prompt."
         ),
     ] = None,
     batch_size: Annotated[
@@ -517,5 +518,25 @@ def _tracing(path: Path | None) -> Iterator[Any]:
         return
     from hierspec.utils.files import text_stream
 
+    _check_trace(path)
     with text_stream(path, "the trace") as stream:
         yield JsonLinesTracer(stream)
+
+
+def _check_trace(path: Path) -> None:
+    """Refuse to write over anything but an earlier trace."""
+    import json
+
+    if not path.is_file():
+        return
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            first = file.readline()
+    except OSError:
+        return  # writing will say why it cannot be
+    try:
+        event = json.loads(first) if first.strip() else {"kind": "", "sequence": 0}
+    except ValueError:
+        event = None
+    if not (isinstance(event, dict) and {"kind", "sequence"} <= event.keys()):
+        raise HierspecError(f"{path} holds something else than a trace: choose another file")

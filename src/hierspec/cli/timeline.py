@@ -42,7 +42,7 @@ def timeline(
 
       hierspec generate "Why is the sky blue?" --trace t.jsonl
 
-      hierspec timeline t.jsonl -o t.html --tokenizer zoo:large
+      hierspec timeline t.jsonl -o t.html --tokenizer zoo:smollm2
     """
     ending = output.suffix.lower()
     if ending not in ENDINGS:

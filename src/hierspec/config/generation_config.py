@@ -81,8 +81,8 @@ def refuse_outputs(config: Any) -> None:
     for name in _NOT_COLLECTED:
         if getattr(config, name, False):
             raise HierspecError(
-                f"hierspec does not collect {name}: leave it off (logprobs=k gives the k likeliest "
-                "tokens of every place)"
+                f"hierspec does not collect {name}: leave it off (of a hierspec.Hierarchy, "
+                "generate(..., logprobs=k) gives the k likeliest tokens of every place)"
             )
 
 

@@ -146,14 +146,19 @@ class HierarchyConfig:
         path = Path(source)
         fix = ": give a .json or .toml file, inline JSON, or the name of a preset"
         body = read_text(path, "the hierarchy file", fix)
-        if path.suffix != ".toml":
-            return cls.from_dict(json_object(body, text, "a hierarchy"))
         try:
-            return cls.from_dict(tomllib.loads(body))
+            if path.suffix != ".toml":
+                read: Any = json_object(body, text, "a hierarchy")
+            else:
+                read = tomllib.loads(body)
         except RecursionError:
             raise HierspecError(f"{text}: nested too deeply to be a hierarchy") from None
-        except ValueError as error:
+        except tomllib.TOMLDecodeError as error:
             raise HierspecError(f"{text}: not valid TOML: {error}") from None
+        try:
+            return cls.from_dict(read)
+        except HierspecError as error:
+            raise HierspecError(f"{text}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The file's own form, defaults left out."""

@@ -43,7 +43,10 @@ class Template:
         if not isinstance(prompt, str) and not conversation:
             return arguments.token_ids(prompt)
         if self.tokenizer is None:
-            raise HierspecError("the target has no tokenizer beside it: give token ids, not text")
+            raise HierspecError(
+                "the target has no tokenizer beside it: name one (on the command line --tokenizer "
+                "FOLDER, in Python the second argument), or give token ids (--ids)"
+            )
         if templated:
             return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
         ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later

@@ -120,7 +120,7 @@ class LookUp:
 
     def draft(self, call: DraftCall, slot: Any) -> Drafted:
         """What it proposes to a call, and what each token was drawn from."""
-        ids = self.propose(call.job.context.with_source(), call.limit, slot)
+        ids = tuple(self.propose(call.job.context.with_source(), call.limit, slot) or ())
         return ids, OneHotDistributions(ids)
 
     def drafts(self, call: DraftCall, slot: Any) -> Sequence[Drafted]:

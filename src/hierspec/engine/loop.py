@@ -28,6 +28,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel, Query, Slot
 from hierspec.lm.encoder_decoder import check_decoder_only
+from hierspec.lm.lean.linear import give_back_memory
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import logprobs, top_logprobs
 
@@ -41,6 +42,10 @@ from .runtime import Runtime
 from .sequences import LiveSequence
 from .stopping import StopConditions, TextStream
 from .waiting import Waiting
+
+# Ended requests after which freed memory goes back to the system: their caches are of many sizes,
+# and the heap would grow around the holes that they leave.
+_TRIM_AFTER = 256
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +266,7 @@ class EngineLoop:
         self.running: list[Ticket] = []
         self.last_step = time.monotonic()
         self._numbers = itertools.count()
-        self._steps = 0
+        self._steps = self._ended = 0
         self._end_at: float | None = None
         self._thread: threading.Thread | None = None
 
@@ -304,6 +309,11 @@ class EngineLoop:
         for name, prefixes in self.prefixes.items():
             with self.lanes[name].lock:
                 prefixes.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long at most until, after :meth:`drain`, the last request has ended."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     @property
     def alive(self) -> bool:
@@ -349,6 +359,9 @@ class EngineLoop:
             mine = [ticket for ticket in self.running if self._lane(ticket) == name]
             if mine:
                 self._round(name, mine)
+        if self._ended >= _TRIM_AFTER:
+            self._ended = 0
+            give_back_memory()
 
     def _drop(self) -> None:
         now = time.monotonic()
@@ -541,6 +554,7 @@ class EngineLoop:
                 tickets.remove(ticket)
         now, output, request = time.monotonic(), ticket.output, ticket.request
         name, levels, rest = self._lane(ticket), tuple[LevelStats, ...](), ""
+        self._ended += 1
         if output is not None:
             levels = self.per_sequence[name].forget(output.sequence)
             with self.lanes[name].lock:

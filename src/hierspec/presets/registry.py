@@ -6,6 +6,7 @@ Defaults use the shipped family, so every preset runs on a fresh machine. Citati
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from hierspec.config import arguments
@@ -74,7 +75,10 @@ def preset(
 
         return choose(target, drafts).config
     if name not in PRESETS:
-        raise HierspecError(f"no preset called {name!r}; there are: {', '.join([*PRESETS, AUTO])}")
+        names = [*PRESETS, AUTO]
+        near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise HierspecError(f"no preset called {name!r}; {hint}: {', '.join(names)}")
     for draft in drafts:
         if is_method(draft):
             raise HierspecError(

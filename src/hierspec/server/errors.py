@@ -121,9 +121,15 @@ def install(app: FastAPI) -> None:
 
 def explained(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """The first thing wrong with a body, in one line, and the field it stands in."""
-    first = errors[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    # Of what may be one thing or another, a sentence of our own says most.
+    first = next((error for error in errors if error["type"] == "value_error"), errors[0])
+    parts = [str(part) for part in first["loc"] if part != "body"]
+    place = ".".join(part for part in parts if part.isidentifier() or part.isdigit()) or None
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}", None
+    if first["type"] in ("model_attributes_type", "dict_type") and place is None:
+        return "the body must be a JSON object, sent with Content-Type: application/json", None
+    if first["type"] == "too_long" and place == "tools":
+        return "tools are not supported here: use /v1/chat/completions", place
     message = str(first["msg"]).removeprefix("Value error, ")
     return (f"{place}: {message}" if place else message), place

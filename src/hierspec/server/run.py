@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,29 @@ _BACKLOG = 512
 
 
 class Server(uvicorn.Server):
-    """Takes no more requests as soon as it is told to end, and lets running ones go on."""
+    """Refuses requests as soon as it is told to end, and lets running ones go on.
+
+    While they do, it listens: a client or a load balancer that asks is told 503, and when to come
+    back, instead of finding nobody. Told a second time, it ends at once.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[str], None]):
         super().__init__(config)
         self.service, self.ready = service, ready
+        self._draining = False
 
     def handle_exit(self, sig: int, frame: Any) -> None:
+        if self._draining:
+            super().handle_exit(sig, frame)
+            return
+        self._draining = True
         # Sequences end a moment before connections are cut, so that clients are told.
-        self.service.engine.drain(max(0.0, self.service.settings.shutdown_grace - 1.0))
+        grace = max(0.0, self.service.settings.shutdown_grace - 1.0)
+        self.service.engine.drain(grace)
+        threading.Thread(target=self._end, args=(sig, frame, grace), daemon=True).start()
+
+    def _end(self, sig: int, frame: Any, grace: float) -> None:
+        self.service.engine.wait(grace)
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: Any = None) -> None:

@@ -11,8 +11,26 @@ _RULES: dict[str, Verifier] = {}
 
 
 def register(rule: Verifier, *aliases: str) -> Verifier:
-    """Make a rule known by its name (and aliases) to configuration files and ``certify``."""
-    _RULES.update(dict.fromkeys((rule.name, *aliases), rule))
+    """Make a rule known by its name (and aliases) to configuration files and ``certify``.
+
+    The same class may be registered again, as a notebook does.
+
+    Raises:
+        HierspecError: it has no name, or another rule has it.
+    """
+    own = getattr(rule, "name", None)
+    if not isinstance(own, str) or not own:
+        raise HierspecError(
+            f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
+        )
+    for name in (own, *aliases):
+        known = type(_RULES.get(name, rule))
+        if (known.__module__, known.__qualname__) != (
+            type(rule).__module__,
+            type(rule).__qualname__,
+        ):
+            raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
+    _RULES.update(dict.fromkeys((own, *aliases), rule))
     return rule
 
 

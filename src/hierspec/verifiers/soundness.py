@@ -59,6 +59,11 @@ def _check_multi_draft(node: Verify) -> None:
         if leaf is not node.below:
             raise HierspecError(why + "a part of a concatenation makes one: set num_drafts to 1")
         if not node.rule.multi_draft:
+            if getattr(leaf.model, "reads_own_checks", False):
+                raise HierspecError(
+                    f"level {leaf.name!r} needs a rule for several drafts above it, and "
+                    f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
+                )
             raise HierspecError(
                 why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
                 "'induced-block', 'traversal', 'block-rrs', 'rrs' or 'rrs-without-replacement' "

@@ -123,8 +123,9 @@ def quantized(backend: Any, bits: int = 8) -> LeanBackend:
     """
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
-            f"a quantized draft needs the lean backend (Llama-shaped models), and {backend.name} "
-            "runs on transformers' own modules: use early_exit or layer_skip instead"
+            f"a quantized draft needs the lean backend (Llama-shaped models, by their files), and "
+            f"{backend.name} runs on transformers' own modules here: use early_exit or layer_skip, "
+            "or hierspec.Hierarchy with the model's path"
         )
     library = kernels.load() if backend.dtype == torch.float32 else None
     if backend.device.type != "cpu" or not (library or fbgemm_works()):

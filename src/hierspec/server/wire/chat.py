@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from .common import Answer, Name, Sampling, Text, Usage, Wire
+from .common import Answer, Name, Sampling, Text, Usage, Wire, text_only
 
 
 class TextPart(Wire):
@@ -32,7 +32,9 @@ class Message(Wire):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Annotated[list[TextPart], Field(max_length=1024)] | None = None
+    content: Annotated[
+        Text | Annotated[list[TextPart], Field(max_length=1024)] | None, BeforeValidator(text_only)
+    ] = None
     name: Name | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
     tool_call_id: Name | None = None

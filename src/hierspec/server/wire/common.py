@@ -31,6 +31,19 @@ class Wire(BaseModel):
         return data
 
 
+def text_only(content: Any) -> Any:
+    """Refuse parts of a message that are no text, by name.
+
+    Raises:
+        ValueError: with what to send.
+    """
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and ("image" in kind or "audio" in kind or "file" in kind):
+            raise ValueError(f"{kind[:32]} parts are not supported: send text parts")
+    return content
+
+
 class Answer(BaseModel):
     """The base of what is got."""
 

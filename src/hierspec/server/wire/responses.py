@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .chat import TextPart
-from .common import Answer, Name, Sampling, Text, Wire
+from .common import Answer, Name, Sampling, Text, Wire, text_only
 
 
 class InputMessage(Wire):
@@ -15,7 +15,9 @@ class InputMessage(Wire):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(max_length=1024)]
+    content: Annotated[
+        Text | Annotated[list[TextPart], Field(max_length=1024)], BeforeValidator(text_only)
+    ]
     id: Name | None = None
     status: Name | None = None
 
