@@ -45,7 +45,7 @@ from .waiting import Waiting
 
 # Ended requests after which freed memory goes back to the system: their caches are of many sizes,
 # and the heap would grow around the holes that they leave.
-_TRIM_AFTER = 256
+_TRIM_AFTER, _TRIM_AFTER_IDLE = 256, 32
 
 log = logging.getLogger(__name__)
 
@@ -359,7 +359,8 @@ class EngineLoop:
             mine = [ticket for ticket in self.running if self._lane(ticket) == name]
             if mine:
                 self._round(name, mine)
-        if self._ended >= _TRIM_AFTER:
+        idle = not (self.reading or self.running)
+        if self._ended >= (_TRIM_AFTER_IDLE if idle else _TRIM_AFTER):
             self._ended = 0
             give_back_memory()
 
