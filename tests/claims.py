@@ -629,6 +629,37 @@ def _trees() -> list[Claim]:
 
 
 DETERMINISTIC, TREES = _deterministic(), _trees()
+MATCH = [
+    Claim(
+        "docs/reproducible.md",
+        "are kept with {}, between {} and {}; {} of {} texts",
+        lambda: (
+            *(
+                f"{data('match')['acceptance']['small'][key]:.3f}"
+                for key in ("match", "bound", "tokenwise")
+            ),
+            data("match")["equal"],
+            data("match")["runs"],
+        ),
+    )
+]
+
+
+def _leaks() -> tuple[object, ...]:
+    """Requests, growth in per cent; nothing may be left."""
+    found = data("serving-leaks")
+    assert found["more_threads"] == found["more_files"] == found["failed"] == 0
+    return found["settings"]["requests"], f"{100 * found['growth']:.1f}"
+
+
+LEAKS = [
+    Claim(
+        "docs/serving.md",
+        "Over {} short requests after the first thousand, a tenth of which left early, the process "
+        "grew by {} %",
+        _leaks,
+    )
+]
 FIRST_HOUR = [
     Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
     Claim(
@@ -644,4 +675,15 @@ SETTINGS = (
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
 )  # fmt: skip
-CLAIMS = README + PAGE + SEVERAL_DRAFTS + FIRST_HOUR + STREAMS + THROUGHPUT + DETERMINISTIC + TREES
+CLAIMS = (
+    README
+    + PAGE
+    + SEVERAL_DRAFTS
+    + FIRST_HOUR
+    + STREAMS
+    + THROUGHPUT
+    + DETERMINISTIC
+    + TREES
+    + MATCH
+    + LEAKS
+)
