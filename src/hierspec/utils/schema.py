@@ -244,8 +244,10 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
         key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
         return f"{_step(place, key)} is {_short(first['input'][key])}; there are: {tags}"
     if kind == "union_tag_not_found":
-        tags = [tag for member in _members(_at(shape, loc)) for tag in _tags(_bare(member))]
-        return _join(place, f"{context['discriminator']} is missing; there are: {', '.join(tags)}")
+        name = context["discriminator"]
+        members = [_bare(member) for member in _members(_at(shape, loc))]
+        tags = [tag for member in members for tag in _tags(member, name.strip("'"))]
+        return _join(place, f"{name} is missing; there are: {', '.join(tags)}")
     if kind in ("value_error", "misplaced"):  # raised by a validator of ours, whose words stand
         return _join(place, str(context.get("error", context.get("why"))))
     expected = first["msg"] if kind == "expected" else _EXPECTED.get(kind)
@@ -359,11 +361,13 @@ def _inside(shape: Any, step: Any) -> Any:
     return Any if arguments else get_type_hints(shape, include_extras=True).get(str(step), Any)
 
 
-def _tags(member: Any) -> list[str]:
-    """What tells a member of a tagged union from the others: its literal words."""
+def _tags(member: Any, name: str | None = None) -> list[str]:
+    """What tells a member of a tagged union from the others: literal words, of one field or any."""
     if not isinstance(member, type):
         return []
-    literals = [hint for hint in get_type_hints(member).values() if get_origin(hint) is Literal]
+    hints = get_type_hints(member)
+    chosen = hints.values() if name is None else [hints.get(name)]
+    literals = [hint for hint in chosen if get_origin(hint) is Literal]
     return [tag for hint in literals for tag in get_args(hint) if isinstance(tag, str)]
 
 

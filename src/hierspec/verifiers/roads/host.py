@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.core.distributions import DenseDistributions, draw
+from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
 from hierspec.verifiers.rows import pieces, probabilities, residual_row, row_at, stacked
@@ -64,19 +64,34 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
     tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
     n = len(tokens)
     uniforms = case.rng.take(n + 1).tolist()
-
-    # A test that passes has summed the very row that the next token is drawn from.
-    @functools.lru_cache(maxsize=1)
-    def residual(k: int, w: float) -> torch.Tensor:
-        return residual_row(row_at(p, k), q, k, w)
-
-    def excess(k: int, w: float) -> float:
-        return float(residual(k, w).sum(dtype=torch.float64))
-
+    if not n:
+        return 0, row_at(p, 0), uniforms[0]
+    residuals = _Residuals(p, q)
     p_x, q_x = probabilities(tokens, p), probabilities(tokens, q)
-    decision = case.node.rule.decide(p_x, q_x, uniforms, excess)
+    decision = case.node.rule.decide(p_x, q_x, uniforms, residuals.excess)
     assert decision is not None, "a rule with `decide` decides"
     tau, w = decision
     if case.drops_bonus(tau):
         return tau, None, 0.0
-    return tau, row_at(p, n) if tau == n else residual(tau, w), uniforms[n]
+    return tau, row_at(p, n) if tau == n else residuals.row(tau, w), uniforms[n]
+
+
+class _Residuals:
+    """Rows max(w·p − q, 0) of one draft, unnormalised.
+
+    The last is kept: a test that passes has summed the very row that the next token is drawn from.
+    """
+
+    __slots__ = ("_key", "_last", "_p", "_q")
+
+    def __init__(self, p: Distributions, q: Distributions) -> None:
+        self._p, self._q = p, q
+        self._key, self._last = (-1, 0.0), torch.empty(0)
+
+    def row(self, k: int, w: float) -> torch.Tensor:
+        if self._key != (k, w):
+            self._key, self._last = (k, w), residual_row(row_at(self._p, k), self._q, k, w)
+        return self._last
+
+    def excess(self, k: int, w: float) -> float:
+        return float(self.row(k, w).sum(dtype=torch.float64))
