@@ -314,7 +314,9 @@ class Hierarchy:
         """
         options.known(params, _OPTIONS)
         template = Template(self.tokenizer, chat, tools, chat_template_kwargs)
-        ids = [self._ids(prompt, template) for prompt in arguments.prompt_list(prompts)]
+        given = arguments.prompt_list(prompts)
+        places = [f" at place {i}" if len(given) > 1 else "" for i in range(len(given))]
+        ids = [self._ids(one, template, at) for one, at in zip(given, places, strict=True)]
         vocab, count = self.root.model.vocab_size, len(ids)
         asked = None
         if generation_config is not None:
@@ -378,16 +380,16 @@ class Hierarchy:
         own = getattr(self.tokenizer, "eos_token_id", None)
         return self.ends if own is None else self.ends | {own}
 
-    def _ids(self, prompt: Prompt, template: Template) -> list[int]:
+    def _ids(self, prompt: Prompt, template: Template, at: str = "") -> list[int]:
         ids = template.ids(prompt)
         vocab, longest = self.root.model.vocab_size, self.root.model.max_length
         if not ids:
-            raise HierspecError("the prompt is empty: give at least one token to continue")
+            raise HierspecError(f"the prompt{at} is empty: give at least one token to continue")
         if min(ids) < 0 or max(ids) >= vocab:
             raise HierspecError(f"a prompt token lies outside the target's vocabulary of {vocab}")
         if len(ids) >= longest:
             raise HierspecError(
-                f"the prompt has {len(ids)} tokens and the target's context holds {longest}: "
+                f"the prompt{at} has {len(ids)} tokens and the target's context holds {longest}: "
                 "shorten it to leave room for output"
             )
         return ids

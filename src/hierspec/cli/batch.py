@@ -150,17 +150,17 @@ def _bar(console: Console, title: str) -> Iterator[Report]:
             nonlocal told
             tenth = 10 * now.done // now.total
             if console.is_terminal or tenth != told:  # elsewhere a line a tenth
-                bar(_words(now), now.done / now.total)
+                bar(_words(now, console.is_terminal), now.done / now.total)
             told = tenth
 
         yield report
 
 
-def _words(now: Progress) -> str:
+def _words(now: Progress, has_bar: bool) -> str:
     parts = [f"{now.total - now.done} of {now.total} left"]
     if now.failures:
         parts.append(f"{now.failures} failed")
-    if now.seconds_left:
+    if now.seconds_left and not has_bar:  # a bar says it itself
         minutes, seconds = divmod(round(now.seconds_left), 60)
         parts.append(f"about {f'{minutes} min' if minutes else f'{seconds} s'}")
     return ", ".join(parts)

@@ -259,7 +259,7 @@ class _Files:
             probe(self.results, "results")
         if self.report is not None:
             regular = self.report.is_file() or not self.report.exists()
-            if regular and self.report.suffix.lower() not in (".html", ".htm"):
+            if regular and self.report.suffix.lower() != ".html":
                 raise HierspecError(
                     f"--report writes a page: give it a name that ends in .html, not {self.report}"
                 )

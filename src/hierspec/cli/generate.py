@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -341,10 +340,12 @@ def check_drafts(name: str, count: int) -> None:
 
 
 def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
+    from .rendering import own_notes
+
     waiting = contextlib.nullcontext()
     if not quiet and console.is_terminal:
         waiting = console.status(f"loading {config.target.model}")
-    with waiting, _own_notes(console):
+    with waiting, own_notes(console):
         from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
@@ -362,10 +363,10 @@ def _plan(
     from hierspec.api import Hierarchy
     from hierspec.core.nodes import Concatenate, walk
 
-    from .rendering import interruptible, progress, say
+    from .rendering import interruptible, own_notes, progress, say
 
     bar = progress(console, f"measuring {target.model} (once)")
-    with interruptible(console), _own_notes(console), bar as report:
+    with interruptible(console), own_notes(console), bar as report:
         asked = {"temperature": temperature, "chat": chat, "report": report}
         models = Hierarchy.auto(target, drafts, **asked)
     if not quiet:
@@ -373,7 +374,11 @@ def _plan(
         below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
         plan = models.plan
-        gain = "" if plan is None or not below else f", {plan.speedup:.2f}× plain decoding expected"
+        gain = (
+            ""
+            if plan is None or not below
+            else f", {plan.speedup:.2f}× plain decoding on measured text"
+        )
         say(console, f"auto: {chosen}{gain}")
         if models.plan is not None and models.plan.on_three_levels:
             say(console, models.plan.on_three_levels)
@@ -483,26 +488,6 @@ def _object(
         "same_tokens": same,
     }
     return {**result.to_dict(), "compare": compared}
-
-
-@contextlib.contextmanager
-def _own_notes(console: Console) -> Iterator[None]:
-    """Print warnings of ours as notes; leave those of other libraries as they are."""
-    from hierspec.config.vocabulary import VocabularyWarning
-    from hierspec.profiling.noise import BusyWarning
-
-    own = (VocabularyWarning, BusyWarning)
-    with warnings.catch_warnings(record=True) as caught:
-        for category in own:
-            warnings.simplefilter("always", category)
-        yield
-    for warning in caught:
-        if issubclass(warning.category, own):
-            console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
 
 
 @contextlib.contextmanager

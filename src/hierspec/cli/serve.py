@@ -94,10 +94,12 @@ def serve(
     from hierspec.server.app import create_app
     from hierspec.server.run import serve as run
 
-    from .rendering import notes
+    from .rendering import notes, own_notes
 
     logs.configure(settings.log_level, settings.log_format)
-    app, console = create_app(settings), notes()
+    console = notes()
+    with own_notes(console):
+        app = create_app(settings)
     name = app.state.service.model
 
     def ready(url: str) -> None:

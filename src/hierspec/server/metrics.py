@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from hierspec.engine.loop import Ended, EngineLoop
+from hierspec.engine.loop import DeadlineError, Ended, EngineLoop, RequestCancelledError
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -62,7 +62,7 @@ class ServerMetrics:
     def ended(self, ended: Ended) -> None:
         """A sequence has ended."""
         label, written = (self._model,), len(ended.token_ids)
-        reason = type(ended.error).__name__ if ended.error is not None else ended.finish_reason
+        reason = ended.finish_reason if ended.error is None else _why(ended.error)
         self._ended.labels(self._model, reason).inc()
         self._queue.labels(*label).observe(ended.queue_seconds)
         self._whole.labels(*label).observe(ended.total_seconds)
@@ -149,3 +149,10 @@ class _OfEngine:
                 for position, kept in enumerate(stats.accepted_per_pos):
                     per_pos.add_metric([*own, str(position)], kept)
         yield from (*families.values(), per_pos, calls, seconds)
+
+
+def _why(error: BaseException) -> str:
+    """A word for what ended a request before its text did."""
+    if isinstance(error, DeadlineError):
+        return "timeout"
+    return "cancelled" if isinstance(error, RequestCancelledError) else "error"

@@ -242,7 +242,10 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
         return _join(inside, f"{loc[-1]!r} is missing")
     if kind == "union_tag_invalid":
         key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
-        return f"{_step(place, key)} is {_short(first['input'][key])}; there are: {tags}"
+        said = first["input"][key]
+        near = difflib.get_close_matches(str(said), tags.split(", "), n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        return f"{_step(place, key)} is {_short(said)}; {hint}: {tags}"
     if kind == "union_tag_not_found":
         name = context["discriminator"]
         members = [_bare(member) for member in _members(_at(shape, loc))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,26 @@ def notes() -> Console:
 def say(console: Console, text: str) -> None:
     """Print a line as it is: names may hold brackets, and paths must not be broken."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def own_notes(console: Console) -> Iterator[None]:
+    """Print warnings of ours as notes; leave those of other libraries as they are."""
+    from hierspec.config.vocabulary import VocabularyWarning
+    from hierspec.profiling.noise import BusyWarning
+
+    own = (VocabularyWarning, BusyWarning)
+    with warnings.catch_warnings(record=True) as caught:
+        for category in own:
+            warnings.simplefilter("always", category)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, own):
+            console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 @contextlib.contextmanager

@@ -86,7 +86,12 @@ def speeds(
     )
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second
-        verdict = {None: "", True: ", same text", False: ", text differs"}[same]
+        verdict = {None: "", True: ", same text", False: ""}[same]
+        if same is False:
+            pairs = zip(result.token_ids, plain.token_ids, strict=False)
+            alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+            alike = min(result.num_tokens, plain.num_tokens) if alike is None else alike
+            verdict = f", text differs from token {alike + 1} on"
         text.append(
             f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{verdict}",
             style="bold",

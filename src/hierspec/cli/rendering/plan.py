@@ -225,6 +225,8 @@ def bound(plan: Plan, unit: str) -> str:
     """Return what nothing can beat, and how near the plan is."""
     gap = 100 * (plan.best.ms / plan.lower_bound - 1)
     near = "the plan attains it" if gap < 0.005 else f"the plan is {gap:.1f} % above"
+    if gap > 1000:
+        near = "which says little here"
     model = " by P1's formula" if plan.latency_model == "corollary" else ""
     return (
         f"lower bound {_figure(plan.lower_bound)}{unit}: no hierarchy of these models can be "
