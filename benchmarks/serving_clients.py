@@ -2,7 +2,7 @@
 
 They are run as commands, so that nothing of theirs is a dependency:
 
-    python -m venv EVAL && EVAL/bin/pip install 'lm-eval[api]'
+    python -m venv EVAL && EVAL/bin/pip install 'lm-eval[api]' transformers
     python -m venv SCHEMA && SCHEMA/bin/pip install schemathesis
     python benchmarks/serving_clients.py lm-eval --command EVAL/bin/lm_eval --data QUESTIONS.jsonl
     python benchmarks/serving_clients.py schemathesis --command SCHEMA/bin/schemathesis

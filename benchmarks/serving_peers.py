@@ -5,8 +5,8 @@ greedy, streamed to nobody; tokens are counted by the model's tokenizer, in what
 servers are commands, in environments of their own, with ``{port}``, ``{model}`` (a folder) and
 ``{file}`` (given by ``--file``, a GGUF file) filled in:
 
-    python benchmarks/serving_peers.py --peer "transformers=PEERS/bin/transformers serve \\
-        --force-model {model} --dtype bfloat16 --port {port}"
+    python benchmarks/serving_peers.py --peer "transformers serve=PEERS/bin/transformers serve \\
+        {model} --dtype bfloat16 --host 127.0.0.1 --port {port}"
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def started(name: str, line: str, given: dict[str, str], log: Path) -> Iterator[
                 if process.poll() is not None:
                     raise RuntimeError(f"{name} ended with status {process.returncode}: see {log}")
                 with contextlib.suppress(httpx.TransportError):
-                    if httpx.get(f"{url}/v1/models", timeout=30).status_code == 200:
+                    asked = (
+                        httpx.get(url + path, timeout=30) for path in ("/health", "/v1/models")
+                    )
+                    if any(answer.status_code == 200 for answer in asked):
                         break
                 time.sleep(0.5)
             else:
