@@ -701,4 +701,5 @@ CLAIMS = (
     + TREES
     + MATCH
     + LEAKS
+    + PEERS
 )
