@@ -374,11 +374,9 @@ def _plan(
         below = [f"{node.name} × {node.budget}" for node in nodes]
         chosen = " → ".join([*below, target.model]) if below else "plain decoding"
         plan = models.plan
-        gain = (
-            ""
-            if plan is None or not below
-            else f", {plan.speedup:.2f}× plain decoding on measured text"
-        )
+        gain = ""
+        if plan is not None and below:
+            gain = f", {plan.speedup:.2f}× plain decoding expected on text like that measured"
         say(console, f"auto: {chosen}{gain}")
         if models.plan is not None and models.plan.on_three_levels:
             say(console, models.plan.on_three_levels)
@@ -510,8 +508,6 @@ def _tracing(path: Path | None) -> Iterator[Any]:
 
 def _check_trace(path: Path) -> None:
     """Refuse to write over anything but an earlier trace."""
-    import json
-
     if not path.is_file():
         return
     try:

@@ -86,7 +86,7 @@ def speeds(
     )
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second
-        verdict = {None: "", True: ", same text", False: ""}[same]
+        verdict = ", same text" if same else ""
         if same is False:
             pairs = zip(result.token_ids, plain.token_ids, strict=False)
             alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
