@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,26 @@ def server(*options: str, **environment: str) -> Iterator[subprocess.Popen[bytes
         wait(process)
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
-def wait(process: subprocess.Popen[bytes], seconds: float = 300.0) -> float:
-    """Until it is healthy → how long that took.
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server, by force where it takes longer than a minute."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def wait(
+    process: subprocess.Popen[bytes],
+    seconds: float = 300.0,
+    url: str = URL,
+    paths: Sequence[str] = ("/health",),
+) -> float:
+    """Until it is healthy, at one of ``paths`` → how long that took.
 
     Raises:
         RuntimeError: it ended, or never was.
@@ -53,7 +63,7 @@ def wait(process: subprocess.Popen[bytes], seconds: float = 300.0) -> float:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}")
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{URL}/health", timeout=5).status_code == 200:
+            if any(httpx.get(url + path, timeout=5).status_code == 200 for path in paths):
                 return time.monotonic() - began
         time.sleep(0.05)
     raise RuntimeError("the server never was ready")

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -24,14 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import common
-from serving_common import words
+from serving_common import end, wait, words
 
 PORT = 8140
 OURS = "hierspec"
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    return answer["choices"][0]["text"]
 
 
 @contextlib.contextmanager
@@ -41,34 +36,17 @@ def started(name: str, line: str, given: dict[str, str], log: Path) -> Iterator[
     Raises:
         RuntimeError: it ended, or did not answer in five minutes.
     """
-    import httpx
-
-    words_of = shlex.split(line)
-    command = [word.format(**given) for word in words_of]
+    command = [word.format(**given) for word in shlex.split(line)]
     url = f"http://127.0.0.1:{given['port']}"
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
-            for _ in range(600):
-                if process.poll() is not None:
-                    raise RuntimeError(f"{name} ended with status {process.returncode}: see {log}")
-                with contextlib.suppress(httpx.TransportError):
-                    asked = (
-                        httpx.get(url + path, timeout=30) for path in ("/health", "/v1/models")
-                    )
-                    if any(answer.status_code == 200 for answer in asked):
-                        break
-                time.sleep(0.5)
-            else:
-                raise RuntimeError(f"{name} never answered: see {log}")
+            wait(process, url=url, paths=("/health", "/v1/models"))
             yield url
+        except RuntimeError as error:
+            raise RuntimeError(f"{name}: {error}: see {log}") from None
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
 
 
 async def wave(
@@ -96,7 +74,7 @@ async def wave(
     for answer in answers:
         if answer.status_code != 200:
             raise RuntimeError(f"status {answer.status_code}: {answer.text[:300]}")
-    texts = [text_of(answer.json()) for answer in answers]
+    texts = [answer.json()["choices"][0]["text"] for answer in answers]
     written = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
     return {"tokens": written, "seconds": seconds, "tokens_per_second": written / seconds}
 

@@ -109,6 +109,8 @@ def levels(result: GenerationResult) -> list[Table | Text]:
     """Return what every level did for the whole batch, of which ``result`` is any sequence's."""
     table = borderless(("level",), ("calls", "drafted", "kept", "acceptance", "time"))
     for level in result.levels:
+        if level["name"].startswith("concatenate") and not level["calls"]:
+            continue  # its parts have rows of their own
         table.add_row(
             Text(level["name"]),
             str(level["calls"]),
