@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from fastapi.testclient import TestClient
 from server_cases import app_of
 
 from hierspec.server.settings import ServeSettings
@@ -45,3 +46,15 @@ def test_the_dashboard_asks_for_metrics_that_there_are(family):
     assert len(asked) >= 12
     for name in asked:
         assert name in named or name.removesuffix("_bucket") in named, name
+
+
+def test_the_description_is_a_page_that_fetches_nothing_from_elsewhere(family):
+    app = app_of(family)
+    with TestClient(app) as client:
+        for page in ("/docs", "/redoc"):
+            html = client.get(page).text
+            fetched = re.findall(r'(?:src|href)="([^"]+)"', html)
+            assert len(fetched) >= 2
+            for address in fetched:
+                assert address.startswith("/")
+                assert client.get(address).status_code == 200

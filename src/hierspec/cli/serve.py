@@ -133,7 +133,7 @@ def service_settings(
         HierspecError: a wrong setting, or the extra is not installed.
     """
     try:
-        import fastapi  # noqa: F401
+        import fastapi_offline  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi_offline import FastAPIOffline
 
 from hierspec import __version__
 from hierspec.api import Hierarchy
@@ -41,8 +42,12 @@ def create_app(
         yield
         service.close()
 
-    app = FastAPI(
-        title="hierspec", version=__version__, description=_ABOUT, lifespan=lifespan, debug=False
+    app = FastAPIOffline(  # its /docs and /redoc fetch nothing from elsewhere
+        title="hierspec",
+        version=__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        static_url="/docs-static",
     )
     app.state.service = service
     app.state.stored = responses.Stored(settings.store_responses)
