@@ -314,8 +314,15 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
         assert found.generate(IDS, **OPTIONS).token_ids == expected
         assert found.config.levels[0].method == drafts[0]
     assert [levels([name])[0].get("bits") for name in ("quantized:4", "quantized:8")] == [4, 8]
+    trained = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 8}
+    assert levels(["zoo:smollm2-eagle3"]) == levels(["eagle3"]) == [trained]
+    assert levels(["eagle3:own"])[0]["model"] == "own"
+    table = levels(["ngram:own.pt"])[0]
+    assert (table["method"], table["table"]) == ("ngram_table", "own.pt")
     with pytest.raises(HierspecError, match="in 8 bits, or quantized:4"):
         Hierarchy(tmp_path, drafts=["quantized:5"])
+    with pytest.raises(HierspecError, match="exit:LAYER, as in exit:4"):
+        Hierarchy(tmp_path, drafts=["exit:four"])
     with pytest.raises(HierspecError, match=r'TargetConfig\(model=model, backend="lean"\)'):
         Hierarchy(model, drafts=["quantized"])
     with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):

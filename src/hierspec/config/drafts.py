@@ -7,16 +7,19 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import shown
+from hierspec.zoo import registry, trained
 
 from .in_memory import ModelInMemory, is_model
 
 LOOK_UPS = {
     "ngram": "prompt_lookup",
     "prompt-lookup": "prompt_lookup",
+    "prompt_lookup": "prompt_lookup",
     "ngram-pool": "ngram_pool",
     "suffix": "suffix",
 }
-QUANTIZED = "quantized"
+QUANTIZED, EAGLE3, TABLE = "quantized", "eagle3", "ngram_table"
+NAMES = "exit:LAYER, eagle3:FOLDER, ngram, ngram:TABLE, prompt-lookup, suffix, quantized"
 ALONE, LOWEST, HIGHER = 8, 3, 12  # tokens; as in the preset hierarchy
 
 
@@ -25,9 +28,10 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
 
     Args:
         drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
-            own first layers), ``ngram`` (copies what followed the same words earlier in the text;
-            also called ``prompt-lookup``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's
-            own weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. What
+            own first layers), ``eagle3:FOLDER``, ``ngram`` (copies what followed the same words
+            earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
+            ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
+            weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. What
             copies costs next to nothing and stands lowest, wherever it is named.
 
     Raises:
@@ -44,47 +48,45 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
 def _level(draft: Any) -> dict[str, Any]:
     if isinstance(draft, Mapping):
         return dict(draft)
-    if isinstance(draft, str) and draft in LOOK_UPS:
-        return {"method": LOOK_UPS[draft]}
-    if isinstance(draft, str) and is_quantized(draft):
-        return quantized(draft)
-    if isinstance(draft, str) and _is_exit(draft):
-        return {"method": "early_exit", "exit_layer": int(draft[5:])}
-    if isinstance(draft, str) or hasattr(draft, "__fspath__") or is_model(draft):
+    if isinstance(draft, str) and not isinstance(draft, ModelInMemory):
+        return named(draft) or {"method": "draft_model", "model": draft}
+    if hasattr(draft, "__fspath__") or is_model(draft):
         return {"method": "draft_model", "model": draft}
     raise HierspecError(
-        "drafts must hold models, loaded or by name, exit:LAYER, "
-        f"{', '.join((*LOOK_UPS, QUANTIZED))}, or levels of a hierarchy file; not "
+        f"drafts must hold models, loaded or by name, {NAMES}, or levels of a hierarchy file; not "
         f"{shown(draft)[:60]}"
     )
 
 
-def is_method(draft: str) -> bool:
-    """Whether a name is what drafts without a model of its own: ``ngram``, ``exit:4``, …"""
-    return not isinstance(draft, ModelInMemory) and (
-        draft in LOOK_UPS or is_quantized(draft) or _is_exit(draft)
-    )
-
-
-def is_quantized(draft: str) -> bool:
-    """Whether a name means the target's own weights in fewer bits."""
-    return draft.partition(":")[0] == QUANTIZED
-
-
-def quantized(draft: str) -> dict[str, Any]:
-    """The level of ``quantized``, ``quantized:4`` or ``quantized:8``.
+def named(draft: str) -> dict[str, Any] | None:
+    """The level that a name means; ``None``: it names a model.
 
     Raises:
-        HierspecError: other bits.
+        HierspecError: an exit without its layer, other bits than 4 and 8.
     """
-    bits = draft.partition(":")[2]
-    if bits not in ("", "4", "8"):
-        raise HierspecError(f"draft {draft!r}: say quantized, in 8 bits, or quantized:4")
-    return {"method": QUANTIZED, **({"bits": int(bits)} if bits else {})}
+    kind, colon, detail = draft.partition(":")
+    if draft in LOOK_UPS:
+        return {"method": LOOK_UPS[draft]}
+    if kind == QUANTIZED:
+        if detail not in ("", "4", "8"):
+            raise HierspecError(f"draft {draft!r}: say quantized, in 8 bits, or quantized:4")
+        return {"method": QUANTIZED, **({"bits": int(detail)} if detail else {})}
+    if kind == "exit" and colon:
+        if not detail.isdecimal():
+            raise HierspecError(f"draft {draft!r}: say exit:LAYER, as in exit:4")
+        return {"method": "early_exit", "exit_layer": int(detail)}
+    if kind in ("ngram", TABLE):
+        return {"method": TABLE, **({"table": detail} if detail else {})}
+    if kind == EAGLE3:
+        return {"method": EAGLE3, "model": detail or registry.EAGLE3}
+    if trained.kind(draft) == trained.EAGLE3:
+        return {"method": EAGLE3, "model": draft}
+    return None
 
 
-def _is_exit(draft: str) -> bool:
-    return draft.startswith("exit:") and draft[5:].isdigit()
+def is_method(draft: str) -> bool:
+    """Whether a name is what drafts without a model of its own: ``ngram``, ``exit:4``, …"""
+    return not isinstance(draft, ModelInMemory) and named(draft) is not None
 
 
 def _placed(level: dict[str, Any], place: int, count: int) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.config import exit_heads
+from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.drafts import is_quantized, quantized
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import (
     DraftModelConfig,
@@ -111,14 +110,14 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
-def chosen(target: str, drafts: Sequence[str]) -> list[Candidate]:
+def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
     """What may draft for a target, as users of ``auto`` name it.
 
     Models that are named stand beside what needs no model of the user's: look-ups, copies of the
     target, what is shipped for it. A list that names anything of that kind itself is the whole
     list; an empty one means :func:`default_names`.
     """
-    named = [parse(text) for text in drafts]
+    named = [parse(text) for text in names]
     if any(candidate.level.method != "draft_model" for candidate in named):
         return named
     others = [parse(name) for name in default_names(target)]
@@ -161,30 +160,11 @@ def _quantizable(target: str) -> bool:
 
 
 def _method(head: str) -> dict[str, Any]:
-    kind, _, detail = head.partition(":")
-    if kind == "exit":
-        if not detail.isdigit():
-            raise HierspecError(f"candidate {head!r}: say exit:LAYER, as in exit:4")
-        return {"method": "early_exit", "exit_layer": int(detail)}
-    if kind in ("ngram", "ngram_table"):
-        return {"method": "ngram_table", **({"table": detail} if detail else {})}
-    if head in ("prompt-lookup", "prompt_lookup"):
-        return {"method": "prompt_lookup"}
-    if head == "suffix":
-        return {"method": head}
-    if is_quantized(head):
-        return quantized(head)
-    if kind == "eagle3" or trained.kind(head) == trained.EAGLE3:
-        return {
-            "method": "eagle3",
-            "model": detail or registry.EAGLE3 if kind == "eagle3" else head,
-        }
     if not head:
-        raise HierspecError(
-            "a candidate is empty: name a model, exit:LAYER, eagle3:FOLDER, ngram, prompt-lookup, "
-            "suffix or quantized"
-        )
-    return {"method": "draft_model", "model": head}
+        raise HierspecError(f"a candidate is empty: name a model, {drafts.NAMES}")
+    if head == "ngram":  # to a list of drafts in Python a look-up; here the shipped table
+        return {"method": drafts.TABLE}
+    return drafts.named(head) or {"method": "draft_model", "model": head}
 
 
 def _number(text: str, value: str) -> float:
