@@ -9,15 +9,9 @@ import pytest
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.engine.load import LoadControl
-from hierspec.engine.loop import (
-    DeadlineError,
-    EngineLoop,
-    EngineRequest,
-    Lane,
-    LoopSettings,
-    RequestCancelledError,
-)
+from hierspec.engine.loop import EngineLoop, Lane, LoopSettings
 from hierspec.engine.stopping import StopConditions
+from hierspec.engine.tickets import DeadlineError, EngineRequest, RequestCancelledError
 from hierspec.engine.waiting import DrainingError, QueueFullError
 from hierspec.lm.trunk.trunk import Trunk
 

@@ -7,7 +7,6 @@ one before it; in place of the first there may be a concatenation, whose parts a
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
@@ -20,11 +19,7 @@ from pydantic import (
 )
 
 from hierspec.core.windows import (
-    AcceptanceWindow,
-    ConfidenceWindow,
-    EntropyWindow,
     FixedWindow,
-    Window,
 )
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
@@ -33,122 +28,26 @@ from hierspec.utils.schema import (
     Expected,
     Natural,
     NonEmptyString,
-    NonNegativeNumber,
     PositiveInteger,
     ReadAs,
     Temperature,
     declared,
     misplaced,
-    shown,
 )
-from hierspec.verifiers import registry
-from hierspec.verifiers.lenient import Lenient
 
-from .in_memory import ModelInMemory, named
+from .fields import (
+    DEFAULT_LENIENCE,
+    AnyModel,
+    AnyWindow,
+    HeadsFile,
+    Layers,
+    Lenience,
+    ModelName,
+    Rule,
+)
 from .skip_search import Search
 
 T = TypeVar("T")
-
-
-@declared
-class _Fixed:
-    kind: Literal["fixed"] = "fixed"
-
-    def window(self) -> Window:
-        return FixedWindow()
-
-
-@declared
-class _Entropy:
-    kind: Literal["entropy"] = "entropy"
-    threshold: NonNegativeNumber | None = None
-
-    def window(self) -> Window:
-        return EntropyWindow(self.threshold)
-
-
-@declared
-class _Confidence:
-    kind: Literal["confidence"] = "confidence"
-    floor: NonNegativeNumber = ConfidenceWindow().floor
-
-    def window(self) -> Window:
-        return ConfidenceWindow(self.floor)
-
-
-@declared
-class _Acceptance:
-    kind: Literal["acceptance"] = "acceptance"
-    threshold: Annotated[
-        float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")
-    ] = AcceptanceWindow().threshold
-    head: Annotated[str, Expected("the path of a trained acceptance head")] = ""
-
-    def window(self) -> Window:
-        return AcceptanceWindow(self.threshold, self.head)
-
-
-WINDOWS = {
-    "fixed": FixedWindow,
-    "entropy": EntropyWindow,
-    "confidence": ConfidenceWindow,
-    "acceptance": AcceptanceWindow,
-}
-
-
-def _window(value: Any, read: Callable[[Any], Any]) -> Window:
-    """From ``{"kind": "entropy", …}``, just the kind, or a window itself."""
-    if isinstance(value, tuple(WINDOWS.values())):
-        return value
-    return read({"kind": value} if isinstance(value, str) else value).window()
-
-
-AnyWindow = Annotated[
-    Window,
-    ReadAs(
-        Annotated[_Fixed | _Entropy | _Confidence | _Acceptance, Field(discriminator="kind")],
-        _window,
-    ),
-]
-
-
-def _rule(name: Any) -> str:
-    """A verification rule's own name, also from an alias."""
-    known = registry.names()
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {shown(name)}; there are: {', '.join(known)}")
-    return registry.get(name).name
-
-
-def _path(name: Any) -> Any:
-    return os.fspath(name) if isinstance(name, os.PathLike) else name
-
-
-Rule = Annotated[str, BeforeValidator(_rule)]
-ModelName = Annotated[NonEmptyString, BeforeValidator(_path)]  # directory, hub id or zoo:NAME
-
-
-def _model(value: Any, read: Callable[[Any], Any]) -> str:
-    value = named(value)
-    return value if isinstance(value, ModelInMemory) else read(value)
-
-
-AnyModel = Annotated[
-    str,
-    ReadAs(
-        Annotated[ModelName, Expected("a non-empty string (a model's name), or a loaded model")],
-        _model,
-    ),
-]
-HeadsFile = Annotated[
-    ModelName,
-    Expected("the path of a file that hierspec heads train has written, or of its folder"),
-]
-DEFAULT_LENIENCE = Lenient().lenience
-Lenience = Annotated[float, Strict(), Field(ge=1, lt=1e6), Expected("a number, at least 1")]
-Layers = Annotated[
-    tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")
-]
 
 
 @declared

@@ -26,26 +26,22 @@ from hierspec.utils.schema import (
     read,
 )
 
+from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
 from .in_memory import is_model
 from .levels import (
-    DEFAULT_LENIENCE,
-    WINDOWS,
     AdaptiveExitConfig,
     AnyLevelConfig,
-    AnyModel,
     Chain,
     ConcatenateConfig,
     DraftModelConfig,
     Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
-    Lenience,
     LevelConfig,
     NgramPoolConfig,
     NgramTableConfig,
     PromptLookupConfig,
     QuantizedConfig,
-    Rule,
     SuffixConfig,
 )
 

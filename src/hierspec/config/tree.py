@@ -17,7 +17,8 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.lenient import Lenient
 
-from .levels import DEFAULT_LENIENCE, ConcatenateConfig, LevelConfig
+from .fields import DEFAULT_LENIENCE
+from .levels import ConcatenateConfig, LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelOf = Callable[[Any, str], tuple[Any, str]]

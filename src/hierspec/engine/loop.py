@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -29,7 +29,6 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel, Query, Slot
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean.linear import give_back_memory
-from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering
@@ -40,7 +39,17 @@ from .prefixes import PrefixCache
 from .results import TokenEvent
 from .runtime import Runtime
 from .sequences import LiveSequence
-from .stopping import StopConditions, TextStream
+from .stopping import TextStream
+from .tickets import (
+    DeadlineError,
+    Ended,
+    EngineRequest,
+    Progress,
+    RequestCancelledError,
+    Sink,
+    Ticket,
+    TokenScore,
+)
 from .waiting import Waiting
 
 # Ended requests after which freed memory goes back to the system: their caches are of many sizes,
@@ -48,14 +57,6 @@ from .waiting import Waiting
 _TRIM_AFTER, _TRIM_AFTER_IDLE = 256, 32
 
 log = logging.getLogger(__name__)
-
-
-class RequestCancelledError(Exception):
-    """The caller has gone, or the loop was told to end."""
-
-
-class DeadlineError(Exception):
-    """The request took longer than it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,139 +97,6 @@ class Lane:
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     shown: Callable[[str], str] = str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EngineRequest:
-    """One sequence to be written.
-
-    Attributes:
-        prompt: token ids, at least one.
-        seed: of all its randomness; ``place``: which of the sequences with that seed it is.
-        stop: its limits; ``max_new_tokens`` is set.
-        logprobs: report the raw target's log-probability of every token written, and those of so
-            many likeliest ones; ``None``: none.
-        prompt_logprobs: the same for the prompt's own tokens.
-        lane: which hierarchy.
-        priority: lower goes first.
-        deadline: by ``time.monotonic``; ``None``: there is none.
-        tenant: whose it is; caches are shared among a tenant's requests only.
-        speculative: false: plain decoding.
-        fixed_plan: drafts do not follow the load, so that a seeded text is always the same.
-        prediction: tokens that the output is expected to repeat.
-    """
-
-    prompt: Sequence[int]
-    params: SamplingParams
-    stop: StopConditions
-    seed: int
-    place: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    lane: str = ""
-    priority: int = 0
-    deadline: float | None = None
-    tenant: str = ""
-    speculative: bool = True
-    fixed_plan: bool = False
-    prediction: Sequence[int] = ()
-
-
-class TokenScore(NamedTuple):
-    """A token's log-probability under the raw target, and the likeliest tokens in its place."""
-
-    logprob: float
-    top_logprobs: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a sequence came to its end. Times in seconds.
-
-    Attributes:
-        error: why, if it is no end of a text: then ``finish_reason`` is ``"cancelled"``.
-        text: all of it.
-        num_cached_tokens: of the prompt, taken from kept caches.
-        levels: what became of its drafts, smallest level first.
-        plans: rounds of the target by what drafted for them.
-        prompt_logprobs: of every token of the prompt but the first, where asked for.
-        rest: text that was held back for a stop string, where it was cut short.
-    """
-
-    finish_reason: str
-    error: Exception | None
-    text: str
-    token_ids: tuple[int, ...]
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    queue_seconds: float
-    time_to_first_token: float
-    total_seconds: float
-    target_calls: int
-    mean_acceptance_length: float
-    levels: tuple[LevelStats, ...]
-    plans: dict[str, int]
-    seed: int
-    prompt_logprobs: tuple[TokenScore, ...] = ()
-    rest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a sequence's sink is told after a round.
-
-    Attributes:
-        drafts: (level, tokens drafted, tokens kept) of this round, smallest level first.
-        prompt_logprobs: of every token of the prompt but the first: with the first progress.
-    """
-
-    events: list[TokenEvent]
-    drafts: tuple[tuple[str, int, int], ...] = ()
-    ended: Ended | None = None
-    prompt_logprobs: tuple[TokenScore, ...] = ()
-
-
-Sink = Callable[[Progress], None]
-
-
-class Ticket:
-    """A request in the loop. ``cancel`` may be called from any thread, any time, twice."""
-
-    __slots__ = (
-        "arrived",
-        "cached",
-        "cancelled",
-        "joined",
-        "looked",
-        "number",
-        "order",
-        "output",
-        "plans",
-        "read",
-        "request",
-        "scores",
-        "sink",
-        "size",
-    )
-
-    def __init__(self, request: EngineRequest, sink: Sink, number: int, size: int) -> None:
-        self.request, self.sink, self.number, self.size = request, sink, number, size
-        self.order = (request.priority, number)
-        self.arrived = time.monotonic()
-        self.joined = 0.0
-        self.cancelled = self.looked = False
-        self.output: Output | None = None
-        self.read = self.cached = 0
-        self.plans: dict[str, int] = {}
-        self.scores: list[TokenScore] = []
-
-    def cancel(self) -> None:
-        """End it within one round; its sink is told."""
-        self.cancelled = True
-
-    @property
-    def unread(self) -> int:
-        return len(self.request.prompt) - self.read
 
 
 class EngineLoop:

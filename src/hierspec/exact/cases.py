@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from hierspec.config.levels import DEFAULT_LENIENCE, Lenience, Rule
+from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, Rule
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
 from hierspec.config.tree import tree
 from hierspec.core.nodes import Verify

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hierspec.engine.detokenize import token_bytes
-from hierspec.engine.loop import Ended, Progress, TokenScore
 from hierspec.engine.results import TokenEvent
+from hierspec.engine.tickets import Ended, Progress, TokenScore
 
 from .service import Service
 from .wire.chat import ChatLogprobs, TokenLogprob, TopLogprob

@@ -12,7 +12,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from hierspec.engine.loop import DeadlineError, Ended, EngineLoop, RequestCancelledError
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.tickets import DeadlineError, Ended, RequestCancelledError
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.engine.loop import EngineRequest
 from hierspec.engine.stopping import StopConditions
+from hierspec.engine.tickets import EngineRequest
 from hierspec.sampling.parameters import Processor, SamplingParams
 from hierspec.utils.checks import MIN_TEMPERATURE
 

@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hierspec.api import Hierarchy
-from hierspec.engine.loop import (
-    Ended,
-    EngineLoop,
-    EngineRequest,
-    Lane,
-    LoopSettings,
-    Progress,
-    Ticket,
-)
+from hierspec.engine.loop import EngineLoop, Lane, LoopSettings
 from hierspec.engine.results import TokenEvent
+from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
 from hierspec.errors import HierspecError
 
 from .grammar import Grammars

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hierspec.engine.loop import Ended
+from hierspec.engine.tickets import Ended
 from hierspec.errors import HierspecError
 
 

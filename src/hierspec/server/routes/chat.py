@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from hierspec.engine.loop import Ended, EngineRequest
+from hierspec.engine.tickets import Ended, EngineRequest
 
 from .. import tools
 from ..access import service_of, tenant_of

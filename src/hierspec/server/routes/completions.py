@@ -9,8 +9,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from hierspec.engine.loop import Ended, TokenScore
 from hierspec.engine.results import TokenEvent
+from hierspec.engine.tickets import Ended, TokenScore
 
 from ..access import service_of, tenant_of
 from ..answers import DONE, completion_logprobs, event, levels_of, new_id, speculative, usage

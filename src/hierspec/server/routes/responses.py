@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from hierspec.engine.loop import Ended, EngineRequest
+from hierspec.engine.tickets import Ended, EngineRequest
 
 from ..access import service_of, tenant_of
 from ..answers import event, new_id, speculative, usage
