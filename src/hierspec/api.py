@@ -57,7 +57,7 @@ class Hierarchy:
         target: Any,
         tokenizer: Any = None,
         *,
-        drafts: Any = ("ngram",),
+        drafts: Any = None,
         controller: Controller | None = None,
     ) -> None:
         """
@@ -67,7 +67,9 @@ class Hierarchy:
                 have drafts of their own.
             tokenizer: for texts; default: the one saved beside the model.
             drafts: what drafts for it, smallest first (:func:`hierspec.config.drafts.levels`):
-                loaded models or names, ``"ngram"``, ``"exit:4"``, levels; none: plain decoding.
+                loaded models or names, ``"ngram"``, ``"exit:4"``, levels; ``[]``: plain decoding.
+                Default: the best that needs no model of yours, without measuring
+                (:func:`hierspec.presets.defaults.unnamed`), as on the command line.
 
         Raises:
             HierspecError: a model that cannot be driven, or of another vocabulary.
@@ -457,10 +459,13 @@ def _config_of(target: Any, drafts: Any) -> HierarchyConfig:
         return preset(text)
     if isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES):
         return HierarchyConfig.load(target)
-    if isinstance(target, TargetConfig):
-        return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
-    model = arguments.model_name(target, "the target")
-    return HierarchyConfig.from_dict({"target": {"model": model}, "levels": draft_levels(drafts)})
+    if not isinstance(target, TargetConfig):
+        target = TargetConfig(model=arguments.model_name(target, "the target"))
+    if drafts is None:
+        from hierspec.presets import defaults
+
+        return defaults.unnamed(target)
+    return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
 
 
 FILES = (".json", ".toml")

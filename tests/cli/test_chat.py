@@ -89,7 +89,7 @@ def test_a_stop_string_ends_an_answer_and_is_left_out(folder, monkeypatch, capsy
     assert answers[1] == ""
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+@pytest.mark.parametrize("command", ["generate", "chat", "serve", "Python"])
 def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command, monkeypatch):
     """One rule in one place: an own model gets a drafter without more words."""
     from hierspec.config.schema import TargetConfig
@@ -100,6 +100,9 @@ def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command
     expected = defaults.stack(TargetConfig(model=str(folder)))
     assert expected.levels
     seen = []
+    if command == "Python":
+        assert Hierarchy(str(folder)).config == expected
+        return
     if command == "serve":
         settings = ServeSettings(model=str(folder))
         assert load(settings)["default"].config == expected

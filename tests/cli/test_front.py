@@ -221,3 +221,86 @@ def test_why_plain_decoding_stands_alone(capsys, tmp_path):
     text = picture.read_text()
     assert " ;" not in text
     assert "cost a token" in text
+
+
+@pytest.mark.parametrize(
+    ("draft", "method"),
+    [("suffix", "suffix"), ("ngram", "prompt_lookup"), ("exit:1", "early_exit")],
+)
+def test_what_needs_no_model_is_a_draft_by_its_name(capsys, play, draft, method):
+    argv = ["generate", "def f", "--target", play.target, "--draft", draft, "--max-new-tokens", "3"]
+    status, _, err = hierspec(capsys, *argv)
+    assert status == 0
+    assert f"drafts by {method} → the target" in err
+    status, _, err = hierspec(capsys, *argv, "--hierarchy", "speculative")
+    assert status == 2
+    assert "on the command line leave --hierarchy out" in err
+
+
+def test_whose_drafts_they_are_where_no_target_is_named(capsys, play):
+    status, _, err = hierspec(capsys, "generate", "x", "--draft", play.draft)
+    assert status == 2
+    assert "no --target is named: it is zoo:large" in err
+
+
+def test_commas_between_drafts(capsys, play):
+    argv = ["generate", "x", "--target", play.target, "--draft", "./a,./b"]
+    assert "for several repeat the option, without commas" in hierspec(capsys, *argv)[2]
+
+
+def test_a_profile_is_no_hierarchy(capsys, tmp_path):
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({"kind": "hierspec-profile", "schema_version": 1, "target": {}}))
+    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", file)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "this is a 'hierspec-profile' file, not a hierarchy: hierspec plan reads" in err
+
+
+def test_a_text_that_the_context_ends(capsys, play):
+    argv = ["generate", "x", "--target", play.target, "--max-new-tokens", "500", "--ignore-eos"]
+    assert "a text ended where the model's context does" in hierspec(capsys, *argv)[2]
+    few = [*argv[:-2], "3", "--ignore-eos"]
+    assert "context" not in hierspec(capsys, *few)[2]
+
+
+def test_what_a_model_says_of_sampling_is_not_dropped_without_a_word(capsys, play, tmp_path):
+    folder = tmp_path / "sampling"
+    shutil.copytree(play.target, folder)
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text())
+    argv = ["generate", "x", "--target", folder, "--max-new-tokens", "2"]
+    assert "generation_config" not in hierspec(capsys, *argv)[2]
+    file.write_text(json.dumps({**said, "do_sample": True, "repetition_penalty": 1.2}))
+    err = hierspec(capsys, *argv)[2]
+    assert "generation_config do_sample=True, repetition_penalty=1.2 is not applied" in err
+
+
+def test_a_batch_says_once_how_fast_it_was(capsys, play, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('"def f"\n"import"\n')
+    argv = ["generate", "--target", play.target, "--prompts", prompts, "--batch-size", "2"]
+    _, _, err = hierspec(capsys, *argv, "--max-new-tokens", "4", "--ignore-eos", "--compare")
+    assert err.count("tokens per target call") == err.count("plain decoding") == 1
+    assert err.count("4 tokens, stopped at the length limit, same text") == 2
+
+
+def test_advice_where_drafts_do_not_pay_and_where_they_pay_too_easily():
+    from types import SimpleNamespace
+
+    from hierspec.cli.rendering.generation import speeds
+
+    def of(speed, tokens):
+        return SimpleNamespace(
+            tokens_per_second=speed,
+            mean_acceptance_length=1.0,
+            time_to_first_token=0.1,
+            num_tokens=len(tokens),
+            token_ids=tokens,
+            levels=[{}],
+            control=None,
+        )
+
+    plain, varied = of(100.0, list(range(40))), list(range(40))
+    assert "--hierarchy auto measures what does" in speeds(of(50.0, varied), plain).plain
+    assert "the text repeats itself" in speeds(of(300.0, [1, 2] * 20), plain).plain
+    assert len(speeds(of(300.0, varied), plain).plain.splitlines()) == 2

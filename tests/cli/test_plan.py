@@ -238,7 +238,7 @@ class FakeProfile:
         return {"target": {"model": "c"}, "levels": [{"chain": list(chain.levels)}]}
 
 
-def test_a_profile(hierspec, monkeypatch):
+def test_a_profile(hierspec, monkeypatch, tmp_path):
     profile, calls = FakeProfile(), []
 
     def load_profile(path, force=False):
@@ -261,3 +261,8 @@ def test_a_profile(hierspec, monkeypatch):
     status, _, err = hierspec(data, "--temperature", "-1")
     assert status == 2
     assert "--temperature must be 0" in err
+    status, _, err = hierspec(data, "-o", str(tmp_path / "best.json"))
+    assert (status, json.loads((tmp_path / "best.json").read_text())) == (0, got["hierarchy"])
+    assert f"hierspec generate --hierarchy {tmp_path / 'best.json'} runs it" in err
+    assert "-o writes a .json file" in hierspec(data, "-o", "best.txt")[2]
+    assert "-o is for profiles" in hierspec(PROBLEM, "-o", "best.json")[2]

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hierspec.config.schema import TargetConfig
 from hierspec.planner.estimates import Chain, ideal
-from hierspec.planner.export import ENGINES, export, without_sharing
+from hierspec.planner.export import ENGINES, WORDS, export, inexpressible, without_sharing
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import Choice, Plan
 
@@ -206,3 +207,15 @@ def test_what_other_engines_compute_again_is_priced_in_every_class():
     kinds = latency(without_sharing(replace(known, classes=(known, known)), 0), chain)
     assert kinds.ms_per_token == pytest.approx(alone)
     assert alone > 1.2 * latency(known, chain).ms_per_token
+
+
+def test_every_candidate_of_a_profile_is_taken_or_passed_over():
+    from hierspec.profiling.candidates import parse
+
+    names = ["m", "exit:1", "ngram", "prompt-lookup", "suffix", "quantized", "quantized:4"]
+    models = [parse(name).in_file(TargetConfig(model="m")) for name in [*names, "eagle3:folder"]]
+    assert {model["method"] for model in models} == set(WORDS)
+    for engine in ENGINES.values():
+        refused = {model["method"] for model in models if inexpressible(engine, model)}
+        assert "quantized" in refused
+        assert refused == set(WORDS) - set(engine.methods)

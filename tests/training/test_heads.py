@@ -1,6 +1,7 @@
 """Exit heads: training lowers the distance, resumes exactly, and leaves the output law alone."""
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config.exit_heads import HeadsWarning, attach, load_into, read
+from hierspec.config.schema import TargetConfig
 from hierspec.lm import Context, Query, Trunk, load
 from hierspec.lm.exit_heads import KINDS, Heads
+from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.fit import CosineSchedule, Phase
 from hierspec.training.heads.data import encoded, from_files, own_rows, split
@@ -596,3 +599,17 @@ def test_interrupting_the_command_says_how_to_go_on(models, tmp_path, capsys, mo
     argv = ["heads", "train", "--model", str(models["llama"]), "--exits", "1", "-o", str(path)]
     assert run([*argv, "--tokens", "600", "--width", "16"]) == 130
     assert "continues where it stopped" in capsys.readouterr().err
+
+
+def test_presets_take_the_heads_that_lie_beside_a_model(
+    models: dict[str, Path], trained: dict[str, Path], tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(models["llama"], own)
+    target = TargetConfig(model=str(own))
+    assert all(getattr(one, "head", None) is None for one in preset("layerskip", target).levels)
+    shutil.copy(trained["llama"], own / "exit_heads.safetensors")
+    for name in ("layerskip", "hispec"):
+        levels = preset(name, target).levels
+        assert {getattr(one, "head", None) for one in levels} == {str(own)}, name
+        assert {one.exit_layer for one in levels} <= {1, 2}  # type: ignore[union-attr]

@@ -174,6 +174,6 @@ def _summary(output: Output, todo: Pending, target: Path, console: Console) -> i
     if before:
         words.append(f"{before} of them were there")
     if output.failures:
-        words.append(f"{output.failures} say what failed")
+        words.append(f"{output.failures} say what failed, the first: {output.first_failure}")
     say(console, "; ".join(words))
     return 1 if output.failures else 0

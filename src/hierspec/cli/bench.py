@@ -212,6 +212,9 @@ def bench(
             chat=chat,
             until_eos=until_eos,
         )
+        if output is None:
+            size = f"{len(entries)} methods, {len(temperatures)} temperatures"
+            say(console, f"hierspec: note: {size}; -o FILE keeps the results, --methods chooses")
         data, tokenizer = _measure(settings, entries, chosen, files, draft is not None, console)
         if output is not None:
             say(console, f"written to {output}")

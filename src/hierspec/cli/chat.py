@@ -116,7 +116,6 @@ def _config(
 
     answering = TargetConfig(model=target or RELEASED)
     if hierarchy is None:
-        check_drafts("hierarchy", len(drafts))
         config = unnamed(answering, drafts)
     elif hierarchy == AUTO:
         raise HierspecError(
@@ -168,7 +167,7 @@ class Conversation:
             self.messages = list(self._first)
             say(self.console, "the conversation is forgotten")
         elif said == "/help" or (said.startswith("/") and " " not in said):
-            say(self.console, HELP)
+            say(self.console, HELP if said == "/help" else f"there is no {said}; there are\n{HELP}")
         elif said:
             self._answer(said)
         return True

@@ -46,7 +46,11 @@ def generate(
     target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="Draft model of a preset; repeat it, smallest first."),
+        typer.Option(
+            help="Draft model of a preset; repeat it, smallest first. Without --hierarchy also "
+            "what drafts without a model: ngram, suffix, quantized, quantized:4, exit:LAYER, "
+            "eagle3:FOLDER, ngram:TABLE.",
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -153,7 +157,8 @@ def generate(
         raise HierspecError("--ids takes and writes token ids: leave --chat and --stop out")
     texts = _prompts(prompt, prompts, ids)
 
-    from hierspec.config import arguments
+    from hierspec.config import arguments, ends
+    from hierspec.config.drafts import is_method
     from hierspec.lm import dtypes
     from hierspec.presets.registry import AUTO
     from hierspec.sampling.parameters import SamplingParams
@@ -163,12 +168,14 @@ def generate(
 
     drafts, console, note = tuple(draft or ()), notes(), ""
     automatic = hierarchy == AUTO
-    if hierarchy is None and not drafts:
-        config, own_chat, note = _default(target, dtype, device)
+    if hierarchy is None and (not drafts or any(map(is_method, drafts))):
+        config, own_chat, note = _default(target, drafts, dtype, device)
         chat = own_chat and not ids if chat is None else chat
     else:
         named = "hierarchy" if hierarchy is None else hierarchy
         config = None if automatic else _config(named, target, drafts, dtype, device)
+        if config is not None and drafts and not target:
+            note = f"hierspec: note: no --target is named: it is {config.target.model}"
     use_threads(threads)
     # A wrong parameter should not wait for the models.
     sampling = SamplingParams.make(
@@ -196,6 +203,12 @@ def generate(
         models = _load(config, as_json, console)
     if tokenizer is not None:
         models.tokenizer = _tokenizer(tokenizer, models)
+    if not as_json and (unread := ends.unread(models.config.target.model)):
+        say(
+            console,
+            f"hierspec: note: of the model's generation_config {', '.join(unread)} is not applied: "
+            "give it as options where you want it",
+        )
     plain = _plain(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -224,27 +237,33 @@ def generate(
             exact = deterministic or models.config.deterministic
             if fixed and not exact and not as_json and _differ(results, references):
                 say(console, _near_tie(dtypes.name(models.root.model)))
+            if not as_json and any(_context_ended(result, max_new_tokens) for result in results):
+                say(console, "hierspec: note: a text ended where the model's context does")
             if cancelled:
                 return 130
     return 0
 
 
 def _default(
-    target: str | None, dtype: str | None, device: str | None
+    target: str | None, drafts: tuple[str, ...], dtype: str | None, device: str | None
 ) -> tuple[HierarchyConfig, bool, str]:
     """Return what runs where no hierarchy is named, whether prompts are questions to answer, and
     what to say of that."""
     from hierspec.presets import defaults
 
     if target is not None:
-        config = defaults.unnamed(target_config(target, dtype, device))
+        config, chat = defaults.unnamed(target_config(target, dtype, device), drafts), False
         note = f"{defaults.drafts_by(config)} (--hierarchy and --draft name others)"
-        return config, False, note
-    found = defaults.start()
-    note = f"{found.note}{'; --no-chat continues the text instead' * found.chat}"
-    changes = {"dtype": dtype or "auto", "device": device or "auto"}
-    changed = dataclasses.replace(found.config.target, **changes)
-    return dataclasses.replace(found.config, target=changed), found.chat, note
+    else:
+        found = defaults.start()
+        note = f"{found.note}{'; --no-chat continues the text instead' * found.chat}"
+        changes = {"dtype": dtype or "auto", "device": device or "auto"}
+        changed = dataclasses.replace(found.config.target, **changes)
+        config, chat = dataclasses.replace(found.config, target=changed), found.chat
+        if drafts:
+            config = defaults.unnamed(config.target, drafts)
+            note = f"{config.target.model}, {defaults.drafts_by(config)}"
+    return config, chat, note
 
 
 def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
@@ -376,7 +395,7 @@ def _plan(
         plan = models.plan
         gain = ""
         if plan is not None and below:
-            gain = f", {plan.speedup:.2f}× plain decoding expected on text like that measured"
+            gain = f", {plan.speedup:.2f}× plain decoding expected; your text decides"
         say(console, f"auto: {chosen}{gain}")
         if models.plan is not None and models.plan.on_three_levels:
             say(console, models.plan.on_three_levels)
@@ -436,7 +455,7 @@ def _report(
         about: the models, for JSON objects; ``None``: text is printed.
         fixed: its text must be plain decoding's.
     """
-    from .rendering.generation import levels, speeds, summary
+    from .rendering.generation import ending, levels, speeds, summary, verdict
 
     batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
@@ -446,11 +465,13 @@ def _report(
             print(json.dumps(found, ensure_ascii=False), flush=True)
             continue
         if batch:
-            print(" ".join(map(str, result.token_ids)) if ids else result.text)
-        for part in [speeds(result, plain, same)] if batch else summary(result, plain, same):
+            print(" ".join(map(str, result.token_ids)) if ids else result.text, flush=True)
+            console.print(f"{ending(result)}{verdict(result, plain, same)}", highlight=False)
+            continue
+        for part in summary(result, plain, same):
             console.print(part, highlight=False)
     if batch and about is None:
-        for part in levels(results[0]):
+        for part in [*levels(results[0]), speeds(results[0], references[0])]:
             console.print(part, highlight=False)
 
 
@@ -461,6 +482,10 @@ def _differ(
         plain is not None and result.token_ids != plain.token_ids
         for result, plain in zip(results, references, strict=True)
     )
+
+
+def _context_ended(result: GenerationResult, max_new_tokens: int) -> bool:
+    return result.finish_reason == "length" and result.num_tokens < max_new_tokens
 
 
 def _near_tie(dtype: str) -> str:

@@ -253,7 +253,8 @@ def train(
             "more varied texts (--tokens), or a smaller --lr",
         )
     if not as_json:
-        example = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
+        exit_ = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
+        example = {**exit_, "num_speculative_tokens": 4}
         say(console, f"written to {file.path}; as a level: {json.dumps(example)}")
     return 0
 

@@ -56,6 +56,15 @@ def plan(
         str | None,
         typer.Option(help="Also the best that vllm or transformers can express, in its own form."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Of a profile: write the fastest hierarchy to this .json file, for generate "
+            "--hierarchy.",
+        ),
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
     ] = None,
@@ -93,6 +102,7 @@ def plan(
 
     _check_pictures(picture, heat_map)
     question = _question(file, latency_model, max_speculative_tokens, temperature, force)
+    _check_output(output, question)
     _check_engine(to, question)
     _check_simulation(acceptances, costs, simulate, question.profile)
     for warning in question.warnings:
@@ -106,6 +116,8 @@ def plan(
         shapes=question.shapes,
     )
     unit = "" if question.profile is None else "ms"
+    if output is not None:
+        _write_hierarchy(answer, question, output)
     if picture is not None:
         from hierspec.planner.pictures import draw_plan
 
@@ -217,6 +229,16 @@ def _check_pictures(*paths: Path | None) -> None:
         matplotlib()
 
 
+def _check_output(path: Path | None, question: Question) -> None:
+    """Refuse a file that generate would not read, and a problem file, which names no models."""
+    if path is None:
+        return
+    if question.profile is None:
+        raise HierspecError("-o is for profiles: a problem file does not say which models it means")
+    if path.suffix != ".json":
+        raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
+
+
 def _check_engine(name: str | None, question: Question) -> None:
     """Refuse an unknown engine, and a problem file, which names no models."""
     if name is None:
@@ -254,6 +276,16 @@ def _exported(answer: Plan, question: Question, engine: str) -> dict[str, Any]:
     assert profile is not None  # as _check_engine saw to
     levels = [model["level"] for model in profile.models[:-1]]
     return export(answer, engine, [*levels, profile.data["target"]])
+
+
+def _write_hierarchy(answer: Plan, question: Question, path: Path) -> None:
+    """Write the best hierarchy as a file, and say how it is used."""
+    from hierspec.utils.files import write_whole
+
+    assert question.profile is not None  # as _check_output saw to
+    found = question.profile.hierarchy(answer.best.chain)
+    write_whole(path, json.dumps(found, indent=2) + "\n", "the hierarchy")
+    print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)
 
 
 def _described(answer: Plan, question: Question) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def named(draft: str) -> dict[str, Any] | None:
 
 
 def is_method(draft: str) -> bool:
-    """Whether a name is what drafts without a model of its own: ``ngram``, ``exit:4``, …"""
+    """Whether a name says how to draft (``ngram``, ``exit:4``, …), and not with which model."""
     return not isinstance(draft, ModelInMemory) and named(draft) is not None
 
 

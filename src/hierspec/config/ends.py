@@ -22,6 +22,20 @@ def ends_of(model: str) -> frozenset[int]:
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
+_SAMPLING = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+
+
+def unread(model: str) -> list[str]:
+    """What a model's generation configuration says of sampling and nothing here applies unasked.
+
+    Fields that change ``generate``'s text, as ``repetition_penalty=1.2``; :class:`Hierarchy` and
+    the command line are greedy until they are told otherwise.
+    """
+    found = _generation_config(model)
+    values = {name: getattr(found, name, None) for name in _SAMPLING}
+    return [f"{k}={v}" for k, v in values.items() if v is not None and v != _SAMPLING[k]]
+
+
 def _generation_config(model: str) -> Any:
     """The generation configuration of a loaded model, or beside a saved one, if there is any."""
     from transformers import GenerationConfig

@@ -24,6 +24,7 @@ from hierspec.utils.schema import (
     declared,
     json_object,
     read,
+    shown,
 )
 
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
@@ -120,6 +121,12 @@ class HierarchyConfig:
         Raises:
             HierspecError: naming the place and the fix.
         """
+        if isinstance(data, Mapping) and {"kind", "schema_version"} <= data.keys():
+            raise HierspecError(
+                f"this is a {shown(data['kind'])} file, not a hierarchy: hierspec plan reads "
+                "profiles, and hierspec bench --from results; --hierarchy auto measures and plans "
+                "by itself"
+            )
         return read(cls, data, "hierarchy")
 
     @classmethod

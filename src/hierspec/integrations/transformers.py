@@ -26,6 +26,7 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import one_sequence, streamed
 from hierspec.errors import HierspecError
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
+from hierspec.presets import defaults
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, for_row
@@ -62,7 +63,8 @@ def custom_generate(
             the name of one), the whole file's mapping without ``target``, either as JSON text, the
             name of a preset, or a ready :class:`~hierspec.Hierarchy` over the same weights.
         drafts: draft models of a preset, smallest first, loaded or by name; or, without
-            ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it.
+            ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it. With neither, what
+            copies text.
         token_streamer: a transformers streamer; ``streamer`` is one too.
         seed: of the randomness; default: drawn from torch's global generator, as
             ``torch.manual_seed`` users expect of ``generate``.
@@ -175,6 +177,8 @@ def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
         raise HierspecError(
             "auto measures models by their files: use Hierarchy.auto(target=PATH), or name a preset"
         )
+    if hierarchy is None and drafts is None:
+        return dataclasses.replace(defaults.stack(TargetConfig(model=model)), target=target)
     if isinstance(hierarchy, str) and hierarchy in PRESETS:
         config = preset(hierarchy, TargetConfig(model=model), () if drafts is None else drafts)
         return dataclasses.replace(config, target=target)
@@ -186,10 +190,6 @@ def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
 
 def _levels(hierarchy: Any) -> dict[str, Any]:
     """What stands below the target, in a hierarchy file's form."""
-    if hierarchy is None:
-        raise HierspecError(
-            "say what drafts: generate(..., drafts=[model]), or hierarchy= with levels or a preset"
-        )
     if isinstance(hierarchy, str):
         try:
             hierarchy = json.loads(hierarchy)

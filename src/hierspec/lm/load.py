@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,9 @@ def load(
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if is_adapter(path):
-        return wrap(plain_model(load_adapted(path, dtype or "auto").to(device)), path.name, backend)
+        with _quiet():
+            adapted = load_adapted(path, dtype or "auto")
+        return wrap(plain_model(adapted.to(device)), path.name, backend)
     if trust_remote_code:
         return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
     return _from_source(from_directory(path), dtype, device, backend)
@@ -149,7 +152,10 @@ def check_reference(ref: str) -> None:
     """
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if not ref or (looks_like_path and not expanded(ref).exists()):
-        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+        several = "; for several repeat the option, without commas" * ("," in ref)
+        raise HierspecError(
+            f"no directory {ref!r}: give the folder of a saved model, or a hub id{several}"
+        )
     if looks_like_path and not expanded(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
@@ -254,14 +260,17 @@ def _check_complete(name: str, info: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar and no report: only the command line writes on the terminal."""
+    """No progress bar, no report and nothing on what libraries will change in each other: only the
+    command line writes on the terminal."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if shown:

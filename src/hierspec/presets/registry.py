@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from hierspec.config import arguments
 from hierspec.config.drafts import is_method
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
@@ -22,6 +23,9 @@ from hierspec.zoo.registry import is_shipped, resolves
 from . import baselines  # noqa: F401  # they register themselves
 from .systems import PRESETS, PresetModels
 
+# what a preset's draft is: a model of its own, or a part of one
+_MODEL = "a draft model of the target's family"
+_WANTED = {"eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)"}
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
 PAPERS = {
@@ -80,11 +84,11 @@ def preset(
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"
         raise HierspecError(f"no preset called {name!r}; {hint}: {', '.join(names)}")
     for draft in drafts:
-        if is_method(draft):
+        if is_method(draft) and trained.kind(draft) != trained.EAGLE3:
             raise HierspecError(
                 f"preset {name!r} takes models as drafts, and {draft!r} is none: in Python "
-                f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line a preset, or a "
-                "level of a hierarchy file"
+                f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line leave "
+                "--hierarchy out, or name a preset or a file"
             )
     for ref in (*((target.model,) if target else ()), *drafts):
         if not resolves(ref) and not expanded(ref).is_dir():
@@ -93,9 +97,9 @@ def preset(
     own = target is None or target.model == one.target or _alike(target.model, one.target)
     if not drafts and not own and one.max_drafts != 0:
         raise HierspecError(
-            f"preset {name!r} needs a draft model of the target's family: add --draft MODEL "
-            "(in Python: drafts=[model]), or choose a preset that needs none, such as suffix, "
-            "layerskip or quantized; auto measures which is fastest"
+            f"preset {name!r} needs {_WANTED.get(name, _MODEL)}: add --draft MODEL (in Python: "
+            "drafts=[model]), or choose a preset that needs none, such as suffix, layerskip or "
+            "quantized; auto measures which is fastest"
         )
     chosen = target or TargetConfig(model=one.target)
 
@@ -113,10 +117,12 @@ def _alike(target: str, other: str) -> bool:
 
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
-    """The exit heads that are shipped for a target, and the layers after which they stand."""
-    for name in trained.drafters_for(target):
-        if trained.kind(name) == trained.HEADS:
-            from hierspec.config.exit_heads import read  # brings torch along
+    """The exit heads that are shipped for a target or lie in its folder, and after which layers."""
+    from hierspec.config import exit_heads  # brings torch along
 
-            return name, read(name).exits
-    return None, ()
+    names = [one for one in trained.drafters_for(target) if trained.kind(one) == trained.HEADS]
+    if not isinstance(target, ModelInMemory) and (expanded(target) / exit_heads.FILE).is_file():
+        names.append(target)
+    if not names:
+        return None, ()
+    return names[0], exit_heads.read(names[0]).exits

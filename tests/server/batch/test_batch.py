@@ -105,6 +105,10 @@ def test_a_refusal_is_an_answer_and_a_crash_an_error(tmp_path):
     assert found["b"]["error"]["code"] == "server_error"
     assert found["c"]["response"]["status_code"] == 200
     assert told[-1].failures == 2
+    with Output(tmp_path / "out.jsonl") as output:
+        first = min(found["a"]["id"], found["b"]["id"])
+        assert output.first_failure.startswith(f"{first}: ")
+        assert len(output.first_failure) > len(first) + 2
 
 
 def test_a_full_service_is_asked_again_and_not_forever(tmp_path):

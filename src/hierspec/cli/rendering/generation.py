@@ -61,48 +61,73 @@ class Painter:
 
 
 _ENDS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
+_SLOWER, _REPEATS = 0.95, 0.2  # ratio to plain decoding; share of tokens that differ
 
 
 def summary(
     result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
 ) -> list[Table | Text]:
     """Return acceptance per level, tokens per second, and plain decoding beside it."""
-    return [*levels(result), speeds(result, plain, same)]
+    text = Text(f"{ending(result)}, ")
+    return [*levels(result), text + speeds(result, plain, verdict(result, plain, same))]
 
 
-def speeds(
-    result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
-) -> Text:
-    """Return tokens per second of one sequence, and plain decoding beside it.
+def ending(result: GenerationResult) -> str:
+    """Return how long a text is, and what ended it."""
+    return f"{result.num_tokens} tokens{_ENDS.get(result.finish_reason, '')}"
 
-    Args:
-        same: whether both texts are equal; ``None`` where they need not be.
-    """
+
+def verdict(result: GenerationResult, plain: GenerationResult | None, same: bool | None) -> str:
+    """Return whether a text is plain decoding's; empty where it need not be (``None``)."""
+    if plain is None or same is None:
+        return ""
+    if same:
+        return ", same text"
+    pairs = zip(result.token_ids, plain.token_ids, strict=False)
+    alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    alike = min(result.num_tokens, plain.num_tokens) if alike is None else alike
+    return f", text differs from token {alike + 1} on"
+
+
+def speeds(result: GenerationResult, plain: GenerationResult | None, more: str = "") -> Text:
+    """Return tokens per second, of a batch as a whole, and plain decoding beside it."""
     text = Text(
-        f"{result.num_tokens} tokens{_ENDS.get(result.finish_reason, '')}, "
         f"{result.tokens_per_second:.1f} tokens/s, "
         f"{result.mean_acceptance_length:.2f} tokens per target call, "
         f"time to first token {result.time_to_first_token * 1e3:.0f} ms"
     )
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second
-        verdict = ", same text" if same else ""
-        if same is False:
-            pairs = zip(result.token_ids, plain.token_ids, strict=False)
-            alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-            alike = min(result.num_tokens, plain.num_tokens) if alike is None else alike
-            verdict = f", text differs from token {alike + 1} on"
         text.append(
-            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{verdict}",
+            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{more}",
             style="bold",
         )
+        if advice := _advice(result, ratio):
+            text.append(f"\n{advice}")
     if result.control:
         rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
-        spent = ", ".join(f"{plan} ({count} rounds)" for plan, count in rounds[:4])
-        more = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
-        switches = f"{result.control['switches']} switches"
-        text.append(f"\nplans followed: {spent}{more}; {switches}", style="bold")
+        spent = ", ".join(f"{plan} ({_counted(count, 'round')})" for plan, count in rounds[:4])
+        further = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
+        switches = _counted(result.control["switches"], "switch", "switches")
+        text.append(f"\nplans followed: {spent}{further}; {switches}", style="bold")
     return text
+
+
+def _advice(result: GenerationResult, ratio: float) -> str:
+    """Return what a ratio does not tell a newcomer by itself."""
+    if ratio < _SLOWER and result.levels and not result.control:
+        return (
+            "these drafts are kept too rarely, or cost too much, to pay on this text: --hierarchy "
+            "auto measures what does"
+        )
+    few = len(set(result.token_ids)) < _REPEATS * result.num_tokens
+    if ratio > 1 and few and result.num_tokens >= 32:
+        return "the text repeats itself, which is easy to draft: expect less of other texts"
+    return ""
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def levels(result: GenerationResult) -> list[Table | Text]:

@@ -124,8 +124,10 @@ def quantized(backend: Any, bits: int = 8) -> LeanBackend:
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
             f"a quantized draft needs the lean backend (Llama-shaped models, by their files), and "
-            f"{backend.name} runs on transformers' own modules here: use early_exit or layer_skip, "
-            "or hierspec.Hierarchy with the model's path"
+            f"{backend.name} runs on transformers' own modules here: give a loaded model by its "
+            "path, merge an adapter into its model first (peft's merge_and_unload, then "
+            "save_pretrained), or draft with the model's own layers (early_exit and layer_skip; "
+            "the presets layerskip and swift)"
         )
     library = kernels.load() if backend.dtype == torch.float32 else None
     if backend.device.type != "cpu" or not (library or fbgemm_works()):

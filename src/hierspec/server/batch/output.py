@@ -24,6 +24,7 @@ class Output:
     Attributes:
         ids: of the answers that are in it.
         failures: how many of them are errors, or answers with a status other than 200.
+        first_failure: which of them came first, and what it says.
 
     Raises:
         HierspecError: it holds something else, or cannot be written.
@@ -32,7 +33,7 @@ class Output:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ids: set[str] = set()
-        self.failures = 0
+        self.failures, self.first_failure = 0, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -111,7 +112,11 @@ class Output:
     def _count(self, answer: dict[str, Any]) -> None:
         self.ids.add(answer["id"])
         response = answer.get("response") or {}
-        self.failures += response.get("status_code") != 200
+        if response.get("status_code") != 200:
+            self.failures += 1
+            body = response.get("body") or {}
+            error = answer["error"] or body.get("error") or {}
+            self.first_failure = self.first_failure or f"{answer['id']}: {error.get('message', '')}"
 
 
 def _answer(line: bytes) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -326,7 +325,6 @@ def _objective(
     """
     frozen, seed = kept.frozen, settings.seed
     orders: dict[int, torch.Tensor] = {}
-    began = time.monotonic()
 
     def shuffled(number: int) -> torch.Tensor:
         if number not in orders:
@@ -344,12 +342,9 @@ def _objective(
             at, size = at + len(part), size - len(part)
         return torch.cat(parts)
 
-    first: list[int] = []
-
     def objective(now: TrainingStep) -> Losses:
         share = _BEFORE + now.done * (_TRAINED - _BEFORE)
-        first.append(now.number) if not first else None
-        report(_stage(now.number, first[0], schedule.steps, time.monotonic() - began), share)
+        report(f"training, {schedule.steps} steps", share)
         states = kept.read(batch(now.number, now.phase.rows * now.phase.width))
         kl, tv = frozen.distances(heads, states)
         parts = {}
@@ -360,15 +355,6 @@ def _objective(
         return kl.sum(), parts
 
     return objective
-
-
-def _stage(step: int, first: int, steps: int, seconds: float) -> str:
-    """What is being done, and how long it still takes, to the minute."""
-    done = step - first
-    if done < 10:
-        return f"training, {steps} steps"
-    left = seconds / done * (steps - step)
-    return f"training, {steps} steps, {math.ceil(left / 60)} min left"
 
 
 def _measured(
