@@ -73,6 +73,8 @@ def command(args: argparse.Namespace, methods: list[str]) -> list[str]:
 
 def run(words: list[str], minutes: float | None) -> int:
     """The command; interrupted, as a user would, when the time is up."""
+    # A shell lets what it runs in the background ignore interrupts, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(words)
     try:
         return process.wait(None if minutes is None else 60 * minutes)

@@ -238,8 +238,8 @@ def test_what_needs_no_model_is_a_draft_by_its_name(capsys, play, draft, method)
 
 
 def test_whose_drafts_they_are_where_no_target_is_named(capsys, play):
-    status, _, err = hierspec(capsys, "generate", "x", "--draft", play.draft)
-    assert status == 2
+    argv = ["generate", "x", "--draft", play.draft, "--max-new-tokens", "2"]
+    err = hierspec(capsys, *argv)[2]
     assert "no --target is named: it is zoo:large" in err
 
 

@@ -72,7 +72,7 @@ def test_presets_with_draft_models_ask_for_them_under_the_released_model():
 
 def test_a_network_for_the_released_model_goes_with_no_other():
     assert preset("eagle3", "zoo:smollm2") == preset("eagle3")
-    with pytest.raises(HierspecError, match="'eagle3' needs a draft model"):
+    with pytest.raises(HierspecError, match="'eagle3' needs an EAGLE-3 drafter"):
         preset("eagle3", "zoo:small")
 
 
