@@ -171,7 +171,7 @@ def measure(
             cells.append(cell)
             low, high = outside["low95"], outside["high95"]
             print(
-                f"{name}, T {temperature:g}, {size} at once: outside forwards "
+                f"{name}, T {temperature:g}, {size} at once: outside forward passes "
                 f"{cell['before_ms_outside']['median']:.3f} → "
                 f"{cell['after_ms_outside']['median']:.3f} ms a token, "
                 f"{outside['median']:.3f}× [{low:.3f}, {high:.3f}]; in all "

@@ -92,7 +92,7 @@ def speed(data: dict[str, Any]) -> str:
         parts.append(
             table(
                 ["method", "levels", "ms a token (quartiles)", "tokens/s", "tokens a target call",
-                 "ms a token outside forwards", "same tokens as plain"][: 7 - sampled],
+                 "ms a token outside forward passes", "same tokens as plain"][: 7 - sampled],
                 [row[: 7 - sampled] for row in rows],
             )
         )  # fmt: skip

@@ -74,7 +74,7 @@ _HEAD = (
     "over plain",
     "over transformers' best",
     "tokens a target call",
-    "ms outside forwards",
+    "ms outside forward passes",
     "predicted ms",
     "text",
 )

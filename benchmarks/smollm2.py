@@ -26,7 +26,7 @@ from hierspec.profiling.candidates import default_names
 
 TARGET = "zoo:smollm2"
 SUBSETS = {  # which methods, by --methods' words
-    "ours": ["planned", "alone", "hierarchy", "speculative", "prompt-lookup"],
+    "ours": ["planned", "online", "alone", "hierarchy", "speculative", "prompt-lookup"],
     "papers": ["layerskip", "hispec", "self-speculative"],
     "transformers": [
         "transformers",
@@ -41,7 +41,13 @@ SUBSETS = {  # which methods, by --methods' words
         "llama.cpp-file-prompt-lookup",
     ],
 }
-_TUNED = {"planned", "transformers", "llama.cpp", "llama.cpp-file"}  # that have nothing to tune
+_TUNED = {
+    "planned",
+    "online",
+    "transformers",
+    "llama.cpp",
+    "llama.cpp-file",
+}  # that have nothing to tune
 _TRIALS = 12
 
 

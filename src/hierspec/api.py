@@ -168,10 +168,12 @@ class Hierarchy:
             chat=chat,
             report=report,
         )
-        built, chain = build(found.config, found.loaded), found.plan.best.chain
-        controller = None
-        if online and not chain.plain:
-            controller = OnlineController(built.root, found.plan.estimates, chain)
+        if not online or found.control.plain:
+            built, controller = build(found.config, found.loaded), None
+        else:
+            config = HierarchyConfig.from_dict(found.profile.hierarchy(found.control))
+            built = build(config, found.loaded)
+            controller = OnlineController(built.root, found.plan.estimates, found.control)
         models = cls(built, controller=controller)
         models.plan = found.plan
         return models

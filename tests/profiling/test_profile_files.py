@@ -698,3 +698,32 @@ def test_every_key_of_the_file_is_documented(whole):
     parts += measured["pairs"]
     for key in {key for part in parts for key in part}:
         assert f"`{key}`" in page, key
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ((0, 3), (0, 2, 3)),  # a look-up alone: the best model above it
+        ((2, 3), (0, 2, 3)),  # a model alone: the best look-up below it
+        ((1, 2, 3), (0, 1, 2, 3)),
+        ((0, 2, 3), (0, 2, 3)),
+        ((3,), (3,)),
+    ],
+)
+def test_control_has_a_level_more_at_hand(levels, expected):
+    from types import SimpleNamespace
+
+    from hierspec.planner.estimates import Chain, ideal
+
+    rates = [[0, 0.5, 0.6, 0.6], [0, 0, 0.7, 0.5], [0, 0, 0, 0.9], [0, 0, 0, 0]]
+    estimates = ideal([0.01, 2, 4, 33], rates)
+    methods = ["suffix", "draft_model", "quantized"]
+    profile = SimpleNamespace(
+        models=[*({"level": {"method": m}} for m in methods), {"level": None}]
+    )
+    given = Chain(levels, (3,) * (len(levels) - 1))
+    found = auto.widened(
+        profile, SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)
+    )
+    assert found.levels == expected
+    assert (found == given) == (levels == expected)

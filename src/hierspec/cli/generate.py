@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from hierspec.api import Hierarchy
     from hierspec.config.schema import HierarchyConfig, TargetConfig
+    from hierspec.engine.control import Controller
     from hierspec.engine.generation import Generation
     from hierspec.engine.results import GenerationResult
+    from hierspec.planner.plan import Plan
     from hierspec.sampling.parameters import SamplingParams
 
 
@@ -380,7 +382,6 @@ def _plan(
 ) -> Hierarchy:
     """Measure the models if that has not been done here before, then plan."""
     from hierspec.api import Hierarchy
-    from hierspec.core.nodes import Concatenate, walk
 
     from .rendering import interruptible, own_notes, progress, say
 
@@ -389,17 +390,24 @@ def _plan(
         asked = {"temperature": temperature, "chat": chat, "report": report}
         models = Hierarchy.auto(target, drafts, **asked)
     if not quiet:
-        nodes = [node for node in walk(models.root.below) if not isinstance(node, Concatenate)]
-        below = [f"{node.name} × {node.budget}" for node in nodes]
-        chosen = " → ".join([*below, target.model]) if below else "plain decoding"
         plan = models.plan
-        gain = ""
-        if plan is not None and below:
-            gain = f", {plan.speedup:.2f}× plain decoding expected; your text decides"
-        say(console, f"auto: {chosen}{gain}")
-        if models.plan is not None and models.plan.on_three_levels:
-            say(console, models.plan.on_three_levels)
+        assert plan is not None  # as auto leaves it
+        say(console, f"auto: {_planned(plan, models.controller)}")
+        if plan.on_three_levels:
+            say(console, plan.on_three_levels)
     return models
+
+
+def _planned(plan: Plan, controller: Controller | None) -> str:
+    """Return the plan in words, and what else control may use while text is written."""
+    names, chain = plan.estimates.names, plan.best.chain
+    if chain.plain:
+        return "plain decoding"
+    below = [f"{names[i]} × {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
+    shown = " → ".join([*below, names[chain.levels[-1]]])
+    more = [names[i] for i in getattr(controller, "models", ()) if i not in chain.levels]
+    aside = f" (and {', '.join(more)} where the text is better served so)" if more else ""
+    return f"{shown}{aside}, {plan.speedup:.2f}× plain decoding expected; your text decides"
 
 
 def _plain(hierarchy: Hierarchy) -> Hierarchy:

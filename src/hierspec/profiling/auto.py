@@ -11,9 +11,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hierspec.config import exit_heads
+from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.planner.estimates import Chain
+from hierspec.planner.latency import latency
+from hierspec.planner.online.candidates import extended
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
 from hierspec.utils import machine
@@ -37,12 +40,16 @@ class AutoChoice:
     """What ``auto`` decided.
 
     Attributes:
+        config: the plan's, to be followed unchanged.
+        control: the chain for control while text is written: the plan's, or that with a level more
+            (:func:`widened`).
         measured_now: whether this call had to measure.
         path: where the profile is kept.
     """
 
     config: HierarchyConfig
     plan: Plan
+    control: Chain
     profile: Profile
     loaded: Loaded
     measured_now: bool
@@ -51,7 +58,7 @@ class AutoChoice:
 
 def choose(
     target: TargetConfig | None = None,
-    drafts: Sequence[str] = (),
+    names: Sequence[str] = (),
     *,
     temperature: float = 0.0,
     chat: bool = False,
@@ -61,7 +68,7 @@ def choose(
     """The fastest hierarchy for these models on this machine.
 
     Args:
-        drafts: candidates as :func:`hierspec.profiling.candidates.parse` reads them; models are
+        names: candidates as :func:`hierspec.profiling.candidates.parse` reads them; models are
             measured beside what needs none (:func:`hierspec.profiling.candidates.chosen`). Default:
             the shipped family, or for any other target what needs no model beside it.
         temperature: of the requests to come; 0 is greedy.
@@ -73,7 +80,7 @@ def choose(
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
-    candidates = chosen(target.model, drafts)
+    candidates = chosen(target.model, names)
     settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_here, _names(target, candidates))):
@@ -100,7 +107,33 @@ def choose(
                     warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
-    return AutoChoice(config, best, profile, loaded, measured_now, path)
+    control = widened(profile, best)
+    return AutoChoice(config, best, control, profile, loaded, measured_now, path)
+
+
+def widened(profile: Profile, best: Plan) -> Chain:
+    """The plan's chain, with a level more where texts may differ much from those measured.
+
+    What a look-up is worth depends on the text, and far more so than what a model is. So look-ups
+    alone get the best model above them, and models alone the best look-up below; control
+    (:mod:`hierspec.planner.online`) leaves out what a text has no use for.
+    """
+    chain, estimates = best.best.chain, best.estimates
+    if chain.plain or chain.order != "chain" or chain.tail:
+        return chain
+    copies = set(drafts.LOOK_UPS.values())
+    levels = [model["level"] for model in profile.models[:-1]]
+    look_ups = {i for i, level in enumerate(levels) if level and level["method"] in copies}
+    used = set(chain.levels[:-1])
+    others = set(range(len(levels))) - used
+    if used <= look_ups:
+        others -= look_ups
+    elif used & look_ups:
+        return chain
+    else:
+        others &= look_ups
+    wider = [one for i in sorted(others) if (one := extended(estimates, chain, i)) is not None]
+    return min(wider, key=lambda one: latency(estimates, one).ms_per_token, default=chain)
 
 
 def serves(profile: Profile, temperature: float) -> bool:

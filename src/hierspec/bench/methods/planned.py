@@ -19,6 +19,7 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
+from hierspec.profiling.auto import widened
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
@@ -107,7 +108,7 @@ def planned(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def online(models: BenchModels, temperature: float) -> list[Method]:
-    """The same plan, followed and changed while text is written."""
+    """The same plan, a level more at hand, followed and changed while text is written."""
     return [OnlineMethod("online", models, temperature)]
 
 
@@ -115,16 +116,16 @@ class OnlineMethod(HierarchyMethod):
     """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
 
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
-        found = _file(models, temperature)
+        own = planning(models)
+        chain = widened(own.profile(temperature), own.plan(temperature))
+        found = _file(models, temperature, chain)
         super().__init__(name, models, **found)
         self.configuration["online"] = True
         parsed = HierarchyConfig.from_dict({"target": models.target.model, **found})
         config = dataclasses.replace(parsed, target=models.target)
-        best = planning(models).plan(temperature)
-        built, chain = build(config, models.loaded), best.best.chain
-        controller = None
+        built, controller = build(config, models.loaded), None
         if not chain.plain:
-            controller = OnlineController(built.root, best.estimates, chain)
+            controller = OnlineController(built.root, own.plan(temperature).estimates, chain)
         self._hierarchy = Hierarchy(built, controller=controller)
 
     @property
@@ -132,10 +133,10 @@ class OnlineMethod(HierarchyMethod):
         return self._hierarchy
 
 
-def _file(models: BenchModels, temperature: float) -> dict[str, Any]:
-    """The planned chain's levels and rule."""
+def _file(models: BenchModels, temperature: float, chain: Chain | None = None) -> dict[str, Any]:
+    """A chain's levels and rule; default: those of the planned one."""
     own = planning(models)
-    chain = own.plan(temperature).best.chain
+    chain = own.plan(temperature).best.chain if chain is None else chain
     found = own.profile(temperature).hierarchy(chain)
     return {"levels": found["levels"], "verify": found["verify"]}
 

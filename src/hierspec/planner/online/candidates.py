@@ -110,6 +110,14 @@ def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], floa
             yield {pair: shift}
 
 
+def extended(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
+    """The chain with one model more, at its best budgets; ``None``: it has no place there."""
+    levels = tuple(sorted((*chain.levels, model)))
+    if not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
+        return None
+    return _chain(levels, _best(estimates, levels, chain.dropped_bonus), chain.dropped_bonus)
+
+
 def _best(estimates: Estimates, levels: tuple[int, ...], dropped: Sequence[int]) -> Budgets:
     """Budgets by coordinate descent: near enough, since what follows compares plans exactly."""
     grid = [n for n in _BUDGETS if n in estimates.budgets]
