@@ -122,6 +122,24 @@ def test_a_product_in_four_bits(rows, width):
 
 
 @needs_compiler
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_a_head_reads_eight_bits_only_near_the_best_score(rows):
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(213, 96, generator=generator)
+    x = torch.randn(rows, 96, generator=generator)
+    norm, library = Norm(torch.ones(96), 96, 1e-5, torch.float32), kernels.load()
+    fine, coarse = kernels.Panels(weight), kernels.Panels(weight, bits=4)
+    in_8, in_4 = (kernels.head(library, one, norm, x, 1) for one in (fine, coarse))
+    near = in_4 >= in_4.amax(1, keepdim=True) - kernels.NEAR
+    padded = F.pad(near, (0, -213 % 16)).view(rows, -1, 16)
+    chosen = padded.any(2, keepdim=True).expand_as(padded).flatten(1)[:, :213]
+    assert 0 < int(chosen.sum()) < chosen.numel()
+    for threads in (1, 3):
+        found = kernels.head(library, fine, norm, x, threads, coarse)
+        assert torch.equal(found, torch.where(chosen, in_8, in_4))
+
+
+@needs_compiler
 def test_a_row_has_the_same_bits_alone_and_among_others(both):
     copied, _ = both
     sequences = [list(range(5, 5 + n)) for n in (1, 4, 11, 25)]

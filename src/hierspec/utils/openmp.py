@@ -3,7 +3,7 @@
 A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep in between must be
 woken for each: 10 µs on some machines, 60 to 80 on a virtual one whose idle cores are halted.
 Threads that never sleep starve each other as soon as anything else runs on a machine with few
-cores: a forward can take a second. Between the two: spin for about as long as the most expensive wake
+cores: a forward can take a second. Between the two: spin for about as long as the slowest wake
 takes, then sleep, so that a wait costs at most twice what is best. 6000 spins are 60 µs where a
 pause takes 10 ns (measured by ``benchmarks/waiting.py``).
 

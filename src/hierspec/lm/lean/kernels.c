@@ -611,6 +611,46 @@ int hierspec_head(const Matrix *matrix, const float *norm, float eps, const floa
     return 0;
 }
 
+/* The same in 4 bits, and then in 8 for the panels in which a score of the row is at most `near` below
+ * the row's best in 4: of a large vocabulary few are, and half is read. */
+int hierspec_two_heads(const Matrix *coarse, const Matrix *fine, float near, const float *norm,
+                       float eps, const float *h, int64_t rows, float *scores, int threads) {
+    const int64_t d = fine->in, out = fine->out;
+    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP + threads)));
+    if (!x) return -1;
+    float *packed = x + rows * d, *best = packed + rows * groups(d) * GROUP; /* [threads, rows] */
+    for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
+    pack(coarse, x, rows, packed);
+#pragma omp parallel num_threads(threads)
+    {
+        const int t = omp_get_thread_num(), all = omp_get_num_threads();
+        Part own = share(panels(coarse), t, all), columns = outputs(coarse, own);
+        product(coarse, own, packed, rows, scores + columns.lo, out);
+        for (int64_t r = 0; r < rows; r++) {
+            float most = -INFINITY;
+            for (int64_t o = columns.lo; o < columns.hi; o++)
+                most = scores[r * out + o] > most ? scores[r * out + o] : most;
+            best[t * rows + r] = most;
+        }
+#pragma omp barrier
+        for (int64_t r = 0; r < rows; r++) {
+            float limit = best[r];
+            for (int k = 1; k < all; k++)
+                limit = best[k * rows + r] > limit ? best[k * rows + r] : limit;
+            limit -= near;
+            for (int64_t p = own.lo; p < own.hi; p++) {
+                float *to = scores + r * out + p * PANEL;
+                int64_t width = out - p * PANEL < PANEL ? out - p * PANEL : PANEL;
+                int close = 0;
+                for (int64_t o = 0; o < width; o++) close |= to[o] >= limit;
+                if (close) strip(8, 1, fine, p, x + r * d, 1, to, out);
+            }
+        }
+    }
+    free(x);
+    return 0;
+}
+
 /* Whether products in 4 bits are made with the processor's own sums of bytes. */
 int hierspec_fast_in_4_bits(void) {
 #ifdef SLOW_4_BITS

@@ -40,6 +40,7 @@ _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _SECONDS = 120  # for the compiler
 _WEIGHT_RANGE, _MOST_CODE = 127, 15
+NEAR = 6.0  # nats below the best score, in 4 bits, up to which a token's is made in 8
 _PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one grid: as in kernels.c
 _lock = threading.Lock()
 
@@ -99,7 +100,12 @@ def load() -> ctypes.CDLL | None:
     library.hierspec_head.argtypes = [
         *(POINTER(_Matrix), c_void_p, c_float, c_void_p, c_int64, c_void_p, c_int),
     ]
+    library.hierspec_two_heads.argtypes = [
+        *(POINTER(_Matrix), POINTER(_Matrix), c_float, c_void_p, c_float, c_void_p, c_int64),
+        *(c_void_p, c_int),
+    ]
     library.hierspec_layers.restype = library.hierspec_head.restype = c_int
+    library.hierspec_two_heads.restype = c_int
     return library if _right(library) else None
 
 
@@ -344,16 +350,28 @@ class KernelLayers:
 
 
 def head(
-    library: ctypes.CDLL, matrix: Panels, norm: Norm, h: torch.Tensor, threads: int
+    library: ctypes.CDLL,
+    matrix: Panels,
+    norm: Norm,
+    h: torch.Tensor,
+    threads: int,
+    coarse: Panels | None = None,
 ) -> torch.Tensor:
-    """Norm and output matrix: h [N, d] float32 → scores [N, V] float32."""
+    """Norm and output matrix: h [N, d] float32 → scores [N, V] float32.
+
+    Args:
+        coarse: the matrix in 4 bits, of which a row's scores are where none nearby comes within
+            ``NEAR`` of the best: then less is read.
+    """
     h = h.contiguous()
     scores = h.new_empty(len(h), matrix.num_out)
     weight = norm.weight.detach().float().contiguous()
-    failed = library.hierspec_head(
-        *(matrix.c(), weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h)),
-        *(scores.data_ptr(), threads),
-    )
+    rest: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
+    rest = (*rest, scores.data_ptr(), threads)
+    if coarse is None:
+        failed = library.hierspec_head(matrix.c(), *rest)
+    else:
+        failed = library.hierspec_two_heads(coarse.c(), matrix.c(), NEAR, *rest)
     if failed:
         raise MemoryError(f"no memory for {len(h)} rows")
     return scores

@@ -163,7 +163,7 @@ class KernelBackend(LeanBackend):
 
     Attributes:
         trees: it takes none: the kernels attend to all that is stored before a row.
-        num_bytes: of the matrices, the output matrix in 8 bits among them.
+        num_bytes: of the matrices, the output matrix in 8 bits and in 4 among them.
     """
 
     trees = False
@@ -174,12 +174,15 @@ class KernelBackend(LeanBackend):
         self._library = library
         sizes = self.shape.head_dim, self._windows
         self._layers = kernels.KernelLayers(library, layers, *sizes, bits)
-        self._output = kernels.Panels(backend._lm_head.plain())
+        weight = backend._lm_head.plain()
+        self._output = kernels.Panels(weight)
+        self._coarse = kernels.Panels(weight, bits=4) if kernels.fast_in_4_bits() else None
         self._norm = _float32(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
-        self.num_bytes = self._layers.num_bytes + self._output.num_bytes
+        both = (self._output, *([self._coarse] if self._coarse else []))
+        self.num_bytes = self._layers.num_bytes + sum(panels.num_bytes for panels in both)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self.rotations_to(max(span.start + span.n for span in spans))
@@ -190,7 +193,7 @@ class KernelBackend(LeanBackend):
         if unembed is not None:
             return super().head(h, unembed)
         threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
-        return kernels.head(self._library, self._output, self._norm, h, threads)
+        return kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
 
     def _num_threads(self, num_weights: int, rows: int) -> int:
         with self._threads(num_weights, rows):
