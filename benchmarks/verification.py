@@ -61,7 +61,7 @@ def main() -> None:
     common.write(
         "verification",
         {
-            "what": "milliseconds of a round outside forward passes, made-up scores; forwards at the "
+            "what": "milliseconds of a round outside forward passes, made-up scores; those at the "
             "floor of memory bandwidth (bfloat16 weights read once a call), not run",
             "environment": environment | {"load_average_after": load_average()},
             "settings": {

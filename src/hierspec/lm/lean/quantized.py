@@ -186,7 +186,7 @@ class KernelBackend(LeanBackend):
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self.rotations_to(max(span.start + span.n for span in spans))
-        threads = self._num_threads(self._layer_weights, len(h))
+        threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
         return self._layers(h, lo, hi, rotations, spans, threads)
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
@@ -196,6 +196,7 @@ class KernelBackend(LeanBackend):
         return kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
 
     def _num_threads(self, num_weights: int, rows: int) -> int:
+        """For all layers of a call: their threads are woken once, not for every product."""
         with self._threads(num_weights, rows):
             return torch.get_num_threads()
 
