@@ -1,7 +1,8 @@
 """What a step of a target and of its quantized copies costs, by rows: oneDNN, FBGEMM, kernels.
 
-All take turns on every number of rows, all layers and the head, in a context of a given
-length. Run it alone on the machine.
+All take turns on every number of rows, all layers and the head, along a text of a given length that
+the target has written at temperature 1. ``kernels, own weights`` is the target's bit-exact mode.
+Run it alone on the machine.
 
     python benchmarks/quantized_kernels.py
 """
@@ -20,12 +21,26 @@ from hierspec.lm.lean import kernels, quantized
 from hierspec.lm.load import load
 from hierspec.zoo import registry
 
-_FIRST = 100  # a token; which ones does not matter here
+_FIRST = 100  # a token
 
 
-def step(backend: Any, cache: Any, start: int, rows: int) -> float:
+def written(backend: Any, length: int) -> torch.Tensor:
+    """A text of the target's own: scores of guesswork are flatter than those of a text."""
+    generator, ids = torch.Generator().manual_seed(0), [_FIRST]
+    cache = backend.new_cache(length)
+    while len(ids) < length:
+        spans = [Span(cache, len(ids) - 1, 1)]
+        h = backend.layers(
+            backend.embed(torch.tensor(ids[-1:]), spans), 0, backend.num_layers, spans
+        )
+        law = torch.softmax(backend.head(h)[0], 0)
+        ids.append(int(torch.multinomial(law, 1, generator=generator)))
+    return torch.tensor(ids)
+
+
+def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) -> float:
     """Milliseconds of a call for ``rows`` tokens from position ``start`` on."""
-    ids, spans = torch.arange(_FIRST, _FIRST + rows), [Span(cache, start, rows)]
+    ids, spans = text[start : start + rows], [Span(cache, start, rows)]
     began = time.perf_counter()
     h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
     backend.head(h)
@@ -40,20 +55,29 @@ def roads(target: str, dtype: str) -> dict[str, Any]:
     if quantized.fbgemm_works():
         found["fbgemm"] = quantized.fbgemm_copy(backend)
     if kernels.load() is not None:
-        found |= {f"kernels, {bits} bits": quantized.quantized(backend, bits) for bits in (8, 4)}
+        found["kernels, own weights"] = load(
+            path, dtype=getattr(torch, dtype), backend="deterministic"
+        )
+        for bits in (8, 4):
+            found[f"kernels, {bits} bits"] = quantized.quantized(backend, bits)
+            found[f"kernels, {bits} bits, all scores in 8"] = whole = quantized.quantized(
+                backend, bits
+            )
+            whole._coarse = None
     return found
 
 
 @torch.inference_mode()
 def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: int) -> Any:
     """Milliseconds a call by rows and road."""
-    cache = backends["target"].new_cache(context + max(rows))
-    step(backends["target"], cache, 0, context)
+    text = written(backends["target"], context + max(rows))
+    cache = backends["target"].new_cache(len(text))
+    step(backends["target"], cache, text, 0, context)
     times = {n: {name: [] for name in backends} for n in rows}
     for turn in range(repeats + 1):  # the first turn warms up
         for n in rows:
             for name, backend in list(backends.items())[:: 1 if turn % 2 else -1]:
-                spent = step(backend, cache, context, n)
+                spent = step(backend, cache, text, context, n)
                 if turn:
                     times[n][name].append(spent)
     return {

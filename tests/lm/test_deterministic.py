@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
+from hierspec.lm.lean import kernels
 from hierspec.lm.lean.deterministic import DeterministicLean
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -21,6 +23,16 @@ TEXT = torch.randint(3, 90, (60,), generator=torch.Generator().manual_seed(0)).t
 @pytest.fixture(scope="module", params=["llama", "qwen3", "mistral"])
 def path(request, tmp_path_factory):
     return save_tiny(request.param, tmp_path_factory.mktemp(request.param) / "m", seed=1)
+
+
+@pytest.fixture(autouse=True, params=["kernels", "tiles"])
+def way(request, monkeypatch):
+    """In the compiled kernels, and as where there is no compiler."""
+    if request.param == "tiles":
+        monkeypatch.setattr(kernels, "load", lambda: None)
+    elif kernels.load() is None:
+        pytest.skip("no C compiler here: tiles run instead")
+    return request.param
 
 
 def scored(trunk: Trunk, steps: list[int], company: int = 0):
@@ -65,15 +77,30 @@ def test_the_usual_backend_differs():
     assert torch.equal(scored(exact, [1] * 60), scored(exact, [12] * 5))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_scores_are_the_lean_backends(path, dtype):
-    usual = scored(Trunk(load(str(path), dtype, backend="lean")), [60])
-    exact = scored(Trunk(load(str(path), dtype, backend="deterministic")), [60])
-    spread = float(usual.abs().max())
-    assert float((usual - exact).abs().max()) < (0.03 if dtype == torch.bfloat16 else 1e-5) * spread
+def test_scores_are_the_lean_backends(path):
+    usual = scored(Trunk(load(str(path), torch.float32, backend="lean")), [60])
+    exact = scored(Trunk(load(str(path), torch.float32, backend="deterministic")), [60])
+    torch.testing.assert_close(exact, usual, atol=1e-5 * float(usual.abs().max()), rtol=0)
 
 
-def test_rows_of_a_tile_that_differ_make_tiles_of_one(path, monkeypatch):
+def test_in_bfloat16_they_are_no_farther_from_float32(path, tmp_path):
+    """On the same weights, which are rounded in both."""
+    rounded = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
+    rounded.save_pretrained(tmp_path)
+    wide = scored(Trunk(load(str(tmp_path), torch.float32, backend="lean")), [60])
+    usual, exact = (
+        scored(Trunk(load(str(path), torch.bfloat16, backend=backend)), [60]) - wide
+        for backend in ("lean", "deterministic")
+    )
+    assert float(usual.square().mean()) > 0
+    assert float(exact.square().mean()) <= float(usual.square().mean())
+
+
+def test_rows_of_a_tile_that_differ_make_tiles_of_one(path, monkeypatch, way):
+    if way == "kernels":
+        found = load(str(path), torch.float32, backend="deterministic").fast_path
+        assert "in compiled kernels" in found
+        return
     monkeypatch.setattr(DeterministicLean, "_rows_are_alike", lambda self: False)
     backend = load(str(path), torch.float32, backend="deterministic")
     assert isinstance(backend, DeterministicLean)

@@ -1,10 +1,13 @@
 """The lean forward with the same bits for a token, however many are computed with it.
 
 A product of matrices adds in an order that depends on its shape: a row checked among eight differs
-from the same row computed alone in its last bits, and a near-tie may fall the other way. Here all
-shapes are fixed. Tokens go through the layers in tiles of ``TILE`` rows, filled up with rows that
-nobody reads, and each attends by itself to the positions before it, as it does when decoding
-plainly. Everything else is the parent's own code.
+from the same row computed alone in its last bits, and a near-tie may fall the other way. Kernels of
+our own (:mod:`.kernels`) add a row up in one order, whatever is computed with it, and so the layers
+run in them, with weights as they are (float32 or bfloat16), where there is a C compiler.
+
+Elsewhere, and for the small matrices of exits, all shapes are fixed. Tokens go through the layers
+in tiles of ``TILE`` rows, filled up with rows that nobody reads, and each attends by itself to the
+positions before it, as it does when decoding plainly. Everything else is the parent's own code.
 
 What may still differ from row to row of a tile is tried when the model is loaded: equal rows must
 come out of all layers and the head with equal bits. Where a machine's kernels do not keep that,
@@ -16,15 +19,35 @@ The bits hold for one machine, number of threads and version of torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from hierspec.lm.backend import Linear, Span
 from hierspec.lm.weights import WeightSource
 
+from . import kernels
 from .decoder import LeanBackend
 
 TILE = 8
+
+
+_BITS = {torch.float32: 32, torch.bfloat16: 16}
+
+
+class _Kernels:
+    """A lean model's layers and head with its own weights in the kernels' layout."""
+
+    def __init__(self, backend: LeanBackend, library: Any, bits: int) -> None:
+        layers: list[Any] = list(backend.stack.layers)
+        sizes = backend.shape.head_dim, backend._windows
+        self._library = library
+        self.layers = kernels.KernelLayers(library, layers, *sizes, bits)
+        self._output = kernels.Panels(backend._lm_head.plain(), bits=bits)
+        self._norm = backend._norm
+
+    def head(self, h: torch.Tensor, threads: int) -> torch.Tensor:
+        return kernels.head(self._library, self._output, self._norm, h, threads)
 
 
 class DeterministicLean(LeanBackend):
@@ -34,7 +57,7 @@ class DeterministicLean(LeanBackend):
         source, dtype: of the weights, as for the parent.
 
     Attributes:
-        tile: rows computed at once.
+        tile: rows computed at once, where no kernels run.
         trees: it takes none, since a row attends to all that is stored before it.
     """
 
@@ -51,11 +74,16 @@ class DeterministicLean(LeanBackend):
         super().__init__(source, dtype, device)
         self.tile = tile
         self._nobody = self.new_cache(1)  # where rows that fill up a tile keep their one position
-        if tile > 1 and not self._rows_are_alike():
+        self._kernels = self._compiled(dtype)
+        if self._kernels is None and tile > 1 and not self._rows_are_alike():
             self.tile = 1
-        self.fast_path += f", deterministic in tiles of {self.tile}"
+        how = f"in tiles of {self.tile}" if self._kernels is None else "in compiled kernels"
+        self.fast_path += f", deterministic {how}"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        if self._kernels is not None and len(h):
+            rotations = self.rotations_to(max(span.start + span.n for span in spans))
+            return self._kernels.layers(h, lo, hi, rotations, spans, torch.get_num_threads())
         rows = [Span(span.cache, span.start + i, 1) for span in spans for i in range(span.n)]
         out: list[torch.Tensor] = []
         for at in range(0, len(rows), self.tile):
@@ -68,12 +96,19 @@ class DeterministicLean(LeanBackend):
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if not len(h):
             return super().head(h, unembed)
+        if self._kernels is not None and unembed is None:
+            return self._kernels.head(h, torch.get_num_threads())
         return torch.cat(
             [
                 super(DeterministicLean, self).head(self._filled(part), unembed)[: len(part)]
                 for part in h.split(self.tile)
             ]
         )
+
+    def _compiled(self, dtype: torch.dtype) -> _Kernels | None:
+        """The layers and the head in our own kernels; ``None``: they are not here."""
+        library = kernels.load() if dtype in _BITS else None
+        return None if library is None else _Kernels(self, library, _BITS[dtype])
 
     def _rows(self, num: int) -> int:
         return num

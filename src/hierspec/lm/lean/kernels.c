@@ -3,8 +3,9 @@
  * torch runs a layer as some twenty operations, each with its own threads to wake; for a draft of
  * one token that is most of the time. Here all threads stay together from the first layer to the
  * last and meet at barriers. Weights in 8 bits are converted to float32 as they are read; those in 4
- * are multiplied as integers, by inputs in twice 8 bits. Every row of the result is summed in the same order whatever the number of rows, so
- * that a row's scores do not depend on what is computed beside it.
+ * are multiplied as integers, by inputs in twice 8 bits; those in 16 are bfloat16, by inputs rounded
+ * to it, in pairs; those in 32 are float32. Every row of the result is summed in the same order
+ * whatever the number of rows, so that a row's scores do not depend on what is computed beside it.
  *
  * Plain C with GNU vector types (gcc, clang): kernels.py compiles it for the processor at hand.
  */
@@ -43,12 +44,13 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
 typedef struct {
-    const void *weight;        /* 8 bits: [panels, in, PANEL]; 4 bits: [panels, groups, 4, PANEL, 4],
+    const void *weight;        /* 8 and 32 bits: [panels, in, PANEL]; 16: [panels, pairs, PANEL, 2];
+                                  4 bits: [panels, groups, 4, PANEL, 4],
                                   of eight inputs the first four in the low halves of the bytes */
     const uint16_t *grid;      /* 4 bits: float16 [panels, groups, 2, PANEL], step and lowest;
                                   8 bits: null */
     const float *scale, *bias; /* [panels, PANEL] */
-    int64_t out, in;
+    int64_t out, in, bits;
 } Matrix;
 
 /* GROUP inputs of a row for weights in 4 bits: scale · (coarse + fine / FINE). */
@@ -138,6 +140,21 @@ ALWAYS vec widened(const int8_t *w) {
 #endif
 }
 
+/* sum + Σ of two bfloat16 weights times two inputs (x: a pair of them) for each of W. */
+ALWAYS vec pairwise(vec sum, const uint32_t *w, uint32_t x) {
+#if defined(__AVX512BF16__)
+    __m512i both = _mm512_loadu_si512(w);
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)both, (__m512bh)_mm512_set1_epi32((int)x));
+#else
+    /* A bfloat16 number is the upper half of a float32. */
+    ivec both = *(const ivec *)w;
+    uint32_t halves[2] = {x << 16, x & 0xffff0000u};
+    float own[2];
+    memcpy(own, halves, sizeof own);
+    return sum + (vec)(both << 16) * own[0] + (vec)(both & (int32_t)0xffff0000) * own[1];
+#endif
+}
+
 /* 4 W codes a byte, and Σ of four of them times four inputs (x, a byte each) for each of W. */
 #if defined(__AVX512BW__)
 typedef __m512i Bytes;
@@ -211,6 +228,7 @@ ALWAYS vec single(const uint16_t *x) {
 #endif
 }
 
+static int64_t pairs(int64_t n) { return (n + 1) / 2; }
 static int64_t groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -234,6 +252,37 @@ ALWAYS void sum_8(const int PANELS, const int ROWS, const Matrix *m, int64_t pan
             vec wide = widened(weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W);
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += wide * x[k * ROWS + r];
+        }
+    }
+}
+
+/* The same in float32. */
+ALWAYS void sum_32(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+                   vec *sums) {
+    const int64_t n = m->in;
+    const float *weight = m->weight;
+    for (int64_t k = 0; k < n; k++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < PANELS * PARTS; i++) {
+            const float *w = weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += *(const vec *)w * x[k * ROWS + r];
+        }
+    }
+}
+
+/* The same in bfloat16, of rows as `paired` leaves them. */
+ALWAYS void sum_16(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+                   vec *sums) {
+    const int64_t n = pairs(m->in);
+    const uint32_t *weight = m->weight, *row = (const uint32_t *)x;
+    for (int64_t k = 0; k < n; k++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < PANELS * PARTS; i++) {
+            const uint32_t *w = weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++)
+                sums[i * ROWS + r] = pairwise(sums[i * ROWS + r], w, row[k * ROWS + r]);
         }
     }
 }
@@ -284,6 +333,10 @@ ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix 
     for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
     if (BITS == 8)
         sum_8(PANELS, ROWS, m, panel, x, sums);
+    else if (BITS == 16)
+        sum_16(PANELS, ROWS, m, panel, x, sums);
+    else if (BITS == 32)
+        sum_32(PANELS, ROWS, m, panel, x, sums);
     else
         sum_4(PANELS, ROWS, m, panel, x, sums);
 #pragma GCC unroll 16
@@ -309,6 +362,21 @@ static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
         block = rows < BLOCK ? rows : BLOCK;
         for (int64_t r = 0; r < block; r++)
             for (int64_t k = 0; k < n; k++) packed[k * block + r] = x[r * n + k];
+    }
+}
+
+/* The same for tiles in bfloat16: each block [pairs, rows of it], rounded to nearest. */
+static void paired(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
+    const int64_t half = pairs(n);
+    for (int64_t block; rows; rows -= block, x += block * n, packed += block * half) {
+        block = rows < BLOCK ? rows : BLOCK;
+        for (int64_t r = 0; r < block; r++)
+            for (int64_t k = 0; k < n; k++) {
+                uint32_t bits, *to = packed + k / 2 * block + r;
+                memcpy(&bits, x + r * n + k, sizeof bits);
+                bits = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+                *to = k % 2 ? *to | bits << 16 : bits;
+            }
     }
 }
 
@@ -345,12 +413,15 @@ static void coded(const float *x, int64_t rows, int64_t n, Coded *to) {
 static void pack(const Matrix *m, const float *x, int64_t rows, float *packed) {
     if (m->grid)
         coded(x, rows, m->in, (Coded *)packed);
+    else if (m->bits == 16)
+        paired(x, rows, m->in, (uint32_t *)packed);
     else
         blocked(x, rows, m->in, packed);
 }
 
 static int64_t size(const Matrix *m) {
-    return m->grid ? groups(m->in) * (int64_t)(sizeof(Coded) / sizeof(float)) : m->in;
+    if (m->grid) return groups(m->in) * (int64_t)(sizeof(Coded) / sizeof(float));
+    return m->bits == 16 ? pairs(m->in) : m->in;
 }
 
 /* PANELS panels of all rows. */
@@ -385,6 +456,10 @@ static void product(const Matrix *m, Part own, const float *x, int64_t rows, flo
                     int64_t y_stride) {
     if (m->grid)
         strips(4, 1, m, own, x, rows, y, y_stride);
+    else if (m->bits == 16)
+        strips(16, 8 / PARTS, m, own, x, rows, y, y_stride);
+    else if (m->bits == 32)
+        strips(32, 8 / PARTS, m, own, x, rows, y, y_stride);
     else
         strips(8, 8 / PARTS, m, own, x, rows, y, y_stride);
 }

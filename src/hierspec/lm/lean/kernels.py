@@ -48,8 +48,7 @@ _lock = threading.Lock()
 class _Matrix(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("weight", "grid", "scale", "bias")),
-        ("out", c_int64),
-        ("width", c_int64),
+        *((name, c_int64) for name in ("out", "width", "bits")),
     ]
 
 
@@ -174,7 +173,7 @@ def _right(library: ctypes.CDLL) -> bool:
     norm = Norm(x.new_ones(40), 40, 1e-5, torch.float32)
     return all(
         torch.allclose(head(library, matrix, norm, x, 1), norm(x) @ matrix.plain().T, atol=1e-4)
-        for matrix in (Panels(weight), Panels(weight, bits=4))
+        for matrix in (Panels(weight, bits=bits) for bits in (32, 8, 4))
     )
 
 
@@ -185,15 +184,15 @@ def fast_in_4_bits() -> bool:
 
 
 class Panels:
-    """A matrix [out, in] in 8 or 4 bits, in the order in which the kernels read it.
+    """A matrix [out, in] in 32, 16, 8 or 4 bits, in the order in which the kernels read it.
 
-    In 8 bits an output has a scale. In 4 bits 32 inputs of an output share a step and a lowest
-    value in float16, as in GGUF's Q4_1.
+    In 32 bits it is float32 and in 16 bfloat16. In 8 bits an output has a scale. In 4 bits 32
+    inputs of an output share a step and a lowest value in float16, as in GGUF's Q4_1.
 
     Args:
         weight: [out, in], of any floating dtype.
         bias: [out].
-        bits: of a weight, 8 or 4.
+        bits: of a weight, 32, 16, 8 or 4.
     """
 
     def __init__(
@@ -209,7 +208,11 @@ class Panels:
             self.bias[: self.num_out] = bias.detach().float()
         self.grid: torch.Tensor | None = None
         weight = F.pad(weight, (0, 0, 0, padded - self.num_out))
-        if self.bits == 8:
+        if self.bits == 32:
+            codes = weight
+        elif self.bits == 16:
+            codes = F.pad(weight, (0, self.width % 2)).bfloat16().view(padded, -1, 2)
+        elif self.bits == 8:
             self.scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
             codes = (weight / self.scale[:, None]).round_().to(torch.int8)
         else:
@@ -229,6 +232,8 @@ class Panels:
     def plain(self) -> torch.Tensor:
         """The weights that products are made with, float32 [out, in]."""
         rows = self.weight.transpose(1, 2).flatten(0, 1)
+        if self.bits == 16:
+            return rows.flatten(1)[: self.num_out, : self.width].float()
         if self.grid is None:
             return (rows * self.scale[:, None])[: self.num_out]
         codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)[:, : self.width]
@@ -240,7 +245,7 @@ class Panels:
         """The same for C; it borrows this object's memory."""
         grid = None if self.grid is None else self.grid.data_ptr()
         addresses = self.weight.data_ptr(), grid, self.scale.data_ptr(), self.bias.data_ptr()
-        return _Matrix(*addresses, self.num_out, self.width)
+        return _Matrix(*addresses, self.num_out, self.width, self.bits)
 
 
 def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -259,7 +264,7 @@ def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class KernelLayers:
-    """A lean model's layers, their matrices in 8 or 4 bits, run by the kernels.
+    """A lean model's layers, their matrices in 32, 16, 8 or 4 bits, run by the kernels.
 
     Args:
         layers: the lean model's, in any dtype; they are copied.
