@@ -125,18 +125,23 @@ def test_a_product_in_four_bits(rows, width):
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_a_head_reads_eight_bits_only_near_the_best_score(rows):
     generator = torch.Generator().manual_seed(rows)
-    weight = torch.randn(213, 96, generator=generator)
+    weight = torch.randn(3413, 96, generator=generator) / 8
+    weight[::100] *= 4
     x = torch.randn(rows, 96, generator=generator)
     norm, library = Norm(torch.ones(96), 96, 1e-5, torch.float32), kernels.load()
     fine, coarse = kernels.Panels(weight), kernels.Panels(weight, bits=4)
     in_8, in_4 = (kernels.head(library, one, norm, x, 1) for one in (fine, coarse))
-    near = in_4 >= in_4.amax(1, keepdim=True) - kernels.NEAR
-    padded = F.pad(near, (0, -213 % 16)).view(rows, -1, 16)
-    chosen = padded.any(2, keepdim=True).expand_as(padded).flatten(1)[:, :213]
-    assert 0 < int(chosen.sum()) < chosen.numel()
+    tops = F.pad(in_4, (0, -3413 % 16), value=-torch.inf).view(rows, -1, 16).amax(2)
+    near = torch.full((rows, 1), kernels.NEAR)
+    for _ in range(100):  # where more than one panel of sixteen is near, only the nearest count
+        chosen = tops >= tops.amax(1, keepdim=True) - near
+        many = (chosen.sum(1, keepdim=True) * 16 > tops.size(1)) & (chosen.sum(1, keepdim=True) > 1)
+        near = torch.where(many, near * 0.8, near)
+    assert 1 <= int(chosen.sum()) <= rows * tops.size(1) / 16
+    expected = torch.where(chosen.repeat_interleave(16, 1)[:, :3413], in_8, in_4)
     for threads in (1, 3):
-        found = kernels.head(library, fine, norm, x, threads, coarse)
-        assert torch.equal(found, torch.where(chosen, in_8, in_4))
+        assert torch.equal(kernels.head(library, fine, norm, x, threads, coarse), expected)
+    assert torch.equal(expected.argmax(1), in_8.argmax(1))
 
 
 @needs_compiler

@@ -153,7 +153,6 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     copy, trunk = profile.models[number]["owner"], data["memory"][family["target"]]
     assert copy != family["target"]
     layers, head = 3 * 9216, -(-V // 16) * 16 * 32  # weights; the output matrix by 16 rows
-    head += head * 5 // 8 * kernels.fast_in_4_bits()  # and in 4 bits, with a grid
     weighs = layers + head if kernels.load() else trunk // 4  # a byte a weight
     assert data["memory"][copy] == weighs
     (pair,) = [p for p in data["temperatures"]["0.0"]["pairs"]

@@ -38,6 +38,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 #define PARTS (PANEL / W)
 #define GROUP 32 /* inputs that share a step and a lowest value, in 4 bits */
 #define FINE 254 /* steps of an input's second 8 bits in one of its first */
+#define FEW 16   /* of so many panels of scores one is made in 8 bits after 4, at most */
 #define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
 #define MOST_SUMS (BLOCK * (PARTS == 1 ? 2 : PARTS))
 #define ALWAYS static inline __attribute__((always_inline))
@@ -686,40 +687,47 @@ int hierspec_head(const Matrix *matrix, const float *norm, float eps, const floa
     return 0;
 }
 
-/* The same in 4 bits, and then in 8 for the panels in which a score of the row is at most `near` below
- * the row's best in 4: of a large vocabulary few are, and half is read. */
+/* How far below the best a panel's best score may lie so that few panels do: at most `near`. */
+static float reach(const float *tops, int64_t n, float most, float near) {
+    for (;; near *= 0.8f) {
+        int64_t count = 0;
+        for (int64_t p = 0; p < n; p++) count += tops[p] >= most - near;
+        if (count * FEW <= n || count <= 1 || !(near > 1e-3f)) return near;
+    }
+}
+
+/* The same in 4 bits, and then in 8 for the panels whose best score comes near the row's best in 4:
+ * of a large vocabulary few do, and half is read. Where more do, as of a row that nobody could guess,
+ * only the nearest count. */
 int hierspec_two_heads(const Matrix *coarse, const Matrix *fine, float near, const float *norm,
                        float eps, const float *h, int64_t rows, float *scores, int threads) {
-    const int64_t d = fine->in, out = fine->out;
-    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP + threads)));
+    const int64_t d = fine->in, out = fine->out, n = panels(fine);
+    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP + n)));
     if (!x) return -1;
-    float *packed = x + rows * d, *best = packed + rows * groups(d) * GROUP; /* [threads, rows] */
+    float *packed = x + rows * d, *tops = packed + rows * groups(d) * GROUP; /* [rows, n] */
     for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
     pack(coarse, x, rows, packed);
 #pragma omp parallel num_threads(threads)
     {
-        const int t = omp_get_thread_num(), all = omp_get_num_threads();
-        Part own = share(panels(coarse), t, all), columns = outputs(coarse, own);
-        product(coarse, own, packed, rows, scores + columns.lo, out);
-        for (int64_t r = 0; r < rows; r++) {
-            float most = -INFINITY;
-            for (int64_t o = columns.lo; o < columns.hi; o++)
-                most = scores[r * out + o] > most ? scores[r * out + o] : most;
-            best[t * rows + r] = most;
-        }
+        Part own = share(n, omp_get_thread_num(), omp_get_num_threads());
+        product(coarse, own, packed, rows, scores + own.lo * PANEL, out);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t p = own.lo; p < own.hi; p++) {
+                int64_t end = (p + 1) * PANEL < out ? (p + 1) * PANEL : out;
+                float top = -INFINITY;
+                for (int64_t o = p * PANEL; o < end; o++)
+                    top = scores[r * out + o] > top ? scores[r * out + o] : top;
+                tops[r * n + p] = top;
+            }
 #pragma omp barrier
         for (int64_t r = 0; r < rows; r++) {
-            float limit = best[r];
-            for (int k = 1; k < all; k++)
-                limit = best[k * rows + r] > limit ? best[k * rows + r] : limit;
-            limit -= near;
-            for (int64_t p = own.lo; p < own.hi; p++) {
-                float *to = scores + r * out + p * PANEL;
-                int64_t width = out - p * PANEL < PANEL ? out - p * PANEL : PANEL;
-                int close = 0;
-                for (int64_t o = 0; o < width; o++) close |= to[o] >= limit;
-                if (close) strip(8, 1, fine, p, x + r * d, 1, to, out);
-            }
+            const float *top = tops + r * n;
+            float most = -INFINITY;
+            for (int64_t p = 0; p < n; p++) most = top[p] > most ? top[p] : most;
+            float limit = most - reach(top, n, most, near);
+            for (int64_t p = own.lo; p < own.hi; p++)
+                if (top[p] >= limit)
+                    strip(8, 1, fine, p, x + r * d, 1, scores + r * out + p * PANEL, out);
         }
     }
     free(x);

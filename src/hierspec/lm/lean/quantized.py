@@ -158,12 +158,15 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
     return copied
 
 
+_LARGE = 8192  # tokens of a vocabulary from which on scores are made in 4 bits before 8
+
+
 class KernelBackend(LeanBackend):
     """A copy whose layers run in the compiled kernels; it shares all but the matrices.
 
     Attributes:
         trees: it takes none: the kernels attend to all that is stored before a row.
-        num_bytes: of the matrices, the output matrix in 8 bits and in 4 among them.
+        num_bytes: of the matrices; the output matrix counts in 8 bits, a large one also in 4.
     """
 
     trees = False
@@ -176,7 +179,8 @@ class KernelBackend(LeanBackend):
         self._layers = kernels.KernelLayers(library, layers, *sizes, bits)
         weight = backend._lm_head.plain()
         self._output = kernels.Panels(weight)
-        self._coarse = kernels.Panels(weight, bits=4) if kernels.fast_in_4_bits() else None
+        worth = kernels.fast_in_4_bits() and self.vocab_size >= _LARGE
+        self._coarse = kernels.Panels(weight, bits=4) if worth else None
         self._norm = _float32(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
