@@ -124,7 +124,7 @@ def generate(
         typer.Option(
             "--deterministic",
             help="Scores of the target that do not depend on what is computed with them, to the "
-            "last bit; on CPUs, and slower.",
+            "last bit; on CPUs, and with the weights in memory twice.",
         ),
     ] = False,
     as_json: Annotated[
