@@ -249,6 +249,7 @@ def over_transformers(temperature: float) -> str:
 def _chats_table() -> list[Claim]:
     rows = {
         "| planned: levels and budgets computed | here, P1": "planned",
+        "| planned, adapted while text is written | here": "online",
         "| a copy in 4 bits drafts | QuantSpec": "alone-quantized-4",
         "| a copy in 8 bits drafts | QuantSpec": "quantized",
         "| suffix look-up | SuffixDecoding": "alone-suffix",
