@@ -101,9 +101,25 @@ def test_the_stack_is_shown_a_line_a_level(model, small):
     lines = repr(Hierarchy(model, drafts=[small, "ngram"])).splitlines()
     assert lines[0] == "Hierarchy("
     assert lines[1].endswith("verifies by block")
-    assert lines[2].endswith("12 tokens, verifies by block")
-    assert lines[3] == "  prompt_lookup: 3 tokens"
+    assert lines[2].endswith("drafts 12 tokens, verifies by block")
+    assert lines[3] == "  prompt_lookup: drafts 3 tokens"
     assert "plain decoding" in repr(Hierarchy(model, drafts=[]))
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"assistant_model": "x"}, r"no 'assistant_model': say drafts=\[model\]"),
+        ({"draftz": "x"}, "did you mean 'drafts'"),
+        ({"temperature": 1}, r"an option of each call: generate\(prompt, temperature"),
+        ({"dtype": "float32"}, '"dtype": ...'),
+        ({"preset": "suffix"}, "from_preset"),
+        ({"zz": 1}, r"help\(Hierarchy\)"),
+    ],
+)
+def test_an_argument_that_hierarchy_has_not(model, how, says):
+    with pytest.raises(HierspecError, match=says):
+        Hierarchy(model, **how)
 
 
 def test_options_of_each_prompt_are_those_it_would_have_alone(fast):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from hierspec.config import arguments, options
 from hierspec.config import generation_config as generation_configs
@@ -59,6 +59,7 @@ class Hierarchy:
         *,
         drafts: Any = None,
         controller: Controller | None = None,
+        **unknown: Never,
     ) -> None:
         """
         Args:
@@ -72,8 +73,10 @@ class Hierarchy:
                 (:func:`hierspec.presets.defaults.unnamed`), as on the command line.
 
         Raises:
-            HierspecError: a model that cannot be driven, or of another vocabulary.
+            HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
+                there is not, with what it is called here.
         """
+        options.known_to_make(unknown)
         if not isinstance(target, Built):
             target = _built(_config_of(target, drafts), tokenizer)
         elif tokenizer is not None:

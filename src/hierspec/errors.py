@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to fix."""
+"""What is the user's to fix: one kind of error, and one of warning."""
 
 from __future__ import annotations
 
@@ -10,3 +10,7 @@ class HierspecError(ValueError):
     ``--debug`` shows its traceback. What libraries raise about files and models is re-raised as
     this where it enters.
     """
+
+
+class HierspecWarning(Warning):
+    """What works, and is probably not what was meant; the command line prints it as a note."""

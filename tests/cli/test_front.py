@@ -12,7 +12,9 @@ import pytest
 from fuzzing import Playground
 
 from hierspec.cli import run
+from hierspec.cli.options import listed, to_measure_at
 from hierspec.drafters.ngram_table import NgramModel
+from hierspec.errors import HierspecError
 
 
 @pytest.fixture(scope="module")
@@ -244,8 +246,34 @@ def test_whose_drafts_they_are_where_no_target_is_named(capsys, play):
 
 
 def test_commas_between_drafts(capsys, play):
+    argv = ["generate", "x", "--target", play.target, "--draft", f"ngram,{play.draft}"]
+    levels = "drafts by prompt_lookup → draft_model → the target"
+    assert levels in hierspec(capsys, *argv, "--max-new-tokens", "2")[2]
     argv = ["generate", "x", "--target", play.target, "--draft", "./a,./b"]
-    assert "for several repeat the option, without commas" in hierspec(capsys, *argv)[2]
+    assert "no directory './a'" in hierspec(capsys, *argv)[2]
+
+
+def test_one_way_to_give_several_values(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one,folder").mkdir()
+    assert listed(["a, b", "c" * 5000]) == ["a", "b", "c" * 5000]
+    assert listed(["ngram,zoo:small,temperature=0.8,dtype=float32,suffix"]) == [
+        "ngram",
+        "zoo:small,temperature=0.8,dtype=float32",
+        "suffix",
+    ]
+    whole = ["one,folder", '{"method": "suffix", "max_order": 3}', ""]
+    assert listed(whole) == whole
+    assert to_measure_at(["0,1", "0.5"]) == (0.0, 1.0, 0.5)
+    with pytest.raises(HierspecError, match="takes numbers, as in 0,1, not 'hot'"):
+        to_measure_at(["0,hot"])
+
+
+def test_a_draft_larger_than_its_target_is_noticed(capsys):
+    argv = ["generate", "x", "--target", "zoo:small", "--draft", "zoo:trunk"]
+    status, _, err = hierspec(capsys, *argv, "--max-new-tokens", "2")
+    assert status == 0
+    assert "is larger than its target" in err
 
 
 def test_a_profile_is_no_hierarchy(capsys, tmp_path):

@@ -12,7 +12,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Dtype, Threads
+from .options import MODEL, Device, Drafts, Dtype, Threads, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,9 +36,7 @@ def batch(
     hierarchy: Annotated[
         str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
     ] = None,
-    draft: Annotated[
-        list[str] | None, typer.Option(help="Draft model of a preset; repeatable.")
-    ] = None,
+    draft: Drafts = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -78,7 +76,12 @@ def batch(
     from .rendering import interruptible, notes
     from .serve import service_settings
 
-    options = {"model": model, "hierarchy": hierarchy, "draft": draft, "dtype": dtype}
+    options = {
+        "model": model,
+        "hierarchy": hierarchy,
+        "draft": draft and listed(draft),
+        "dtype": dtype,
+    }
     settings = _for_a_batch(
         service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
         max_concurrency,

@@ -26,6 +26,7 @@ from .options import (
     Temperatures,
     Threads,
     given,
+    listed,
     load_tokenizer,
     target_config,
     to_measure_at,
@@ -58,7 +59,7 @@ def bench(
         list[str] | None,
         typer.Option(
             help="Draft model, or ngram, prompt-lookup, suffix, exit:LAYER, eagle3:FOLDER or "
-            "quantized, quantized:4; repeat it, smallest first. "
+            "quantized, quantized:4, smallest first; repeated, or with commas between. "
             "Default for the shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,
@@ -176,7 +177,7 @@ def bench(
     with interruptible(console, lambda: files.next_step()):
         from hierspec.bench.methods.catalogue import catalogue, select
 
-        known = catalogue(draft or ())
+        known = catalogue(listed(draft))
         if show_list:
             return _list(known, as_json)
         if from_ is not None:
@@ -191,7 +192,7 @@ def bench(
         from hierspec.utils.threads import use as use_threads
 
         use_threads(threads)
-        drafts = _drafts(target) if draft is None else tuple(draft)
+        drafts = _drafts(target) if draft is None else tuple(listed(draft))
         known = catalogue(drafts)
         chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size, chat)
         entries = select(methods or ["all"], known)

@@ -12,7 +12,7 @@ import typer
 from hierspec.errors import HierspecError
 
 from .generate import check_drafts, is_hierarchy_file, note_unused
-from .options import MODEL, Device, Dtype, Threads
+from .options import MODEL, Device, Drafts, Dtype, Threads, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,9 +33,7 @@ def chat(
             help=f"Target model: {MODEL}. Default: zoo:smollm2, where its package is installed."
         ),
     ] = None,
-    draft: Annotated[
-        list[str] | None, typer.Option(help="Draft model; repeat it, smallest first.")
-    ] = None,
+    draft: Drafts = None,
     hierarchy: Annotated[
         str | None,
         typer.Option(
@@ -75,19 +73,20 @@ def chat(
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
-    from .rendering import notes, say
+    from .rendering import notes, own_notes, say
 
     sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
     note_unused(sampling)
     use_threads(threads)
-    config = _config(target, tuple(draft or ()), hierarchy, dtype, device)
-    models = Hierarchy.from_config(config)
+    config = _config(target, tuple(listed(draft)), hierarchy, dtype, device)
+    console = notes()
+    with own_notes(console):
+        models = Hierarchy.from_config(config)
     if not getattr(models.tokenizer, "chat_template", None):
         raise HierspecError(
             f"{config.target.model} has no chat template: chat needs an instruction-tuned model "
             "(hierspec generate continues any text)"
         )
-    console = notes()
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,

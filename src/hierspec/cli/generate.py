@@ -14,7 +14,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Dtype, Threads, load_tokenizer, target_config
+from .options import MODEL, Device, Dtype, Threads, listed, load_tokenizer, target_config
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,9 +49,9 @@ def generate(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draft model of a preset; repeat it, smallest first. Without --hierarchy also "
-            "what drafts without a model: ngram, suffix, quantized, quantized:4, exit:LAYER, "
-            "eagle3:FOLDER, ngram:TABLE.",
+            help="Draft model of a preset, smallest first; repeated, or with commas between. "
+            "Without --hierarchy also what drafts without a model: ngram, suffix, quantized, "
+            "quantized:4, exit:LAYER, eagle3:FOLDER, ngram:TABLE.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -168,7 +168,7 @@ def generate(
 
     from .rendering import notes, say
 
-    drafts, console, note = tuple(draft or ()), notes(), ""
+    drafts, console, note = tuple(listed(draft)), notes(), ""
     automatic = hierarchy == AUTO
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
         config, own_chat, note = _default(target, drafts, dtype, device)

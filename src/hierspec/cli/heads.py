@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, AsJson, Device, Dtype, Threads
+from .options import MODEL, AsJson, Device, Dtype, Threads, listed
 
 if TYPE_CHECKING:
     from hierspec.config.acceptance_head import HeadFile as AcceptanceFile
@@ -33,7 +34,11 @@ def train(
         str, typer.Option("--model", "--target", help=f"The model, which stays unchanged: {MODEL}.")
     ],
     exits: Annotated[
-        str | None, typer.Option(help="Heads for exits after which layers, as in 2,4,8.")
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Heads for exits after which layers: repeated, or with commas between, as in 2,4.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -125,8 +130,11 @@ def train(
         int, typer.Option(min=1, help="eagle3: how many tokens it knows, the most frequent ones.")
     ] = 8192,
     feature_layers: Annotated[
-        str | None,
-        typer.Option(help="eagle3: three layers it reads, as in 2,15,27; default: 2, n/2, n - 3."),
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER",
+            help="eagle3: three layers it reads, as in 2,15,27; default: 2, n/2, n - 3.",
+        ),
     ] = None,
     depth: Annotated[int, typer.Option(min=1, help="eagle3: most steps unrolled.")] = 5,
     store_gib: Annotated[float, typer.Option(help="eagle3: most space for them on disk.")] = 8,
@@ -160,7 +168,7 @@ def train(
             "kind does"
         )
     if draft is not None:
-        if exits is not None:
+        if exits:
             raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
         given = {
             "rejection_weight": rejection_weight,
@@ -177,13 +185,13 @@ def train(
             model, draft, given, output, everything, dtype, device, overwrite, threads, as_json
         )
     if kind == "eagle3":
-        if exits is not None:
+        if exits:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
         given = {
             "draft_vocab": draft_vocab,
-            "feature_layers": None if feature_layers is None else _layers(feature_layers),
+            "feature_layers": _layers("--feature-layers", feature_layers),
             "depth": depth,
             "minutes": minutes,
             "epochs": epochs,
@@ -206,7 +214,7 @@ def train(
             threads=threads,
             as_json=as_json,
         )
-    if exits is None:
+    if not exits:
         raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
     from hierspec.training.heads import train as training
     from hierspec.training.heads.settings import HeadsSettings
@@ -215,7 +223,7 @@ def train(
     from .rendering import interruptible, notes, progress, say
 
     settings = HeadsSettings(
-        exits=_layers(exits),
+        exits=_layers("--exits", exits) or (),
         kind=kind,
         vocabulary=vocabulary,
         inner=inner,
@@ -383,12 +391,15 @@ def show(
     return 0
 
 
-def _layers(text: str) -> tuple[int, ...]:
+def _layers(option: str, given: Sequence[str] | None) -> tuple[int, ...] | None:
     """Return ``2,4,8`` as numbers."""
-    words = [word.strip() for word in text.split(",")]
+    if given is None:
+        return None
+    words = listed(given)
     if not all(word.isdecimal() for word in words):
         raise HierspecError(
-            f"--exits takes layer numbers with commas between, as in 2,4; got {text!r}"
+            f"{option} takes layer numbers, repeated or with commas between, as in 2,4; got "
+            f"{' '.join(given)!r}"
         )
     return tuple(sorted({int(word) for word in words}))
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
     from hierspec.config.schema import TargetConfig
@@ -24,8 +29,15 @@ Prompts = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
 Temperatures = Annotated[
-    list[float] | None,
-    typer.Option(help="To measure at, 0 is greedy; repeatable. Default: 0 and 1."),
+    list[str] | None,
+    typer.Option(
+        metavar="FLOAT",
+        help="To measure at, 0 is greedy; repeated, or with commas between. Default: 0 and 1.",
+    ),
+]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(help="Draft model of a preset, smallest first; repeated, or with commas between."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ShowList = Annotated[bool, typer.Option("--list", help="List what there is, and do nothing else.")]
@@ -50,7 +62,21 @@ def load_tokenizer(model: str) -> Any:
     )
 
 
-def to_measure_at(temperature: list[float] | None) -> tuple[float, ...]:
+def listed(values: Sequence[str] | None) -> list[str]:
+    """Return the values of an option that takes several: repeated, or with commas between.
+
+    JSON and paths of files stay whole; ``name=value`` belongs to what stands before its comma.
+    """
+    return [word for value in values or () for word in _words(value)]
+
+
+def _words(value: str) -> list[str]:
+    if "," not in value or value.lstrip().startswith("{") or os.path.exists(value):
+        return [value]
+    return [word.strip() for word in re.split(r",(?![a-z_]+=)", value) if word.strip()]
+
+
+def to_measure_at(temperature: list[str] | None) -> tuple[float, ...]:
     """Return the values of ``--temperature``, each once.
 
     Raises:
@@ -58,9 +84,15 @@ def to_measure_at(temperature: list[float] | None) -> tuple[float, ...]:
     """
     from hierspec.utils.checks import temperature as check
 
-    values = temperature or DEFAULT_TEMPERATURES
+    values: list[float] = []
+    for word in listed(temperature):
+        try:
+            values.append(float(word))
+        except ValueError:
+            raise HierspecError(f"--temperature takes numbers, as in 0,1, not {word!r}") from None
     for value in values:
         check(value, "--temperature")
+    values = values or list(DEFAULT_TEMPERATURES)
     return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
 
 

@@ -16,6 +16,7 @@ from .options import (
     Prompts,
     Temperatures,
     Threads,
+    listed,
     load_tokenizer,
     target_config,
     to_measure_at,
@@ -23,6 +24,11 @@ from .options import (
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_LEGEND = (
+    "kept by: how often the first drafted token is kept; in brackets the tokens that one call of "
+    "the verifier writes with the longest drafts, by the rule block"
+)
 
 
 def profile(
@@ -93,7 +99,7 @@ def profile(
     temperatures = to_measure_at(temperature)
     use_threads(threads)
     words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
-    chosen = [parse(word) for word in words or default_names(target)]
+    chosen = [parse(word) for word in listed(words) or default_names(target)]
     texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
     source = {"name": "built in"}
     if prompts is not None:
@@ -119,6 +125,7 @@ def profile(
         return 0
     for table in _tables(data):
         console_of_output().print(table)
+    say(console, _LEGEND)
     if busy := said(data["temperatures"]):
         say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")

@@ -23,6 +23,7 @@ from .options import (
     Temperatures,
     Threads,
     given,
+    listed,
     target_config,
     to_measure_at,
 )
@@ -51,8 +52,8 @@ def reproduce(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draft model; repeat it, smallest first. Default for the shipped family: "
-            "zoo:small and zoo:trunk."
+            help="Draft model, smallest first; repeated, or with commas between. Default for the "
+            "shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,
     prompts: Prompts = None,
@@ -106,7 +107,7 @@ def reproduce(
         use_threads(threads)
         return Lab.load(
             target_config(target, dtype, device),
-            None if draft is None else tuple(draft),
+            None if draft is None else tuple(listed(draft)),
             prompts,
             num_prompts=num_prompts,
             max_new_tokens=max_new_tokens,

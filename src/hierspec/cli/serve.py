@@ -10,7 +10,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Dtype, Threads
+from .options import MODEL, Device, Drafts, Dtype, Threads, listed
 
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
@@ -27,9 +27,7 @@ def serve(
             help="A preset, a .json or .toml file, or inline JSON. Default: the best drafter."
         ),
     ] = None,
-    draft: Annotated[
-        list[str] | None, typer.Option(help="Draft model of a preset; repeatable.")
-    ] = None,
+    draft: Drafts = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -72,7 +70,7 @@ def serve(
     options: dict[str, Any] = {
         "model": model,
         "hierarchy": hierarchy,
-        "draft": draft,
+        "draft": draft and listed(draft),
         "dtype": dtype,
         "device": device,
         "threads": threads,

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, Part, part_of
 from hierspec.lm.load import DTYPES
@@ -66,7 +66,7 @@ class HeadsInfo(TypedDict):
     texts: NotRequired[dict[str, Any]]
 
 
-class HeadsWarning(UserWarning):
+class HeadsWarning(HierspecWarning, UserWarning):
     """Heads that fit a model's sizes and were trained on other weights."""
 
 

@@ -6,6 +6,7 @@ target's own, and levels that leave out the same layers share a cache.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
 from hierspec.drafters.suffix import Suffix
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3 import checkpoint as eagle3
@@ -54,6 +55,10 @@ from .levels import (
 from .schema import TargetConfig
 from .target import target_config
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
+
+
+class LargerDraftWarning(HierspecWarning, UserWarning):
+    """A draft model has more weights than its target."""
 
 
 @dataclass(slots=True)
@@ -158,7 +163,21 @@ class LevelModels:
             check_sizes(name, size, level.model, view.vocab_size)
         if not isinstance(self.top(), EncoderDecoder):
             check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
+        self._warn_if_larger(level.model, trunk.backend)
         return self._predicting(level, view), level.model
+
+    def _warn_if_larger(self, name: str, draft: Backend) -> None:
+        """Layers times width squared is near enough to tell two models that were exchanged."""
+        target = self._trunk(self.target).backend
+        sizes = [one.num_layers * one.hidden_size**2 for one in (draft, target)]
+        if sizes[0] > sizes[1]:
+            shapes = [f"{one.num_layers} layers of {one.hidden_size}" for one in (draft, target)]
+            warnings.warn(
+                f"the draft {name} ({shapes[0]}) is larger than its target {self.target.model} "
+                f"({shapes[1]}): output stays exact, and nothing gets faster; were they exchanged?",
+                LargerDraftWarning,
+                stacklevel=2,
+            )
 
     def _predicting(self, level: DraftModelConfig, view: Any) -> Any:
         """The draft model with the head that its window reads, if it reads one."""

@@ -57,6 +57,41 @@ _ELSEWHERE = {
 }
 
 
+def known_to_make(options: Mapping[str, Any]) -> None:
+    """Refuse an argument that ``Hierarchy(...)`` has not, with what it is called there."""
+    for name in options:
+        hint = _MAKING.get(name)
+        if hint is None and name in (*SAMPLING, *_fields_of_generation_config()):
+            hint = f"it is an option of each call: generate(prompt, {name}=...)"
+        near = nearest(name, ["target", "tokenizer", "drafts", "controller"])
+        if hint is None and near is not None:
+            hint = f"did you mean {near!r}?"
+        raise HierspecError(f"Hierarchy has no {name!r}: {hint or 'see help(Hierarchy)'}")
+
+
+_FILE = 'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": ...}}, "levels": [...]}})'
+_MAKING = {
+    **dict.fromkeys(
+        ("draft", "draft_model", "assistant_model", "assistant", "speculative_model"),
+        "say drafts=[model], smallest first",
+    ),
+    **dict.fromkeys(
+        ("num_speculative_tokens", "num_assistant_tokens"),
+        'give levels: drafts=[{"method": "draft_model", "model": ..., '
+        '"num_speculative_tokens": ...}]',
+    ),
+    **dict.fromkeys(("dtype", "torch_dtype"), _FILE.format("dtype")),
+    **dict.fromkeys(("device", "device_map"), _FILE.format("device")),
+    **dict.fromkeys(
+        ("preset", "name"), "say Hierarchy.from_preset(name, target=model, drafts=[...])"
+    ),
+    **dict.fromkeys(
+        ("hierarchy", "config", "levels"), "say Hierarchy.from_config(file, mapping or preset)"
+    ),
+    "model": "the target is the first argument: Hierarchy(model, tokenizer, drafts=[...])",
+}
+
+
 def _fields_of_generation_config() -> frozenset[str]:
     from transformers import GenerationConfig
 

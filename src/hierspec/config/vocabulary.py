@@ -9,13 +9,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.utils.files import file_key
 
 _PADDING = 0.25  # share of an embedding that may plausibly be padding
 
 
-class VocabularyWarning(UserWarning):
+class VocabularyWarning(HierspecWarning, UserWarning):
     """Two models may not share a vocabulary, and nothing is there to tell."""
 
 

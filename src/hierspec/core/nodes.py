@@ -100,18 +100,19 @@ def stack(node: Node | None, indent: str = "  ") -> str:
         several = f", {node.repeat} times" if node.repeat > 1 else ""
         parts = "\n".join(stack(part, indent + "  ") for part in node.parts)
         return f"{indent}one after another{several}:\n{parts}"
-    about = [] if isinstance(node, Verify) and node.budget == 1 else [f"{node.budget} tokens"]
+    top = isinstance(node, Verify) and node.budget == 1
+    about = ["the target"] if top else [f"drafts {node.budget} tokens"]
     if node.window != FixedWindow():
         about.append(f"until {node.window.signal} says enough")
     if node.temperature is not None:
         about.append(f"temperature {node.temperature:g}")
     if isinstance(node, Draft):
-        about += [f"{node.num_drafts} drafts"] if node.num_drafts > 1 else []
+        about += [f"{node.num_drafts} drafts beside each other"] if node.num_drafts > 1 else []
         about += ["while the target verifies"] if node.ahead else []
         return f"{indent}{node.name}: {', '.join(about)}"
     if node.below is not None:
         about.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))
-    return f"{indent}{node.name}: {', '.join(about) or 'the target'}\n{stack(node.below, indent)}"
+    return f"{indent}{node.name}: {', '.join(about)}\n{stack(node.below, indent)}"
 
 
 def initial_states(root: Node) -> States:

@@ -152,10 +152,7 @@ def check_reference(ref: str) -> None:
     """
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if not ref or (looks_like_path and not expanded(ref).exists()):
-        several = "; for several repeat the option, without commas" * ("," in ref)
-        raise HierspecError(
-            f"no directory {ref!r}: give the folder of a saved model, or a hub id{several}"
-        )
+        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
     if looks_like_path and not expanded(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 

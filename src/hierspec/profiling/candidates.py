@@ -100,7 +100,6 @@ def parse(text: str) -> Candidate:
             raise HierspecError(
                 f"candidate {text!r}: {option!r} is not an option; there are: "
                 + ", ".join(f"{name}=..." for name in _OPTIONS)
-                + "; spaces, not commas, stand between candidates"
             )
         if key in level:
             raise HierspecError(f"candidate {text!r}: {key} is given twice; leave one out")

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from hierspec.errors import HierspecWarning
+
 from .schema import MeasuredCost, Noise
 
 
-class BusyWarning(RuntimeWarning):
+class BusyWarning(HierspecWarning, RuntimeWarning):
     """Costs were measured beside other work."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hierspec.errors import HierspecWarning
 from hierspec.utils import terminal
 
 if TYPE_CHECKING:
@@ -36,16 +37,11 @@ def say(console: Console, text: str) -> None:
 @contextlib.contextmanager
 def own_notes(console: Console) -> Iterator[None]:
     """Print warnings of ours as notes; leave those of other libraries as they are."""
-    from hierspec.config.vocabulary import VocabularyWarning
-    from hierspec.profiling.noise import BusyWarning
-
-    own = (VocabularyWarning, BusyWarning)
     with warnings.catch_warnings(record=True) as caught:
-        for category in own:
-            warnings.simplefilter("always", category)
+        warnings.simplefilter("always", HierspecWarning)
         yield
     for warning in caught:
-        if issubclass(warning.category, own):
+        if issubclass(warning.category, HierspecWarning):
             console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
         else:
             warnings.warn_explicit(

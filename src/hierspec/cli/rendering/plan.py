@@ -189,7 +189,7 @@ def picture(plan: Plan) -> Iterator[Text]:
         model, budget = chain.levels[at], chain.budgets[at]
         yield arrow
         if at == 0:
-            yield row(model, f"drafts {budget}, one by one")
+            yield row(model, f"drafts {budget} token{'' if budget == 1 else 's'} a round")
             break
         doing = f"verifies until it holds {budget} or more, hands them up"
         if chain.tail:
