@@ -2,11 +2,13 @@
 
 Each server is started, warmed, measured and ended, and all take turns so. Requests are completions,
 greedy, streamed to nobody; tokens are counted by the model's tokenizer, in what came back. Others'
-servers are commands, in environments of their own, with ``{port}``, ``{model}`` (a folder) and
-``{file}`` (given by ``--file``, a GGUF file) filled in:
+servers are commands, in environments of their own, with ``{port}``, ``{model}`` (a folder) and, of
+the GGUF file behind ``--model`` where there is one, ``{file}`` and ``{bfloat16}``, a copy of it in
+bfloat16, filled in:
 
     python benchmarks/serving_peers.py --peer "transformers serve=PEERS/bin/transformers serve \\
-        {model} --dtype bfloat16 --host 127.0.0.1 --port {port}"
+        {model} --dtype bfloat16 --host 127.0.0.1 --port {port}" --peer "llama.cpp=llama-server \\
+        --model {bfloat16} --port {port} --threads 2 --parallel 16 --ctx-size 16384"
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +52,32 @@ def started(name: str, line: str, given: dict[str, str], log: Path) -> Iterator[
             end(process)
 
 
+def bfloat16_copy(source: Path, copy: Path) -> None:
+    """Write a GGUF file's weights in bfloat16, vectors in float32, with all it says beside them."""
+    import gguf
+
+    bfloat16 = gguf.GGMLQuantizationType.BF16
+    reader = gguf.GGUFReader(source)
+    architecture = reader.get_field(gguf.Keys.General.ARCHITECTURE)
+    writer = gguf.GGUFWriter(copy, architecture.contents())
+    skipped = (gguf.Keys.General.ARCHITECTURE, gguf.Keys.General.FILE_TYPE)
+    for field in reader.fields.values():
+        if field.name in skipped or field.name.startswith("GGUF."):
+            continue
+        listed = field.types[0] == gguf.GGUFValueType.ARRAY
+        kind = field.types[-1] if listed else None
+        writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=kind)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else bfloat16
+        writer.add_tensor(tensor.name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 async def wave(
     url: str, model: str, streams: int, tokens: int, seed: int, tokenizer: Any
 ) -> dict[str, Any]:
@@ -79,26 +108,10 @@ async def wave(
     return {"tokens": written, "seconds": seconds, "tokens_per_second": written / seconds}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="zoo:smollm2")
-    parser.add_argument("--file", type=Path, help="a GGUF file, for peers that read one")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--log", type=Path, default=Path("peers.log"))
-    parser.add_argument("--name", default="serving-peers")
-    args = parser.parse_args()
-    from hierspec.config.checkpoints import load_tokenizer
-    from hierspec.zoo import registry
-
-    source = registry.resolve(args.model)
-    tokenizer = load_tokenizer(source)
-    given = {"port": str(PORT), "model": str(source.tokenizer_path), "file": str(args.file)}
-    ours = f"{sys.executable} -m hierspec serve --model {args.model} --dtype bfloat16 "
-    servers = {OURS: f"{ours} --port {{port}} --set log_level=warning"}
-    servers |= dict(peer.split("=", 1) for peer in args.peer)
+def measure(
+    args: argparse.Namespace, servers: dict[str, str], given: dict[str, str], tokenizer: Any
+) -> tuple[dict[str, dict[str, list[dict[str, Any]]]], dict[str, str]]:
+    """Waves by server and number of streams, and what did not start, with the reason."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in servers}
     failed: dict[str, str] = {}
     for turn in range(args.repeats):
@@ -118,6 +131,35 @@ def main() -> None:
             except (RuntimeError, OSError) as error:
                 failed[name] = str(error)
                 print(f"{name}: {error}", flush=True)
+    return runs, failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="zoo:smollm2")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--log", type=Path, default=Path("peers.log"))
+    parser.add_argument("--name", default="serving-peers")
+    args = parser.parse_args()
+    from hierspec.config.checkpoints import load_tokenizer
+    from hierspec.zoo import registry
+    from hierspec.zoo.gguf import is_gguf, smollm2_file
+
+    source = registry.resolve(args.model)
+    tokenizer = load_tokenizer(source)
+    given = {"port": str(PORT), "model": str(source.tokenizer_path)}
+    ours = f"{sys.executable} -m hierspec serve --model {args.model} --dtype bfloat16 "
+    servers = {OURS: f"{ours} --port {{port}} --set log_level=warning"}
+    servers |= dict(peer.split("=", 1) for peer in args.peer)
+    with tempfile.TemporaryDirectory() as folder:
+        if any("{file}" in line or "{bfloat16}" in line for line in args.peer):
+            file = Path(args.model) if is_gguf(args.model) else smollm2_file()
+            given |= {"file": str(file), "bfloat16": f"{folder}/bfloat16.gguf"}
+            bfloat16_copy(file, Path(given["bfloat16"]))
+        runs, failed = measure(args, servers, given, tokenizer)
     rows = []
     for streams in map(str, args.streams):
         mine = [run["tokens_per_second"] for run in runs[OURS][streams]]
@@ -128,7 +170,7 @@ def main() -> None:
                 row |= {"ours_over_it": common.ratio(mine, own), "runs": by_streams[streams]}
                 rows.append(row)
                 print(streams, name, row["rate"]["median"], row["ours_over_it"]["median"])
-    settings = {key: value for key, value in vars(args).items() if key not in ("file", "log")}
+    settings = {key: value for key, value in vars(args).items() if key != "log"}
     settings["peer"] = list(servers)
     common.write(
         args.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,17 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .generate import check_drafts, is_hierarchy_file, note_unused
-from .options import MODEL, Device, Drafts, Dtype, Threads, listed
+from .hierarchies import configured, is_hierarchy_file
+from .options import (
+    MODEL,
+    Device,
+    Drafts,
+    Dtype,
+    Threads,
+    listed,
+    note_unused,
+    target_config,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,28 +117,20 @@ def _config(
     dtype: str | None,
     device: str | None,
 ) -> HierarchyConfig:
-    from hierspec.config.schema import HierarchyConfig, TargetConfig
-    from hierspec.presets.defaults import RELEASED, unnamed
-    from hierspec.presets.registry import AUTO, PRESETS, preset
+    from hierspec.presets import defaults
+    from hierspec.presets.registry import AUTO
 
-    answering = TargetConfig(model=target or RELEASED)
     if hierarchy is None:
-        config = unnamed(answering, drafts)
-    elif hierarchy == AUTO:
+        answering = target_config(target or defaults.RELEASED, dtype, device)
+        return defaults.unnamed(answering, drafts)
+    if hierarchy == AUTO:
         raise HierspecError(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
             "here; name that, or leave --hierarchy out"
         )
-    elif hierarchy in PRESETS or not is_hierarchy_file(hierarchy):
-        check_drafts(hierarchy, len(drafts))
-        config = preset(hierarchy, answering, drafts)
-    else:
-        if drafts:
-            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
-        config = HierarchyConfig.load(hierarchy)
-    changes = {"dtype": dtype, "device": device, "model": target}
-    changes = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+    if target is None and not is_hierarchy_file(hierarchy):
+        target = defaults.RELEASED
+    return configured(hierarchy, target, drafts, dtype, device)
 
 
 def _lines(console: Console) -> Iterator[str]:

@@ -14,7 +14,17 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Dtype, Threads, listed, load_tokenizer, target_config
+from .hierarchies import configured, default_hierarchy
+from .options import (
+    MODEL,
+    Device,
+    Dtype,
+    Threads,
+    listed,
+    load_tokenizer,
+    note_unused,
+    target_config,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +35,6 @@ if TYPE_CHECKING:
     from hierspec.engine.generation import Generation
     from hierspec.engine.results import GenerationResult
     from hierspec.planner.plan import Plan
-    from hierspec.sampling.parameters import SamplingParams
 
 
 def generate(
@@ -171,11 +180,11 @@ def generate(
     drafts, console, note = tuple(listed(draft)), notes(), ""
     automatic = hierarchy == AUTO
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
-        config, own_chat, note = _default(target, drafts, dtype, device)
+        config, own_chat, note = default_hierarchy(target, drafts, dtype, device)
         chat = own_chat and not ids if chat is None else chat
     else:
         named = "hierarchy" if hierarchy is None else hierarchy
-        config = None if automatic else _config(named, target, drafts, dtype, device)
+        config = None if automatic else configured(named, target, drafts, dtype, device)
         if config is not None and drafts and not target:
             note = f"hierspec: note: no --target is named: it is {config.target.model}"
     use_threads(threads)
@@ -246,28 +255,6 @@ def generate(
     return 0
 
 
-def _default(
-    target: str | None, drafts: tuple[str, ...], dtype: str | None, device: str | None
-) -> tuple[HierarchyConfig, bool, str]:
-    """Return what runs where no hierarchy is named, whether prompts are questions to answer, and
-    what to say of that."""
-    from hierspec.presets import defaults
-
-    if target is not None:
-        config, chat = defaults.unnamed(target_config(target, dtype, device), drafts), False
-        note = f"{defaults.drafts_by(config)} (--hierarchy and --draft name others)"
-    else:
-        found = defaults.start()
-        note = f"{found.note}{'; --no-chat continues the text instead' * found.chat}"
-        changes = {"dtype": dtype or "auto", "device": device or "auto"}
-        changed = dataclasses.replace(found.config.target, **changes)
-        config, chat = dataclasses.replace(found.config, target=changed), found.chat
-        if drafts:
-            config = defaults.unnamed(config.target, drafts)
-            note = f"{config.target.model}, {defaults.drafts_by(config)}"
-    return config, chat, note
-
-
 def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
     """Return the prompts: texts, or lists of token ids."""
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
@@ -302,62 +289,6 @@ def _tokenizer(name: str, models: Hierarchy) -> Any:
             "is another model's"
         )
     return found
-
-
-def _config(
-    hierarchy: str,
-    target: str | None,
-    drafts: tuple[str, ...],
-    dtype: str | None,
-    device: str | None,
-) -> HierarchyConfig:
-    """Return the configuration that --hierarchy, --target, --draft, --dtype and --device mean."""
-    from hierspec.config.schema import HierarchyConfig, TargetConfig
-    from hierspec.presets.registry import PRESETS, preset
-
-    file = Path(hierarchy)
-    if is_hierarchy_file(hierarchy):
-        if drafts:
-            raise HierspecError("--draft goes with a preset; a hierarchy file names its own levels")
-        config = HierarchyConfig.load(hierarchy)
-        changes = {"model": target or None, "dtype": dtype, "device": device}
-    else:
-        if hierarchy not in PRESETS and file.is_file():
-            raise HierspecError(
-                f"{file} is not a hierarchy file by its name: it ends in .json or .toml"
-            )
-        check_drafts(hierarchy, len(drafts))
-        config = preset(hierarchy, TargetConfig(model=target) if target else None, drafts)
-        changes = {"dtype": dtype, "device": device}
-    changes = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
-
-
-def is_hierarchy_file(hierarchy: str) -> bool:
-    """Return whether --hierarchy means a file or inline JSON, not a preset."""
-    return hierarchy.lstrip().startswith("{") or Path(hierarchy).suffix in (".json", ".toml")
-
-
-def note_unused(sampling: SamplingParams) -> None:
-    """Say on standard error which options a greedy text does not look at."""
-    from .rendering import notes, say
-
-    named = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
-    unused = [name for name, value in named.items() if value is not None]
-    if sampling.greedy and unused:
-        say(
-            notes(), f"hierspec: note: {', '.join(unused)}: no effect without --temperature above 0"
-        )
-
-
-def check_drafts(name: str, count: int) -> None:
-    """Refuse draft models that the preset would ignore."""
-    from hierspec.presets.registry import PRESETS
-
-    most = PRESETS[name].max_drafts if name in PRESETS else None
-    if most is not None and count > most:
-        uses = {0: "no draft model", 1: "one draft model"}.get(most, f"{most} draft models")
-        raise HierspecError(f"preset {name!r} uses {uses}, and --draft names {count}")
 
 
 def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:

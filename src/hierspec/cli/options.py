@@ -14,6 +14,7 @@ from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
     from hierspec.config.schema import TargetConfig
+    from hierspec.sampling.parameters import SamplingParams
 
 MODEL = "directory, hub id, or zoo:NAME"  # what stands for a model
 
@@ -105,3 +106,15 @@ def given(context: typer.Context) -> list[str]:
         and (source := context.get_parameter_source(param.name or ""))
         and source.name != "DEFAULT"
     ]
+
+
+def note_unused(sampling: SamplingParams) -> None:
+    """Say on standard error which options a greedy text does not look at."""
+    from .rendering import notes, say
+
+    named = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
+    unused = [name for name, value in named.items() if value is not None]
+    if sampling.greedy and unused:
+        say(
+            notes(), f"hierspec: note: {', '.join(unused)}: no effect without --temperature above 0"
+        )
