@@ -8,6 +8,7 @@ from typing import Any
 
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
+from hierspec.utils import openmp
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .checkpoints import Loaded
@@ -62,6 +63,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     name = config.target.model
     if name not in loaded.ends:
         loaded.ends[name] = ends_of(name)
+    openmp.release()  # loading took threads, and rounds may run in another one
     return Built(root, loaded.tokenizers.get(name), config, loaded.ends[name])
 
 

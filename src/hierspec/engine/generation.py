@@ -16,6 +16,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import opening
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils import openmp
 
 from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
@@ -133,6 +134,7 @@ class Generation:
         finally:
             for stream in self.streams:
                 stream.close()
+            openmp.release()  # the next call may come from another thread
 
     @property
     def continues_prompts(self) -> bool:

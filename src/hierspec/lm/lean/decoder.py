@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -35,12 +36,14 @@ from hierspec.lm.backend import Linear, Part, Span
 from hierspec.lm.weights import WeightSource, check_shape
 from hierspec.utils.threads import OneThread, is_small
 
+from . import kernels
 from .layers import Layer, Matrix, Norm, Stack, compiled
 from .linear import give_back_memory, prepacking_works, rows_for
 from .shape import Shape, paired, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
+_FEW = 32  # rows of a sequence
 
 
 class _Seen(NamedTuple):
@@ -124,6 +127,8 @@ class LeanBackend:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        if len(spans) > 1 and self._attention is not None and all(map(_is_short, spans)):
+            return self._layers_of_several(h, lo, hi, spans, self._attention)
         seen = [[self._seen(span, window) for span in spans] for window in self._windows]
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
@@ -141,6 +146,40 @@ class LeanBackend:
                 [[one.first for one in kind] for kind in seen],
                 [[one.mask for one in kind] for kind in seen],
             )
+
+    def _layers_of_several(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        attention: kernels.KernelAttention,
+    ) -> torch.Tensor:
+        """:meth:`layers` with one call of attention a layer for all sequences.
+
+        A torch call for each takes longer than the products once there are ten of them.
+        """
+        num, layers = len(h), self._run.layers
+        h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
+        rotations = self.rotations_to(max(span.start + span.n for span in spans))
+        attend = attention.of(spans, rotations, torch.get_num_threads())
+        for i in range(lo, hi):
+            layer: Any = layers[i]
+            qkv = layer.qkv(layer.norm(h))[:num].to(torch.float32).contiguous()
+            attended = attend(i, qkv).to(layer.dtype)
+            h = layer.mixed(h, F.pad(attended, (0, 0, 0, len(h) - num)))
+        return h[:num]
+
+    @cached_property
+    def _attention(self) -> kernels.KernelAttention | None:
+        """``None``: no kernels here, or not of this data type."""
+        if self.device.type != "cpu" or self.attention_dtype != torch.float32:
+            return None
+        library = kernels.load()
+        if library is None:
+            return None
+        layers: list[Any] = list(self.stack.layers)
+        return kernels.KernelAttention(library, layers, self.shape.head_dim, self._windows)
 
     def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
         """Only these parts of layers, in order: see :class:`~hierspec.lm.backend.Divisible`."""
@@ -265,6 +304,11 @@ class LeanBackend:
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             self._rotations = table = rotations(self.config, length).to(self.device, kind)[:, None]
         return table
+
+
+def _is_short(span: Span) -> bool:
+    """Whether torch's attention, which takes many rows at a time, has no advantage."""
+    return span.n <= _FEW and span.branches is None
 
 
 class _Loader:

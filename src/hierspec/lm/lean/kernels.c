@@ -548,6 +548,73 @@ static void attend(const float *q, const float *keys, const float *values, int64
     }
 }
 
+/* Rows of a call: whose they are and at which position, [rows, 2]; null where there is no memory. */
+static int64_t *places(const Span *spans, int64_t num_spans, int64_t rows) {
+    int64_t *where = malloc(sizeof(int64_t) * 2 * (size_t)rows), row = 0;
+    for (int64_t s = 0; where && s < num_spans; s++)
+        for (int64_t i = 0; i < spans[s].count; i++, row++) {
+            where[2 * row] = s;
+            where[2 * row + 1] = spans[s].start + i;
+        }
+    return where;
+}
+
+/* Room for the scores of the longest text, a whole number of vectors. */
+static int64_t room(const Span *spans, int64_t num_spans) {
+    int64_t longest = 0;
+    for (int64_t s = 0; s < num_spans; s++) {
+        int64_t end = spans[s].start + spans[s].count;
+        if (end > longest) longest = end;
+    }
+    return (longest + 15) / 16 * 16 + 16;
+}
+
+/* Keys, rotated, and values of a thread's share of qkv [rows, heads + 2 kv, dim] go to layer l's
+ * caches. */
+static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, const int64_t *where,
+                   const float *rotations, const Span *spans, int t, int all) {
+    const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
+    const float *head_norm = model->layers[l].head_norm;
+    Part own = share(rows * 2 * kv, t, all);
+    for (int64_t i = own.lo; i < own.hi; i++) {
+        int64_t r = i / (2 * kv), g = i % (2 * kv), position = where[2 * r + 1];
+        const Span *span = spans + where[2 * r];
+        float *source = qkv + (r * (heads + 2 * kv) + heads + g) * dim;
+        float *place =
+            span->cache + l * span->layer_stride + g * span->head_stride + position * dim;
+        if (g >= kv) {
+            memcpy(place, source, sizeof(float) * (size_t)dim);
+        } else {
+            if (head_norm)
+                normed(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
+            rotated(source, rotations + position * dim, dim, place);
+        }
+    }
+}
+
+/* What a thread's share of the queries attends to: attended [rows, heads, dim]. `head` has room for
+ * one query, `scores` for a text. */
+static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const int64_t *where,
+                     const float *rotations, const Span *spans, float *head, float *scores,
+                     float *attended, int t, int all) {
+    const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
+    const Layer *layer = model->layers + l;
+    Part own = share(rows * heads, t, all);
+    for (int64_t i = own.lo; i < own.hi; i++) {
+        int64_t r = i / heads, g = i % heads, position = where[2 * r + 1];
+        const Span *span = spans + where[2 * r];
+        float *query = qkv + (r * (heads + 2 * kv) + g) * dim;
+        if (layer->head_norm)
+            normed(query, layer->head_norm + g * dim, model->head_eps, dim, query);
+        rotated(query, rotations + position * dim, dim, head);
+        int64_t first = layer->window ? position + 1 - layer->window : 0;
+        const float *keys =
+            span->cache + l * span->layer_stride + g / (heads / kv) * span->head_stride;
+        attend(head, keys, keys + kv * span->head_stride, first < 0 ? 0 : first, position, dim,
+               scores, attended + i * dim);
+    }
+}
+
 /* h += those outputs of m · x; `room` holds them for a moment. */
 static void added(const Matrix *m, Part own, const float *x, int64_t rows, float *room, float *h) {
     Part columns = outputs(m, own);
@@ -565,12 +632,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
                     const float *rotations, const Span *spans, int64_t num_spans, int threads) {
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
     const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
-    int64_t longest = 0, row = 0;
-    for (int64_t s = 0; s < num_spans; s++) {
-        int64_t end = spans[s].start + spans[s].count;
-        if (end > longest) longest = end;
-    }
-    longest = (longest + 15) / 16 * 16 + 16;
+    const int64_t longest = room(spans, num_spans);
     /* Shared: products and what is attended; each thread's own: rows, a head, scores. */
     int64_t widest = d > inner ? d : inner;
     if (heads * dim > widest) widest = heads * dim;
@@ -578,17 +640,12 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
     int64_t common = rows * (width + heads * dim + 2 * inner);
     int64_t each = rows * (d + widest) + dim + longest;
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    int64_t *where = malloc(sizeof(int64_t) * 2 * (size_t)rows); /* span and position of a row */
+    int64_t *where = places(spans, num_spans, rows);
     if (!memory || !where) {
         free(memory);
         free(where);
         return -1;
     }
-    for (int64_t s = 0; s < num_spans; s++)
-        for (int64_t i = 0; i < spans[s].count; i++, row++) {
-            where[2 * row] = s;
-            where[2 * row + 1] = spans[s].start + i;
-        }
     float *qkv = memory, *attended = qkv + rows * width, *gate = attended + rows * heads * dim;
     float *up = gate + rows * inner;
     Barrier barrier = {0, 0, threads};
@@ -609,38 +666,9 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
             product(&layer->qkv, own, packed, rows, qkv + own.lo * PANEL, width);
             meet(&barrier);
 
-            own = share(rows * 2 * kv, t, all);
-            for (int64_t i = own.lo; i < own.hi; i++) {
-                int64_t r = i / (2 * kv), g = i % (2 * kv), position = where[2 * r + 1];
-                const Span *span = spans + where[2 * r];
-                float *source = qkv + r * width + (heads + g) * dim;
-                float *place = span->cache + l * span->layer_stride + g * span->head_stride +
-                               position * dim;
-                if (g >= kv) {
-                    memcpy(place, source, sizeof(float) * (size_t)dim);
-                } else {
-                    if (layer->head_norm)
-                        normed(source, layer->head_norm + (heads + g) * dim, model->head_eps, dim,
-                               source);
-                    rotated(source, rotations + position * dim, dim, place);
-                }
-            }
+            stored(model, l, qkv, rows, where, rotations, spans, t, all);
             meet(&barrier);
-
-            own = share(rows * heads, t, all);
-            for (int64_t i = own.lo; i < own.hi; i++) {
-                int64_t r = i / heads, g = i % heads, position = where[2 * r + 1];
-                const Span *span = spans + where[2 * r];
-                float *query = qkv + r * width + g * dim;
-                if (layer->head_norm)
-                    normed(query, layer->head_norm + g * dim, model->head_eps, dim, query);
-                rotated(query, rotations + position * dim, dim, head);
-                int64_t first = layer->window ? position + 1 - layer->window : 0;
-                const float *keys = span->cache + l * span->layer_stride +
-                                    g / (heads / kv) * span->head_stride;
-                attend(head, keys, keys + kv * span->head_stride, first < 0 ? 0 : first, position,
-                       dim, scores, attended + i * dim);
-            }
+            gathered(model, l, qkv, rows, where, rotations, spans, head, scores, attended, t, all);
             meet(&barrier);
 
             pack(&layer->proj, attended, rows, packed);
@@ -667,6 +695,31 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
     free(memory);
     free(where);
     return 0;
+}
+
+/* The attention of layer l alone: qkv [rows, heads + 2 kv, dim], of which keys and values go to the
+ * caches → attended [rows, heads, dim]. Of the model's layers it reads head_norm and window. Returns
+ * 0, or −1 where there is no memory. */
+int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
+                       const float *rotations, const Span *spans, int64_t num_spans,
+                       float *attended, int threads) {
+    const int64_t longest = room(spans, num_spans), each = model->dim + longest;
+    float *memory = malloc(sizeof(float) * (size_t)(threads * each));
+    int64_t *where = places(spans, num_spans, rows);
+    if (memory && where) {
+#pragma omp parallel num_threads(threads)
+        {
+            const int t = omp_get_thread_num(), all = omp_get_num_threads();
+            float *head = memory + t * each, *scores = head + model->dim;
+            stored(model, l, qkv, rows, where, rotations, spans, t, all);
+#pragma omp barrier
+            gathered(model, l, qkv, rows, where, rotations, spans, head, scores, attended, t, all);
+        }
+    }
+    const int failed = memory && where ? 0 : -1;
+    free(memory);
+    free(where);
+    return failed;
 }
 
 /* Final norm and output matrix: h [rows, hidden] → scores [rows, out]. */

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from importlib.resources import files
@@ -103,7 +103,12 @@ def load() -> ctypes.CDLL | None:
         *(POINTER(_Matrix), POINTER(_Matrix), c_float, c_void_p, c_float, c_void_p, c_int64),
         *(c_void_p, c_int),
     ]
+    library.hierspec_attention.argtypes = [
+        *(POINTER(_Model), c_int64, c_void_p, c_int64, c_void_p),
+        *(POINTER(_Span), c_int64, c_void_p, c_int),
+    ]
     library.hierspec_layers.restype = library.hierspec_head.restype = c_int
+    library.hierspec_attention.restype = c_int
     library.hierspec_two_heads.restype = c_int
     return library if _right(library) else None
 
@@ -319,11 +324,7 @@ class KernelLayers:
             spans: whose caches are float32 [layers, 1, 2 K, capacity, D].
         """
         h = h.contiguous().clone()
-        array = (_Span * len(spans))()
-        for place, (held, start, count, _) in zip(array, spans, strict=True):
-            place.cache = held.data_ptr()
-            place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
-            place.start, place.count = start, count
+        array = _spans(spans)
         failed = self._library.hierspec_layers(
             *(self._model, lo, hi, h.data_ptr(), len(h), rotations.data_ptr()),
             *(array, len(spans), threads),
@@ -352,6 +353,73 @@ class KernelLayers:
         weight = norm.weight.detach().float().contiguous()
         self._kept.append(weight)
         return weight.data_ptr()
+
+
+class KernelAttention:
+    """Attention of several sequences in one call, where torch takes one for each.
+
+    Args:
+        layers: a lean model's; of them it keeps the norms of heads.
+        dim: D, of a head.
+        windows: by kind of layer, how many positions one sees back; None for all.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        layers: Sequence[Layer],
+        dim: int,
+        windows: Sequence[int | None],
+    ) -> None:
+        self._library, first = library, layers[0]
+        self._norms = [
+            None if layer.head_norm is None else layer.head_norm.weight.detach().contiguous()
+            for layer in layers
+        ]
+        array = (_Layer * len(layers))()
+        for place, layer, norm in zip(array, layers, self._norms, strict=True):
+            place.head_norm = None if norm is None else norm.data_ptr()
+            place.window = windows[layer.kind] or 0
+        self._model = _Model(
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            dim=dim,
+            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            layers=array,
+        )
+
+    def of(
+        self, spans: Sequence[Span], rotations: torch.Tensor, threads: int
+    ) -> Callable[[int, torch.Tensor], torch.Tensor]:
+        """Those sequences' attention: layer, [N, (H + 2 K) D] float32 → [N, H D].
+
+        Keys and values go into the caches, float32 [layers, 1, 2 K, capacity, D].
+
+        Args:
+            rotations: complex64 [positions, 1, D / 2], contiguous.
+        """
+        array, model = _spans(spans), self._model
+
+        def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            attended = qkv.new_empty(len(qkv), model.heads * model.dim)
+            failed = self._library.hierspec_attention(
+                *(model, layer, qkv.data_ptr(), len(qkv), rotations.data_ptr()),
+                *(array, len(array), attended.data_ptr(), threads),
+            )
+            if failed:
+                raise MemoryError(f"no memory for {len(qkv)} rows")
+            return attended
+
+        return attend
+
+
+def _spans(spans: Sequence[Span]) -> Any:
+    array = (_Span * len(spans))()
+    for place, (held, start, count, _) in zip(array, spans, strict=True):
+        place.cache = held.data_ptr()
+        place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
+        place.start, place.count = start, count
+    return array
 
 
 def head(

@@ -132,6 +132,7 @@ class Layer(nn.Module):
             out = F.pad(out, [0, 0, 0, qkv.size(0) - total])
         return h.add_(self.out(out))
 
+    @torch.jit.export
     def mixed(self, h: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer after attention; h is changed in place."""
         return self.fed(h.add_(self.out(attended)))
