@@ -339,3 +339,29 @@ def test_load_control_settles_on_what_was_fastest():
         best = rates.index(max(rates))
         assert used[60:].count(best) > 0.9 * len(used[60:])
     assert control.choose(1) == 0  # each number of streams has its own
+
+
+def test_load_control_loses_little_time_and_finds_what_has_changed():
+    # Tokens and seconds of a round: long drafts, half of them, none, as with sixteen streams.
+    rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
+    control, seconds, tokens, first = LoadControl(3), 0.0, 0, []
+    while seconds < 20:
+        arm = control.choose(16)
+        first.append(arm)
+        control.measured(16, arm, *rounds[arm])
+        seconds, tokens = seconds + rounds[arm][1], tokens + rounds[arm][0]
+    assert first[:4] == [2] * 4  # with many streams what is cheap is tried first
+    assert {0, 1} < set(first)
+    assert tokens / seconds > 0.9 * 16 / 0.023
+    rounds[2], used = (16, 0.2), []  # the machine, or the text, is another one
+    for _ in range(300):
+        arm = control.choose(16)
+        used.append(arm)
+        control.measured(16, arm, *rounds[arm])
+    assert used[-50:].count(1) > 35
+
+
+def test_load_control_without_tokens():
+    control = LoadControl(3)
+    for _ in range(50):
+        control.measured(4, control.choose(4), 0, 0.01)

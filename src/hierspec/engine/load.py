@@ -4,7 +4,8 @@ A forward for one sequence leaves most of the machine idle, so checking a draft 
 than a step. With many sequences every row costs, and drafts that are thrown away cost most. Which
 length pays depends on the machine, the models and the texts, so it is measured: tokens a second of
 whole rounds, by the number of streams, for the hierarchy as configured, with its budgets halved and
-quartered, and without any draft. The best is used, and the others are tried again now and then.
+quartered, and without any draft. The best is used, and the others are tried again as often as that
+costs little.
 
 Whatever is chosen, the output's law is the target's: a plan is chosen before its rounds, by what
 the clock said of earlier ones, and a round is lossless under any. But the random numbers that a
@@ -27,8 +28,11 @@ from .control import label
 _SHARES = (1.0, 0.5, 0.25)
 _PREDICTED_TOKENS = 16
 _FIRST_TRY, _TRY = 3, 2  # rounds an arm is measured for, at first and again
-_EVERY = 96  # rounds between two tries of the others
 _MEMORY = 0.85  # weight of what was measured before
+_MANY = 4  # streams from which plain decoding is tried first
+_HOPELESS = 0.8  # of the best arm's speed: what drafts more, or less, than such a one is left out
+_SHARE_OF_TIME = 0.03  # lost by trying an arm again
+_PATIENCE = 0.5  # seconds between two tries of an arm, at least
 
 
 class Plans:
@@ -84,9 +88,19 @@ class Plans:
 
 @dataclass(slots=True)
 class _Arm:
+    """What is known of a plan: tokens and seconds of its last rounds.
+
+    Attributes:
+        entering: seconds of the first round after another plan, in which drafters read what they
+            have missed.
+        tried: when it was last measured, in seconds of rounds.
+    """
+
     tokens: float = 0.0
     seconds: float = 0.0
-    rounds: int = 0
+    rounds: float = 0.0
+    entering: float = 0.0
+    tried: float = 0.0
 
     @property
     def goodput(self) -> float:
@@ -95,17 +109,36 @@ class _Arm:
 
 @dataclass(slots=True)
 class _Level:
-    """What is known of a number of streams."""
+    """What is known of a number of streams; ``clock``: seconds of its rounds."""
 
     arms: list[_Arm]
-    rounds: int = 0
-    trying: int = 0
+    trying: int
+    step: int
     left: int = _FIRST_TRY
+    clock: float = 0.0
+
+    def best(self) -> int:
+        return max(range(len(self.arms)), key=lambda arm: self.arms[arm].goodput)
+
+    def loss(self, arm: int) -> float:
+        """Seconds that trying an arm again is expected to cost; of one never tried what its
+        neighbour's would, and twice that where it drafts more."""
+        known, factor = arm, 1.0
+        while not self.arms[known].seconds:
+            further = known + 1 < len(self.arms) and any(a.seconds for a in self.arms[known + 1 :])
+            known, factor = (known + 1, 2 * factor) if further else (known - 1, factor)
+        found, best = self.arms[known], self.arms[self.best()].goodput or 1.0
+        spent = _TRY * found.seconds / found.rounds
+        return factor * (found.entering + spent * max(0.0, 1 - found.goodput / best))
 
 
 @dataclass(slots=True)
 class LoadControl:
     """Which arm to use for how many streams.
+
+    With few streams the first arm is tried first and then those that draft less, with many plain
+    decoding and then those that draft more; where that no longer pays the rest is left out. Later
+    each is tried again as often as the time that it is expected to lose stays a small share.
 
     Args:
         num_arms: the last is plain decoding.
@@ -122,30 +155,47 @@ class LoadControl:
         if not self.adapt or self.num_arms == 1:
             return 0
         level = self._level(streams)
-        if level.left <= 0:
-            return self._best(level)
-        return level.trying
+        return level.trying if level.left > 0 else level.best()
 
     def measured(self, streams: int, arm: int, tokens: int, seconds: float) -> None:
         """A round without prompts, and what came of it."""
         if not self.adapt or self.num_arms == 1:
             return
-        level = self._level(streams)
-        switched = self._last != (_bucket(streams), arm)
-        self._last = (_bucket(streams), arm)
-        level.rounds += 1
-        if not switched:  # else drafters have read what they missed
-            found = level.arms[arm]
-            found.tokens = _MEMORY * found.tokens + tokens
-            found.seconds = _MEMORY * found.seconds + seconds
-            found.rounds += 1
-        if level.left > 0:
-            level.left -= arm == level.trying and not switched
-            if level.left <= 0 and level.trying + 1 < self.num_arms:
-                level.trying += 1
-                level.left = _TRY if level.rounds > _EVERY else _FIRST_TRY
-        elif level.rounds % _EVERY == 0:
-            level.trying, level.left = 0, _TRY
+        level, here = self._level(streams), (_bucket(streams), arm)
+        switched, self._last = self._last != here, here
+        level.clock += seconds
+        found = level.arms[arm]
+        if switched:
+            found.entering = seconds
+            return
+        found.tokens = _MEMORY * found.tokens + tokens
+        found.seconds = _MEMORY * found.seconds + seconds
+        found.rounds = _MEMORY * found.rounds + 1
+        found.tried = level.clock
+        if level.left > 0 and arm == level.trying:
+            level.left -= 1
+            if not level.left and level.step:
+                self._next(level)
+        if not level.left:
+            self._again(level)
+
+    def _next(self, level: _Level) -> None:
+        """Go on to the neighbour of the arm just tried for the first time, where that may pay."""
+        best = max(arm.goodput for arm in level.arms)
+        further = level.trying + level.step
+        if 0 <= further < self.num_arms and level.arms[level.trying].goodput > _HOPELESS * best:
+            level.trying, level.left = further, _FIRST_TRY
+        else:
+            level.step = 0
+
+    def _again(self, level: _Level) -> None:
+        """Try another arm where the time since it was tried has made that cheap."""
+        best = level.best()
+        for at in range(self.num_arms):
+            waited = level.clock - level.arms[at].tried
+            if at != best and waited > max(_PATIENCE, level.loss(at) / _SHARE_OF_TIME):
+                level.trying, level.left = at, _TRY
+                return
 
     def to_dict(self) -> dict[str, list[float]]:
         """Tokens a second of every arm, by the least number of streams of a class."""
@@ -157,11 +207,11 @@ class LoadControl:
     def _level(self, streams: int) -> _Level:
         bucket = _bucket(streams)
         if bucket not in self.levels:
-            self.levels[bucket] = _Level([_Arm() for _ in range(self.num_arms)])
+            arms = [_Arm() for _ in range(self.num_arms)]
+            few = streams < _MANY
+            begin, step = (0, 1) if few else (self.num_arms - 1, -1)
+            self.levels[bucket] = _Level(arms, begin, step)
         return self.levels[bucket]
-
-    def _best(self, level: _Level) -> int:
-        return max(range(self.num_arms), key=lambda arm: level.arms[arm].goodput)
 
 
 def named(plan: Verify) -> str:
