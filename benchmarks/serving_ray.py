@@ -2,9 +2,10 @@
 
 A replica of ``hierspec serve --replicas 2`` is killed under load, and so is the gateway; then
 ``hierspec batch`` is killed at three random moments, in one process and with ``--ray``, and run
-again.
+again. With ``--autoscale`` instead: a service of one replica or two under more load than suits one.
 
 python benchmarks/serving_ray.py [--requests 80] [--lines 100]
+python benchmarks/serving_ray.py --autoscale --name serving-ray-autoscale
 """
 
 from __future__ import annotations
@@ -91,6 +92,42 @@ async def under_load(arguments: argparse.Namespace, pid: int, title: str) -> dic
     }
 
 
+async def growth(arguments: argparse.Namespace, pid: int) -> dict[str, Any]:
+    """Ask for as long as there is one replica, and then for all requests once more."""
+    import httpx
+
+    replica, answers, began = "ray::ServeReplica:hierspec:replica", [], time.monotonic()
+    grown: float | None = None
+
+    async with httpx.AsyncClient(base_url=URL, timeout=120) as client:
+
+        async def stream(first: int) -> None:
+            number = first
+            while grown is None and time.monotonic() - began < arguments.seconds:
+                answers.append(await ask(client, number, arguments.tokens))
+                number += arguments.streams
+
+        async def watch() -> None:
+            nonlocal grown
+            while grown is None and time.monotonic() - began < arguments.seconds:
+                await asyncio.sleep(1)
+                if len(processes(pid, replica)) > 1:
+                    grown = time.monotonic() - began
+
+        begun = len(processes(pid, replica))
+        await asyncio.gather(watch(), *(stream(number) for number in range(arguments.streams)))
+        await asyncio.sleep(arguments.pause)  # it loads the model
+        later = [ask(client, number, arguments.tokens) for number in range(arguments.streams)]
+        after = await asyncio.gather(*later)
+    return {
+        "replicas_at_first": begun,
+        "seconds_until_there_are_two": grown,
+        "streams": arguments.streams,
+        "answers": dict(Counter(answers)),
+        "later": dict(Counter(after)),
+    }
+
+
 def batch(arguments: argparse.Namespace, options: list[str], moments: random.Random) -> Any:
     """Kill the command at three random moments, run it to its end, and count lines."""
     import psutil
@@ -150,7 +187,19 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--name", default="serving-ray")
+    parser.add_argument("--autoscale", action="store_true")
+    parser.add_argument("--seconds", type=float, default=180.0, help="--autoscale: at most")
     arguments = parser.parse_args()
+    record: dict[str, Any] = {"settings": vars(arguments)}
+    if arguments.autoscale:
+        options = ["--autoscale", "1:2", "--set", "max_num_seqs=4"]
+        with server("--model", arguments.model, *MODEL, *options) as process:
+            time.sleep(arguments.pause)
+            record["autoscale"] = asyncio.run(growth(arguments, process.pid))
+        print(record["autoscale"], flush=True)
+        record["environment"] = common.environment(ray=metadata.version("ray"))
+        common.write(arguments.name, record)
+        return
     runs = []
     with server("--model", arguments.model, *MODEL, "--replicas", "2") as process:
         time.sleep(arguments.pause)  # /health is answered before Ray has said that all is there
@@ -162,12 +211,8 @@ def main() -> None:
     for options in ([], ["--ray", "--replicas", "2"]):
         batches.append(batch(arguments, options, moments))
         print(batches[-1], flush=True)
-    record = {
-        "settings": vars(arguments),
-        "serve": runs,
-        "batch": batches,
-        "environment": common.environment(ray=metadata.version("ray")),
-    }
+    record |= {"serve": runs, "batch": batches}
+    record["environment"] = common.environment(ray=metadata.version("ray"))
     common.write(arguments.name, record)
 
 

@@ -1,6 +1,8 @@
 """What it costs how OpenMP's threads wait: a target's forward, alone and beside a second one.
 
 Each setting runs in processes of its own, since the variables are read once; settings take turns.
+Then with the setting of the library's own start, in a second thread: while those that the first had
+for its own forwards still wait, and after it has given them back.
 
     python benchmarks/waiting.py
 """
@@ -8,16 +10,23 @@ Each setting runs in processes of its own, since the variables are read once; se
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import common
 
+from hierspec.utils import openmp
+
 TARGET, CONTEXT, ROWS = "zoo:large?eps=0.2", 300, (1, 12)
+FIRST, KEPT, RELEASED = "first thread", "second thread", "second thread, released"
+SECOND = (KEPT, RELEASED)
+OWN = "spin 6000"  # what hierspec.utils.openmp sets
 SETTINGS = {
     "sleep": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
     "spin 1000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"},
@@ -26,17 +35,33 @@ SETTINGS = {
 }
 
 
-def forwards(repeats: int) -> dict[str, float]:
-    """Median milliseconds of a forward, by number of rows."""
-    import torch
+def forwards(repeats: int, where: str) -> dict[str, float]:
+    """Median milliseconds of a forward, by number of rows, in the thread that is asked for."""
+    found = measured(repeats)
+    if where == FIRST:
+        return found
+    if where == RELEASED:
+        openmp.release()
+    with ThreadPoolExecutor(1) as second:
+        return second.submit(measured, repeats).result()
 
+
+@functools.cache
+def target() -> Any:
     from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
+
+    return BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+
+
+def measured(repeats: int) -> dict[str, float]:
+    import torch
+
     from hierspec.core.context import Context
     from hierspec.lm.base import Query
 
     torch.set_num_threads(os.cpu_count() or 1)
-    model = BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
+    model = target()
     text = torch.randint(5, 4000, (CONTEXT,), generator=torch.Generator().manual_seed(0)).tolist()
     out = {}
     for rows in ROWS:
@@ -56,21 +81,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=25, help=argparse.SUPPRESS)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=[FIRST, *SECOND], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(forwards(args.repeats)))
+        print(json.dumps(forwards(args.repeats, args.child)))
         return
-    found: dict[str, Any] = {name: {"alone": [], "two at once": []} for name in SETTINGS}
+    kinds = {"alone": (1, FIRST), "two at once": (2, FIRST), **{one: (1, one) for one in SECOND}}
+    found: dict[str, Any] = {name: {kind: [] for kind in kinds} for name in SETTINGS}
     for _ in range(args.rounds):
         for name, variables in SETTINGS.items():
-            for kind, count in (("alone", 1), ("two at once", 2)):
+            for kind, (count, where) in kinds.items():
                 if kind == "two at once" and name.startswith("spin 300000"):
                     continue  # minutes a forward
+                if kind in SECOND and name != OWN:
+                    continue
                 environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
                 children = [
                     subprocess.Popen(
-                        [sys.executable, __file__, "--child", "--repeats", str(args.repeats)],
+                        [
+                            sys.executable,
+                            __file__,
+                            "--child",
+                            where,
+                            "--repeats",
+                            str(args.repeats),
+                        ],
                         env={**environment, **variables},
                         stdout=subprocess.PIPE,
                         text=True,

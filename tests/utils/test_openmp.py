@@ -1,6 +1,8 @@
 """How threads wait: what is set and what is claimed, by the OpenMP runtime that torch calls."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,5 +83,31 @@ def test_this_process():
     import torch
 
     assert torch.get_num_threads() > 0
-    loaded, shipped = openmp._loaded(), openmp._shipped()
+    loaded, shipped = {Path(path).name for path in openmp._loaded()}, openmp._shipped()
     assert not loaded or not shipped or shipped <= loaded
+
+
+THREADS = """
+from pathlib import Path
+import torch
+from hierspec.utils import openmp
+
+def work():
+    torch.set_num_threads(4)
+    torch.randn(512, 512) @ torch.randn(512, 512)
+    return len(list(Path("/proc/self/task").iterdir()))
+
+before = work()
+openmp.release()
+after = len(list(Path("/proc/self/task").iterdir()))
+print(before, after, work())
+"""
+
+
+@pytest.mark.skipif(not openmp._pauses(), reason="torch's OpenMP runtime is not GNU's here")
+def test_threads_that_wait_are_given_back_and_come_again():
+    command = [sys.executable, "-c", THREADS]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    before, after, again = map(int, out.split())
+    assert after <= before - 3
+    assert again == before
