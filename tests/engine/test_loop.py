@@ -345,7 +345,7 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     # Tokens and seconds of a round: long drafts, half of them, none, as with sixteen streams.
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
     control, seconds, tokens, first = LoadControl(3), 0.0, 0, []
-    while seconds < 20:
+    while seconds < 150:
         arm = control.choose(16)
         first.append(arm)
         control.measured(16, arm, *rounds[arm])

@@ -192,7 +192,7 @@ def test_any_number_of_threads_gives_the_same_bits(both, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_what_torch_makes_by_default_is_not_what_c_reads(both, fresh, default_dtype, dtype):
+def test_what_torch_makes_by_default_is_not_what_c_reads(both, anew, default_dtype, dtype):
     copied, _ = both
     ids = torch.arange(3, 20)
     expected = run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))])
@@ -208,6 +208,36 @@ def test_what_torch_makes_by_default_is_not_what_c_reads(both, fresh, default_dt
         kernels.load.cache_clear()
         assert kernels.load() is not None
         assert kernels.head(copied._library, matrix, copied._norm, x, 1).device.type == "cpu"
+
+
+@needs_compiler
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_of_several_sequences_is_that_of_each(family, tmp_path, monkeypatch):
+    backend: Any = load(save_tiny(family, tmp_path / "m", seed=1), dtype=torch.float32)
+    assert backend._attention is not None
+    texts = [torch.arange(3, 3 + n) for n in (40, 5, 23)]
+    more = [torch.arange(50, 50 + n) for n in (1, 7, 3)]
+
+    def scored(*which):
+        caches = [backend.new_cache(64) for _ in which]
+        for step in (texts, more):
+            seen = [0] * len(which) if step is texts else [len(texts[i]) for i in which]
+            spans = [
+                Span(cache, start, len(step[i]))
+                for cache, start, i in zip(caches, seen, which, strict=True)
+            ]
+            found = run(backend, torch.cat([step[i] for i in which]), spans)
+        return found.split([len(more[i]) for i in which])
+
+    together, turned = scored(0, 1, 2), scored(2, 0, 1)
+    for one, other in zip(together, (turned[1], turned[2], turned[0]), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    alone = [scored(i)[0] for i in range(3)]
+    monkeypatch.setattr(backend, "_attention", None)
+    by_torch = scored(0, 1, 2)
+    for i in range(3):
+        torch.testing.assert_close(together[i], alone[i], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(together[i], by_torch[i], atol=2e-5, rtol=1e-4)
 
 
 @needs_compiler
@@ -254,6 +284,14 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
     kernels.load.cache_clear()
     yield tmp_path / "cache" / "kernels"
+    kernels.load.cache_clear()
+
+
+@pytest.fixture
+def anew():
+    """Nothing loaded yet; what is compiled already is found."""
+    kernels.load.cache_clear()
+    yield
     kernels.load.cache_clear()
 
 

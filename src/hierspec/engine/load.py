@@ -31,7 +31,7 @@ _FIRST_TRY, _TRY = 3, 2  # rounds an arm is measured for, at first and again
 _MEMORY = 0.85  # weight of what was measured before
 _MANY = 4  # streams from which plain decoding is tried first
 _HOPELESS = 0.8  # of the best arm's speed: what drafts more, or less, than such a one is left out
-_SHARE_OF_TIME = 0.03  # lost by trying an arm again
+_SHARE_OF_TIME = 0.02  # lost by trying arms again, all together
 _PATIENCE = 0.5  # seconds between two tries of an arm, at least
 
 
@@ -193,7 +193,8 @@ class LoadControl:
         best = level.best()
         for at in range(self.num_arms):
             waited = level.clock - level.arms[at].tried
-            if at != best and waited > max(_PATIENCE, level.loss(at) / _SHARE_OF_TIME):
+            share = _SHARE_OF_TIME / (self.num_arms - 1)
+            if at != best and waited > max(_PATIENCE, level.loss(at) / share):
                 level.trying, level.left = at, _TRY
                 return
 

@@ -40,7 +40,9 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 #define FINE 254 /* steps of an input's second 8 bits in one of its first */
 #define FEW 16   /* of so many panels of scores one is made in 8 bits after 4, at most */
 #define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
-#define MOST_SUMS (BLOCK * (PARTS == 1 ? 2 : PARTS))
+#define WIDE (PARTS == 1 ? 4 : 1)                     /* panels of a tile of several rows */
+#define MOST_PANELS (8 > WIDE * PARTS ? 8 : WIDE * PARTS) /* of any tile, in parts of W */
+#define MOST_SUMS (BLOCK * WIDE * PARTS)
 #define ALWAYS static inline __attribute__((always_inline))
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
@@ -141,20 +143,24 @@ ALWAYS vec widened(const int8_t *w) {
 #endif
 }
 
-/* sum + Σ of two bfloat16 weights times two inputs (x: a pair of them) for each of W. */
-ALWAYS vec pairwise(vec sum, const uint32_t *w, uint32_t x) {
+/* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
 #if defined(__AVX512BF16__)
-    __m512i both = _mm512_loadu_si512(w);
-    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)both, (__m512bh)_mm512_set1_epi32((int)x));
-#else
-    /* A bfloat16 number is the upper half of a float32. */
-    ivec both = *(const ivec *)w;
-    uint32_t halves[2] = {x << 16, x & 0xffff0000u};
-    float own[2];
-    memcpy(own, halves, sizeof own);
-    return sum + (vec)(both << 16) * own[0] + (vec)(both & (int32_t)0xffff0000) * own[1];
-#endif
+typedef __m512i Pairs;
+ALWAYS Pairs side_by_side(const uint32_t *w) { return _mm512_loadu_si512(w); }
+ALWAYS Pairs repeated(uint32_t x) { return _mm512_set1_epi32((int)x); }
+ALWAYS vec pairwise(vec sum, Pairs w, Pairs x) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
 }
+#else
+typedef ivec Pairs;
+ALWAYS Pairs side_by_side(const uint32_t *w) { return *(const ivec *)w; }
+ALWAYS Pairs repeated(uint32_t x) { return (ivec){0} + (int32_t)x; }
+ALWAYS vec pairwise(vec sum, Pairs w, Pairs x) {
+    /* A bfloat16 number is the upper half of a float32. */
+    const int32_t upper = (int32_t)0xffff0000;
+    return sum + (vec)(w << 16) * (vec)(x << 16) + (vec)(w & upper) * (vec)(x & upper);
+}
+#endif
 
 /* 4 W codes a byte, and Σ of four of them times four inputs (x, a byte each) for each of W. */
 #if defined(__AVX512BW__)
@@ -241,34 +247,24 @@ static float dot(const float *a, const float *b, int64_t n) {
     return rest;
 }
 
-/* sums[i, r] += Σ w x for PANELS panels of PANEL outputs and ROWS rows x [in, ROWS]. A lane is an
- * output, so that nothing is summed across lanes and all is read in the order it lies in. */
-ALWAYS void sum_8(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
-                  vec *sums) {
+/* sums[i, r] += Σ w x for PANELS panels of PANEL outputs and ROWS rows x [in, ROWS], weights in 8
+ * or 32 bits. A lane is an output, so that nothing is summed across lanes and all is read in the
+ * order it lies in. */
+ALWAYS void sum_whole(const int BITS, const int PANELS, const int ROWS, const Matrix *m,
+                      int64_t panel, const float *x, vec *sums) {
     const int64_t n = m->in;
-    const int8_t *weight = m->weight;
     for (int64_t k = 0; k < n; k++) {
+        vec w[MOST_PANELS];
 #pragma GCC unroll 16
         for (int i = 0; i < PANELS * PARTS; i++) {
-            vec wide = widened(weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W);
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += wide * x[k * ROWS + r];
+            const int64_t at = ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
+            w[i] = BITS == 8 ? widened((const int8_t *)m->weight + at)
+                             : *(const vec *)((const float *)m->weight + at);
         }
-    }
-}
-
-/* The same in float32. */
-ALWAYS void sum_32(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
-                   vec *sums) {
-    const int64_t n = m->in;
-    const float *weight = m->weight;
-    for (int64_t k = 0; k < n; k++) {
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
-        for (int i = 0; i < PANELS * PARTS; i++) {
-            const float *w = weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] += *(const vec *)w * x[k * ROWS + r];
-        }
+            for (int i = 0; i < PANELS * PARTS; i++) sums[i * ROWS + r] += w[i] * x[k * ROWS + r];
     }
 }
 
@@ -278,12 +274,16 @@ ALWAYS void sum_16(const int PANELS, const int ROWS, const Matrix *m, int64_t pa
     const int64_t n = pairs(m->in);
     const uint32_t *weight = m->weight, *row = (const uint32_t *)x;
     for (int64_t k = 0; k < n; k++) {
+        Pairs w[MOST_PANELS];
 #pragma GCC unroll 16
-        for (int i = 0; i < PANELS * PARTS; i++) {
-            const uint32_t *w = weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
+        for (int i = 0; i < PANELS * PARTS; i++)
+            w[i] = side_by_side(weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W);
 #pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++)
-                sums[i * ROWS + r] = pairwise(sums[i * ROWS + r], w, row[k * ROWS + r]);
+        for (int r = 0; r < ROWS; r++) {
+            Pairs inputs = repeated(row[k * ROWS + r]);
+#pragma GCC unroll 16
+            for (int i = 0; i < PANELS * PARTS; i++)
+                sums[i * ROWS + r] = pairwise(sums[i * ROWS + r], w[i], inputs);
         }
     }
 }
@@ -332,14 +332,12 @@ ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix 
     vec sums[MOST_SUMS];
 #pragma GCC unroll 16
     for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
-    if (BITS == 8)
-        sum_8(PANELS, ROWS, m, panel, x, sums);
+    if (BITS == 4)
+        sum_4(PANELS, ROWS, m, panel, x, sums);
     else if (BITS == 16)
         sum_16(PANELS, ROWS, m, panel, x, sums);
-    else if (BITS == 32)
-        sum_32(PANELS, ROWS, m, panel, x, sums);
     else
-        sum_4(PANELS, ROWS, m, panel, x, sums);
+        sum_whole(BITS, PANELS, ROWS, m, panel, x, sums);
 #pragma GCC unroll 16
     for (int i = 0; i < PANELS * PARTS; i++) {
         int64_t o = panel * PANEL + i * W;
@@ -372,11 +370,15 @@ static void paired(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
     for (int64_t block; rows; rows -= block, x += block * n, packed += block * half) {
         block = rows < BLOCK ? rows : BLOCK;
         for (int64_t r = 0; r < block; r++)
-            for (int64_t k = 0; k < n; k++) {
-                uint32_t bits, *to = packed + k / 2 * block + r;
-                memcpy(&bits, x + r * n + k, sizeof bits);
-                bits = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-                *to = k % 2 ? *to | bits << 16 : bits;
+            for (int64_t k = 0; k < n; k += 2 * W) {
+                const int64_t some = n - k < 2 * W ? n - k : 2 * W;
+                uint32_t bits[2 * W] = {0};
+                memcpy(bits, x + r * n + k, sizeof(float) * (size_t)some);
+                for (int i = 0; i < 2 * W; i++)
+                    bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+                uint32_t *to = packed + k / 2 * block + r;
+                for (int64_t i = 0; i < pairs(some); i++)
+                    to[i * block] = bits[2 * i] | bits[2 * i + 1] << 16;
             }
     }
 }
@@ -446,8 +448,14 @@ ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, co
     if (rows == 1)
         for (; p + MOST <= own.hi; p += MOST, y += MOST * PANEL)
             tile(BITS, MOST, 1, m, p, x, y, y_stride);
-    for (; p + 2 <= own.hi && PARTS == 1; p += 2, y += 2 * PANEL)
-        strip(BITS, 2, m, p, x, rows, y, y_stride);
+    /* A row's inputs are read once for the panels of a tile; in 8 and 4 bits the sums of a whole
+     * block leave no registers for four panels. */
+    const int several = WIDE == 1 || BITS > 8 ? WIDE : 2;
+    if (BITS == 8 && rows < BLOCK)
+        for (; p + WIDE <= own.hi; p += WIDE, y += WIDE * PANEL)
+            strip(BITS, WIDE, m, p, x, rows, y, y_stride);
+    for (; p + several <= own.hi; p += several, y += several * PANEL)
+        strip(BITS, several, m, p, x, rows, y, y_stride);
     for (; p < own.hi; p++, y += PANEL) strip(BITS, 1, m, p, x, rows, y, y_stride);
 }
 
@@ -512,38 +520,110 @@ static void rotated(const float *x, const float *rotation, int64_t dim, float *y
     }
 }
 
+/* Lane i: the sum of the lanes of v[i]. */
+ALWAYS vec totals(const vec *v) {
+    vec sums;
+#if defined(__AVX512F__)
+    __m512 quads[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m512 halves[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            __m512 a = (__m512)v[4 * j + 2 * i], b = (__m512)v[4 * j + 2 * i + 1];
+            halves[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        }
+        __m512d a = _mm512_castps_pd(halves[0]), b = _mm512_castps_pd(halves[1]);
+        quads[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                                 _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    __m512 pair[2];
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+        __m512 a = quads[2 * j], b = quads[2 * j + 1];
+        pair[j] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    sums = (vec)_mm512_add_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
+                              _mm512_shuffle_f32x4(pair[0], pair[1], 0xdd));
+#else
+    for (int i = 0; i < W; i++) sums[i] = total(v[i]);
+#endif
+    return sums;
+}
+
+/* scores[i] = q · keys[i], n of them. */
+static void scored(const float *q, const float *keys, int64_t n, int64_t dim, float *scores) {
+    int64_t i = 0;
+    for (; i + W <= n && dim % W == 0; i += W, keys += W * dim) {
+        vec sums[W];
+#pragma GCC unroll 16
+        for (int j = 0; j < W; j++) sums[j] = (vec){0};
+        for (int64_t d = 0; d < dim; d += W) {
+            const vec own = *(const vec *)(q + d);
+#pragma GCC unroll 16
+            for (int j = 0; j < W; j++) sums[j] += own * *(const vec *)(keys + j * dim + d);
+        }
+        *(vec *)(scores + i) = totals(sums);
+    }
+    for (; i < n; i++, keys += dim) scores[i] = dot(q, keys, dim);
+}
+
+/* out[0 … MANY · W − 1] = factor · Σ scores[i] values[i], n of them. */
+ALWAYS void mixed(const int MANY, const float *scores, const float *values, int64_t n, int64_t dim,
+                  float factor, float *out) {
+    vec even[4], odd[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < MANY; j++) even[j] = odd[j] = (vec){0};
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2, values += 2 * dim)
+#pragma GCC unroll 4
+        for (int j = 0; j < MANY; j++) {
+            even[j] += scores[i] * *(const vec *)(values + j * W);
+            odd[j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
+        }
+    if (i < n)
+#pragma GCC unroll 4
+        for (int j = 0; j < MANY; j++) even[j] += scores[i] * *(const vec *)(values + j * W);
+#pragma GCC unroll 4
+    for (int j = 0; j < MANY; j++) *(vec *)(out + j * W) = (even[j] + odd[j]) * factor;
+}
+
+/* Of n numbers, n a multiple of W. */
+static float largest(const float *x, int64_t n) {
+    vec most = *(const vec *)x;
+    for (int64_t i = W; i < n; i += W) {
+        const vec other = *(const vec *)(x + i);
+        const ivec more = other > most;
+        most = (vec)(((ivec)other & more) | ((ivec)most & ~more));
+    }
+    float found = most[0];
+    for (int i = 1; i < W; i++) found = most[i] > found ? most[i] : found;
+    return found;
+}
+
 /* One query over the keys and values first … last; `scores` has room for them, padded to 16. */
 static void attend(const float *q, const float *keys, const float *values, int64_t first,
                    int64_t last, int64_t dim, float *scores, float *out) {
-    int64_t n = last - first + 1, padded = (n + 15) / 16 * 16;
-    float scale = 1.0f / sqrtf((float)dim), most = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        scores[i] = scale * dot(q, keys + (first + i) * dim, dim);
-        if (scores[i] > most) most = scores[i];
-    }
+    const int64_t n = last - first + 1, padded = (n + 15) / 16 * 16;
+    const float scale = 1.0f / sqrtf((float)dim);
+    scored(q, keys + first * dim, n, dim, scores);
     for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
+    const float most = largest(scores, padded);
     vec sums = {0};
     for (int64_t i = 0; i < padded; i += W) {
-        vec e = exponential(*(vec *)(scores + i) - most);
+        vec e = exponential(scale * (*(vec *)(scores + i) - most));
         *(vec *)(scores + i) = e;
     }
     for (int64_t i = n; i < padded; i++) scores[i] = 0.0f;
     for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
-    float inverse = 1.0f / total(sums);
+    const float inverse = 1.0f / total(sums);
     int64_t d = 0;
-    for (; d + 2 * W <= dim; d += 2 * W) {
-        vec a = {0}, b = {0};
-        const float *v = values + first * dim + d;
-        for (int64_t i = 0; i < n; i++, v += dim) {
-            a += scores[i] * *(const vec *)v;
-            b += scores[i] * *(const vec *)(v + W);
-        }
-        *(vec *)(out + d) = a * inverse;
-        *(vec *)(out + d + W) = b * inverse;
-    }
+    values += first * dim;
+    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, values + d, n, dim, inverse, out + d);
+    for (; d + W <= dim; d += W) mixed(1, scores, values + d, n, dim, inverse, out + d);
     for (; d < dim; d++) {
         float sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += scores[i] * values[(first + i) * dim + d];
+        for (int64_t i = 0; i < n; i++) sum += scores[i] * values[i * dim + d];
         out[d] = sum * inverse;
     }
 }

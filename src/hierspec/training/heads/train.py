@@ -102,7 +102,7 @@ def train(
     report("loading the model", 0.0)
     backend, tokenizer = _load(model, dtype, device)
     check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
-    _check_exits(settings, backend)
+    _check_fit(settings, backend)
     begun = None if start_from is None else _begun(start_from, settings)
     if not texts and not registry.is_shipped(model):  # what the model writes is kept
         restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
@@ -239,12 +239,17 @@ def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
     return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
 
 
-def _check_exits(settings: HeadsSettings, backend: Any) -> None:
+def _check_fit(settings: HeadsSettings, backend: Any) -> None:
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
         raise HierspecError(
             f"exits must lie between 1 and {last} for {backend.name}, which has {last + 1} layers "
             f"(the last needs no head of its own); got {', '.join(map(str, settings.exits))}"
+        )
+    if settings.vocabulary is not None and settings.vocabulary >= backend.vocab_size:
+        raise HierspecError(
+            f"a vocabulary of {settings.vocabulary} tokens is no part of the model's "
+            f"{backend.vocab_size}: give fewer, or leave --vocabulary out"
         )
     if settings.width > backend.max_length:
         raise HierspecError(
@@ -259,17 +264,9 @@ def most_frequent(
     """Ids [size] of the tokens that follow the positions of texts most often, ascending.
 
     Of equally frequent ones the lowest: merges of a BPE are numbered by how frequent they were.
-
-    Raises:
-        HierspecError: the size is not below the vocabulary's.
     """
     if size is None:
         return None
-    if size >= vocab_size:
-        raise HierspecError(
-            f"a vocabulary of {size} tokens is no part of the model's {vocab_size}: give fewer, or "
-            "leave --vocabulary out"
-        )
     counts = torch.zeros(vocab_size, dtype=torch.int64)
     for piece in pieces:
         after = piece.positions + 1
