@@ -668,20 +668,23 @@ def _leaks() -> tuple[object, ...]:
     return found["settings"]["requests"], f"{100 * found['growth']:.1f}"
 
 
-def _peers() -> tuple[str, ...]:
-    """Tokens a second of `transformers serve`, and ours over it."""
-    rows = [row for row in data("serving-peers")["rows"] if row["server"] != "hierspec"]
-    rates = [f"{row['rate']['median']:.0f}" for row in rows]
-    return (*rates, *(f"{row['ours_over_it']['median']:.1f}" for row in rows))
-
-
 PEERS = [
     Claim(
         "docs/serving.md",
-        "`transformers serve` wrote {}, {} and {} tokens a second at 1, 4 and 16 streams, one "
-        "request after the other, and this service {}, {} and {} times as many",
-        _peers,
+        f"| {name} | {{}} | {{}} | {{}} |",
+        lambda server=server: tuple(
+            f"{row['rate']['median']:.0f}"
+            for row in data("serving-peers")["rows"]
+            if row["server"] == server
+        ),
     )
+    for server, name in {
+        "hierspec": "`hierspec serve`",
+        "llama.cpp": "llama.cpp's server",
+        "llama.cpp, Q4_1": "the same on the 4-bit file (Q4_1)",
+        "transformers serve": "`transformers serve`",
+        "transformers serve, continuous batching": "`transformers serve --continuous-batching`",
+    }.items()
 ]
 LEAKS = [
     Claim(

@@ -361,6 +361,21 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     assert used[-50:].count(1) > 35
 
 
+def test_load_control_begins_with_what_it_knows_of_about_as_many():
+    rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
+    control = LoadControl(3)
+    for _ in range(60):
+        arm = control.choose(16)
+        control.measured(16, arm, *rounds[arm])
+    for streams in (15, 32):
+        used = []
+        for _ in range(20):
+            used.append(control.choose(streams))
+            control.measured(streams, used[-1], *rounds[used[-1]])
+        assert set(used) == {2}, streams
+    assert control.choose(1) == 0  # too few to conclude from sixteen
+
+
 def test_load_control_without_tokens():
     control = LoadControl(3)
     for _ in range(50):

@@ -137,8 +137,9 @@ class LoadControl:
     """Which arm to use for how many streams.
 
     With few streams the first arm is tried first and then those that draft less, with many plain
-    decoding and then those that draft more; where that no longer pays the rest is left out. Later
-    each is tried again as often as the time that it is expected to lose stays a small share.
+    decoding and then those that draft more; where that no longer pays the rest is left out. What
+    was found for half or twice as many streams is taken to begin with. Later each is tried again as
+    often as the time that it is expected to lose stays a small share.
 
     Args:
         num_arms: the last is plain decoding.
@@ -208,6 +209,12 @@ class LoadControl:
     def _level(self, streams: int) -> _Level:
         bucket = _bucket(streams)
         if bucket not in self.levels:
+            for near in (bucket + 1, bucket - 1):
+                level = self.levels.get(near)
+                if level is not None and not level.step and not level.left:
+                    arms = [dataclasses.replace(arm, tried=0.0) for arm in level.arms]
+                    self.levels[bucket] = _Level(arms, 0, 0, left=0)
+                    return self.levels[bucket]
             arms = [_Arm() for _ in range(self.num_arms)]
             few = streams < _MANY
             begin, step = (0, 1) if few else (self.num_arms - 1, -1)
