@@ -1,4 +1,4 @@
-"""Other people's clients against a started service: lm-eval and schemathesis, in their own places.
+"""Other people's clients against a started service: lm-eval, schemathesis, llm-comply, guidellm.
 
 They are run as commands, so that nothing of theirs is a dependency:
 
@@ -6,10 +6,16 @@ They are run as commands, so that nothing of theirs is a dependency:
     python -m venv SCHEMA && SCHEMA/bin/pip install schemathesis
     python benchmarks/serving_clients.py lm-eval --command EVAL/bin/lm_eval --data QUESTIONS.jsonl
     python benchmarks/serving_clients.py schemathesis --command SCHEMA/bin/schemathesis
+    python -m venv COMPLY && COMPLY/bin/pip install llm-comply
+    python benchmarks/serving_clients.py llm-comply --command COMPLY/bin/llm-comply
+    python -m venv GUIDE && GUIDE/bin/pip install guidellm
+    python benchmarks/serving_clients.py guidellm --command GUIDE/bin/guidellm
 
 ``lm-eval`` scores multiple-choice questions (JSON lines with ``question``, ``choices`` and
 ``answer``, the place of the right one) through ``local-completions``, and the log-likelihoods it
-got are compared with those computed in this process.
+got are compared with those computed in this process. ``llm-comply`` holds answers against OpenAI's
+schemas, for chats and for Responses. ``guidellm`` sends synthetic prompts made with the model's own
+tokenizer, so many at a time.
 """
 
 from __future__ import annotations
@@ -132,18 +138,70 @@ def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"status": done.returncode, "alive": alive, "counts": counts, "tail": text[-3000:]}
 
 
+def llm_comply(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Its tests of chats and of Responses: which pass, which do not and why."""
+    found: dict[str, Any] = {"status": 0}
+    with server("--model", arguments.model):
+        for kind in ("openai-chat", "open-responses"):
+            options = ["--format", kind, "-u", f"{URL}/v1", "-k", "none", "-m", arguments.model]
+            command = [arguments.command, *options, "--json"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            try:
+                told = json.loads(done.stdout)
+            except ValueError:
+                return {"status": done.returncode, "tail": (done.stdout + done.stderr)[-3000:]}
+            for test in told["results"]:
+                test.pop("duration_ms", None)
+            found[kind] = told
+    return found
+
+
+def guidellm(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Requests as it makes them, and what it counts of the answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        tokenizer = _tokenizer(arguments.model, place)
+        command = [arguments.command, "benchmark", "run", "--target", URL]
+        command += ["--model", arguments.model, "--processor", str(tokenizer)]
+        command += ["--data", "prompt_tokens=64,output_tokens=48", "--profile", "concurrent"]
+        command += ["--rate", "4", "--max-requests", str(arguments.examples)]
+        command += ["--output-dir", folder, "--outputs", "json", "--disable-console"]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        environment.pop("PYTHONPATH", None)
+        with server("--model", arguments.model):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        files = [file for file in place.rglob("*.json") if "tokenizer" not in str(file)]
+        if done.returncode or not files:
+            return {"status": done.returncode, "tail": (done.stdout + done.stderr)[-3000:]}
+        benchmark = json.loads(files[0].read_text())["benchmarks"][0]
+    metrics = benchmark["metrics"]
+    return {
+        "status": 0,
+        "requests": metrics["request_totals"],
+        "output_tokens_per_second": metrics["output_tokens_per_second"]["successful"]["mean"],
+    }
+
+
+CLIENTS = {
+    "lm-eval": lm_eval,
+    "schemathesis": schemathesis,
+    "llm-comply": llm_comply,
+    "guidellm": guidellm,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("client", choices=["lm-eval", "schemathesis"])
+    parser.add_argument("client", choices=CLIENTS)
     parser.add_argument("--command", required=True)
     parser.add_argument("--model", default="zoo:smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--examples", type=int, default=100)
     arguments = parser.parse_args()
-    found = (lm_eval if arguments.client == "lm-eval" else schemathesis)(arguments)
+    found = CLIENTS[arguments.client](arguments)
     settings = {k: str(v) for k, v in vars(arguments).items() if k not in ("command", "data")}
     print({key: value for key, value in found.items() if key != "tail"})
     record = {"settings": settings, **found, "environment": common.environment()}
