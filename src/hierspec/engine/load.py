@@ -31,8 +31,10 @@ _FIRST_TRY, _TRY = 3, 2  # rounds an arm is measured for, at first and again
 _MEMORY = 0.85  # weight of what was measured before
 _MANY = 4  # streams from which plain decoding is tried first
 _HOPELESS = 0.8  # of the best arm's speed: what drafts more, or less, than such a one is left out
-_SHARE_OF_TIME = 0.02  # lost by trying arms again, all together
-_PATIENCE = 0.5  # seconds between two tries of an arm, at least
+# Of the time may be lost by trying arms again. One stream's text matters more than its machine, and
+# changes with every request; of many streams it is the other way round.
+_FOR_FEW, _FOR_MANY = 0.1, 0.02
+_PATIENCE = 0.25  # seconds between two tries of an arm, at least
 
 
 class Plans:
@@ -178,7 +180,7 @@ class LoadControl:
             if not level.left and level.step:
                 self._next(level)
         if not level.left:
-            self._again(level)
+            self._again(level, streams < _MANY)
 
     def _next(self, level: _Level) -> None:
         """Go on to the neighbour of the arm just tried for the first time, where that may pay."""
@@ -189,12 +191,12 @@ class LoadControl:
         else:
             level.step = 0
 
-    def _again(self, level: _Level) -> None:
+    def _again(self, level: _Level, few: bool) -> None:
         """Try another arm where the time since it was tried has made that cheap."""
         best = level.best()
         for at in range(self.num_arms):
             waited = level.clock - level.arms[at].tried
-            share = _SHARE_OF_TIME / (self.num_arms - 1)
+            share = (_FOR_FEW if few else _FOR_MANY) / (self.num_arms - 1)
             if at != best and waited > max(_PATIENCE, level.loss(at) / share):
                 level.trying, level.left = at, _TRY
                 return

@@ -366,17 +366,19 @@ class EngineLoop:
         lane, runtime, counts = self.lanes[name], self.runtimes[name], self.per_sequence[name]
         outputs = [ticket.output for ticket in tickets if ticket.output is not None]
         load, arms = self.loads[name], self.plans[name].arms
-        arm, began, fresh = load.choose(len(tickets)), time.monotonic(), False
+        arm, began, tells = load.choose(len(tickets)), time.monotonic(), True
         for ticket, output in zip(tickets, outputs, strict=True):
-            output.prepare(self._plan(ticket, output, arms[arm]))
-            fresh = fresh or not output.started
+            plan = self._plan(ticket, output, arms[arm])
+            output.prepare(plan)
+            # A prompt that was just read, or a request with a plan of its own, says nothing of it.
+            tells = tells and output.started and (plan is None or plan is arms[arm])
             if output.started:
                 used = named(output.sequence.root)
                 ticket.plans[used] = ticket.plans.get(used, 0) + 1
         with lane.lock:
             verdicts = runtime.round_apart([output.sequence for output in outputs])
         now = time.monotonic()
-        if not fresh:
+        if tells:
             done = [len(v.emitted) for v in verdicts if not isinstance(v, Exception)]
             load.measured(len(tickets), arm, sum(done), now - began)
         for ticket, output, verdict in zip(tickets, outputs, verdicts, strict=True):
@@ -391,7 +393,7 @@ class EngineLoop:
                 continue
             drafts = counts.round_of(output.sequence)
             if output.finish_reason is None:
-                scores = tuple(ticket.scores) if fresh and len(output.emitted) == 1 else ()
+                scores = tuple(ticket.scores) if len(output.emitted) == 1 else ()
                 self._tell(ticket, Progress(events, drafts, prompt_logprobs=scores))
             else:
                 self._end(ticket, None, events, drafts)
