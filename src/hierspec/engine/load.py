@@ -236,6 +236,11 @@ def named(plan: Verify) -> str:
         )
 
 
+def alike(streams: int, others: int) -> bool:
+    """Whether two numbers of streams are of one class."""
+    return _bucket(streams) == _bucket(others)
+
+
 def _bucket(streams: int) -> int:
     return max(streams, 1).bit_length() - 1
 

@@ -32,7 +32,7 @@ from hierspec.lm.lean.linear import give_back_memory
 from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering
-from .load import LoadControl, Plans, named
+from .load import LoadControl, Plans, alike, named
 from .metrics import LevelStats, PerSequence
 from .output import Output
 from .prefixes import PrefixCache
@@ -366,7 +366,9 @@ class EngineLoop:
         lane, runtime, counts = self.lanes[name], self.runtimes[name], self.per_sequence[name]
         outputs = [ticket.output for ticket in tickets if ticket.output is not None]
         load, arms = self.loads[name], self.plans[name].arms
-        arm, began, tells = load.choose(len(tickets)), time.monotonic(), True
+        # Whose prompts are being read will be there in a moment.
+        streams = len(tickets) + sum(self._lane(one) == name for one in self.reading)
+        arm, began, tells = load.choose(streams), time.monotonic(), alike(streams, len(tickets))
         for ticket, output in zip(tickets, outputs, strict=True):
             plan = self._plan(ticket, output, arms[arm])
             output.prepare(plan)
