@@ -412,7 +412,10 @@ class EngineLoop:
                 return plans.prediction
         if output.steering is not None:
             return plans.plain if arm is plans.plain and not request.fixed_plan else None
-        return plans.full if request.fixed_plan else arm
+        if request.fixed_plan:
+            return plans.full
+        # The first token need not wait for drafts, nor the others for those of a first comer.
+        return arm if output.started else plans.plain
 
     def _end(
         self,
