@@ -13,7 +13,12 @@ from hierspec.config.build import Built
 from hierspec.server.app import create_app
 from hierspec.server.settings import ServeSettings
 
-CHAT = {"messages": [{"role": "user", "content": "hello the"}], "max_tokens": 10}
+CHAT = {
+    "model": "default",
+    "messages": [{"role": "user", "content": "hello the"}],
+    "max_tokens": 10,
+}
+RESPONSES = {"model": "default", "input": "hello the"}
 TEXT = {"prompt": "hello the", "max_tokens": 10}
 SCHEMA = {
     "type": "object",
@@ -218,7 +223,7 @@ def test_a_conversation_with_calls_and_results_is_read(ask):
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "done"},
     ]
-    body = {"messages": messages, "tools": [TOOL], "max_tokens": 5}
+    body = {**CHAT, "messages": messages, "tools": [TOOL], "max_tokens": 5}
     found, tokens = ask(
         post("/v1/chat/completions", body), post("/tokenize", {"messages": messages})
     )
@@ -243,7 +248,7 @@ def test_predicted_output_is_counted(ask):
 
 
 def test_responses_whole_and_as_events(ask):
-    body = {"input": "hello the", "max_output_tokens": 8, "seed": 1}
+    body = {**RESPONSES, "max_output_tokens": 8, "seed": 1}
     whole, streamed = ask(
         post("/v1/responses", body), post("/v1/responses", {**body, "stream": True})
     )
@@ -259,11 +264,48 @@ def test_responses_whole_and_as_events(ask):
     assert "".join(deltas) == text
 
 
+def test_calls_of_responses_whole_and_as_events(ask):
+    tool = {"type": "function", **TOOL["function"]}
+    asked = {**RESPONSES, "tools": [tool], "tool_choice": "required", "seed": 1}
+    body = {**asked, "max_output_tokens": 300}
+    whole, streamed = ask(
+        post("/v1/responses", body), post("/v1/responses", {**body, "stream": True})
+    )
+    answer = whole.json()
+    assert answer["status"] == "completed", answer
+    (call,) = answer["output"]
+    assert (call["type"], call["name"]) == ("function_call", "f")
+    assert set(json.loads(call["arguments"])) == {"a", "b"}
+    events = chunks(streamed.text)
+    kinds = [one["type"].removeprefix("response.") for one in events]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert events[4]["arguments"] == call["arguments"]
+    assert events[5]["item"]["id"] == events[4]["item_id"]
+    after = [
+        {"role": "user", "content": "hello the"},
+        {key: call[key] for key in ("type", "call_id", "name", "arguments")},
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "done"},
+        {"role": "assistant", "content": "yes", "phase": "final_answer"},
+    ]
+    (found,) = ask(post("/v1/responses", {**asked, "tool_choice": "none", "input": after,
+                                          "max_output_tokens": 4}))  # fmt: skip
+    assert found.status_code == 200
+    assert found.json()["output"][0]["type"] == "message"
+
+
 def test_responses_follow_each_other_only_where_they_are_stored(family, ask):
     async def talk(client):
-        first = await client.post("/v1/responses", json={"input": "hello"})
+        first = await client.post("/v1/responses", json={**RESPONSES, "input": "hello"})
         name = first.json()["id"]
-        follow = {"input": "more", "previous_response_id": name, "max_output_tokens": 4}
+        follow = {**RESPONSES, "previous_response_id": name, "max_output_tokens": 4}
         return await client.post("/v1/responses", json=follow)
 
     refused = asking(app_of(family, max_tokens_default=4), talk)
@@ -508,17 +550,23 @@ def test_the_description_is_complete_and_its_examples_run(family):
     [
         (
             "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            {
+                "model": "default",
+                "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            },
             {},
             "image_url parts are not supported",
         ),
         (
             "/v1/responses",
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            {"model": "x", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             {},
             "input_image parts are not supported",
         ),
-        ("/v1/responses", {"input": "a", "tools": [{}]}, {}, "tools are not supported here"),
+        ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, {}, "tools"),
+        ("/v1/responses", {**RESPONSES, "tool_choice": "required"}, {}, "there are no tools"),
+        ("/v1/responses", {"input": "a"}, {}, "model"),
+        ("/v1/chat/completions", {"messages": CHAT["messages"]}, {}, "model"),
         ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
     ],
 )

@@ -10,7 +10,7 @@ from . import tools
 from .errors import ApiError
 from .prepare import text_of
 from .service import Service
-from .wire.chat import ChatRequest, Message
+from .wire.chat import Message, Tool
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                     "type": "function",
                     "function": {
                         "name": call.function.name,
-                        "arguments": _arguments(call.function.arguments),
+                        "arguments": arguments_of(call.function.arguments),
                     },
                 }
                 for call in message.tool_calls
@@ -42,13 +42,13 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def chat_ids(
     service: Service,
     messages: list[dict[str, Any]],
-    body: ChatRequest | None = None,
+    offered: Sequence[Tool] = (),
     begin: bool = True,
 ) -> list[int]:
     """Token ids of a conversation, up to where the answer begins.
 
     Args:
-        body: whose tools the model is told of.
+        offered: tools the model is told of.
         begin: end with what begins an answer.
 
     Raises:
@@ -61,13 +61,11 @@ def chat_ids(
             "instruction-tuned model",
             code="no_chat_template",
         )
-    offered = list(body.tools or []) if body is not None and body.tool_choice != "none" else []
     options: dict[str, Any] = {}
     if tools.knows_tools(tokenizer):
         options = {"tools": tools.for_template(offered) or None}
     else:
         messages = tools.told(messages, offered)
-    begin = begin if body is None else body.add_generation_prompt
     try:
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=begin, tokenize=True, return_dict=False, **options
@@ -77,7 +75,8 @@ def chat_ids(
     return [int(token) for token in ids]
 
 
-def _arguments(text: str) -> Any:
+def arguments_of(text: str) -> Any:
+    """A call's arguments as templates take them: an object where they are JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -129,7 +129,7 @@ def explained(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
         return f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}", None
     if first["type"] in ("model_attributes_type", "dict_type") and place is None:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
-    if first["type"] == "too_long" and place == "tools":
-        return "tools are not supported here: use /v1/chat/completions", place
+    if first["type"] == "missing" and place == "model":
+        return "model is required: GET /v1/models names it, and 'default' does too", place
     message = str(first["msg"]).removeprefix("Value error, ")
     return (f"{place}: {message}" if place else message), place

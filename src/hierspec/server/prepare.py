@@ -16,6 +16,8 @@ from .errors import ApiError
 from .service import Service
 from .wire.common import Sampling
 
+DEFAULT_MODEL = "default"  # names the one model that a service has
+
 
 def engine_requests(
     service: Service,
@@ -124,7 +126,7 @@ def lane_of(service: Service, body: Sampling) -> str:
     Raises:
         ApiError: another model, or a hierarchy that the operator did not allow.
     """
-    if body.model is not None and body.model != service.model:
+    if body.model not in (None, DEFAULT_MODEL, service.model):
         raise ApiError(
             f"there is no model {body.model!r}; this service has {service.model!r}",
             404,

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hierspec
 from hierspec.api import Hierarchy
 from hierspec.engine.loop import EngineLoop, Lane, LoopSettings
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
 from hierspec.errors import HierspecError
+from hierspec.utils.files import file_key
 
 from .grammar import Grammars
 from .loading import cache_tokens
@@ -61,6 +63,8 @@ class Service:
                 threads=settings.threads,
             ),
         )
+        what = [hierspec.__version__, self.model, first.config.to_dict()]
+        self.fingerprint = f"fp_{file_key(what)[:10]}"
         self.metrics = ServerMetrics(self.engine, self.model)
         self.tracing: Tracing | None = None
         if settings.otlp_endpoint is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import ApiError
 from .grammar import calls
-from .wire.chat import ChatRequest, FunctionCall, NamedTool, Tool, ToolCall
+from .wire.chat import FunctionCall, NamedTool, Tool, ToolCall
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 _CALL = re.compile(rf"{BEGIN}\s*(\{{.*?\}})\s*{END}", re.DOTALL)
@@ -61,13 +61,12 @@ def for_template(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [_plain(tool) for tool in tools]
 
 
-def grammar_of(body: ChatRequest) -> str | None:
+def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | None:
     """What tools demand of the text; ``None``: nothing.
 
     Raises:
         ApiError: a tool is demanded that there is not.
     """
-    tools, choice = body.tools or [], body.tool_choice
     if choice is None:
         choice = "auto" if tools else "none"
     if choice == "none":

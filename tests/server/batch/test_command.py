@@ -28,7 +28,7 @@ def test_answers_are_those_of_the_service(tmp_path, target, capsys):
     lines = [request(f"r{i}", f"text {i}", **options) for i in range(3)]
     for line in lines:
         line["body"]["model"] = Path(target).name
-    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    chat = {"model": "default", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     lines.append({**request("chat", ""), "url": "/v1/chat/completions", "body": chat})
     source, output = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert batch(source, output, target) == 0

@@ -30,7 +30,7 @@ async function refusal(response) {
 
 /** The body of a request; fields that were left empty are left out. */
 function bodyOf(settings, conversation, changes = {}) {
-  const body = { stream: true, stream_options: { include_usage: true }, return_levels: true };
+  const body = { model: "default", stream: true, stream_options: { include_usage: true }, return_levels: true };
   for (const name of ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed"]) {
     if (settings[name] !== "") body[name] = Number(settings[name]);
   }

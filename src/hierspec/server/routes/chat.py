@@ -16,14 +16,18 @@ from ..answers import DONE, chat_logprobs, event, levels_of, new_id, speculative
 from ..constraints import format_grammar, processors
 from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
-from ..prepare import engine_requests, lane_of
+from ..prepare import DEFAULT_MODEL, engine_requests, lane_of
 from ..service import Service, Streams, Written
 from ..streaming import streamed, unless_gone
 from ..wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
 from ..wire.common import ErrorAnswer
 
 router = APIRouter()
-_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}
+_EXAMPLE = {
+    "model": DEFAULT_MODEL,
+    "messages": [{"role": "user", "content": "Say hello."}],
+    "max_tokens": 16,
+}
 
 
 @router.post(
@@ -53,10 +57,12 @@ def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequ
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
     found = format_grammar(body.response_format)
-    wanted = tools.grammar_of(body)
+    wanted = tools.grammar_of(body.tools or (), body.tool_choice)
     if found is not None and wanted is not None and body.tool_choice not in (None, "auto"):
         raise ApiError("response_format and a forced tool_choice exclude each other")
-    prompt = chat_ids(service, plain_messages(body.messages), body)
+    offered = [] if body.tool_choice == "none" else body.tools or []
+    messages = plain_messages(body.messages)
+    prompt = chat_ids(service, messages, offered, body.add_generation_prompt)
     max_tokens = body.max_completion_tokens or body.max_tokens
     return engine_requests(
         service,
@@ -86,6 +92,7 @@ class _Answer:
             model=self.service.model,
             choices=[self._choice(i, one) for i, one in enumerate(found)],
             usage=usage(ended),
+            system_fingerprint=self.service.fingerprint,
             speculative=speculative(ended),
         )
 
@@ -111,6 +118,7 @@ class _Answer:
             "object": "chat.completion.chunk",
             "created": self.created,
             "model": self.service.model,
+            "system_fingerprint": self.service.fingerprint,
         }
         begun = set[int]()
         callers = {i: tools.CallStream() for i in range(len(streams.tickets))}

@@ -107,9 +107,7 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
         ids = await service.in_background(tokenize, service, body.prompt, body.add_special_tokens)
     else:
         plain = plain_messages(body.messages or [])
-        ids = await service.in_background(
-            chat_ids, service, plain, None, body.add_generation_prompt
-        )
+        ids = await service.in_background(chat_ids, service, plain, (), body.add_generation_prompt)
     return TokenizeAnswer(tokens=ids, count=len(ids), max_model_len=service.max_length)
 
 

@@ -68,6 +68,7 @@ class NamedTool(Wire):
 class ChatRequest(Sampling):
     """A conversation to answer."""
 
+    model: Name = Field(default=...)
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
     max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
@@ -105,6 +106,7 @@ class ChatMessage(Answer):
     role: str = "assistant"
     content: str | None
     refusal: None = None
+    annotations: list[Any] = Field(default_factory=list)
     tool_calls: list[ToolCall] | None = None
 
     @model_serializer(mode="wrap")
@@ -129,5 +131,5 @@ class ChatAnswer(Answer):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str | None = None
+    system_fingerprint: str
     speculative: dict[str, Any] | None = None

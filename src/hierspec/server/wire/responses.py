@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from .chat import TextPart
+from .chat import Function, NamedTool, TextPart, Tool
 from .common import Answer, Name, Sampling, Text, Wire, text_only
 
 
@@ -20,6 +20,56 @@ class InputMessage(Wire):
     ]
     id: Name | None = None
     status: Name | None = None
+    phase: Name | None = None
+
+
+class InputCall(Wire):
+    """A call that an earlier answer made."""
+
+    type: Literal["function_call"]
+    call_id: Name
+    name: Name
+    arguments: Text
+    id: Name | None = None
+    status: Name | None = None
+
+
+class InputResult(Wire):
+    """What came of it."""
+
+    type: Literal["function_call_output"]
+    call_id: Name
+    output: Text
+    id: Name | None = None
+    status: Name | None = None
+
+
+def _kind(item: Any) -> str:
+    kind = item.get("type", "message") if isinstance(item, dict) else item.type
+    return kind if kind in ("function_call", "function_call_output") else "message"
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[InputCall, Tag("function_call")]
+    | Annotated[InputResult, Tag("function_call_output")],
+    Discriminator(_kind),
+]
+
+
+class ResponsesTool(Function):
+    """A function, without the object that chats put around it."""
+
+    type: Literal["function"]
+
+    def as_tool(self) -> Tool:
+        """The same as chats have it."""
+        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
+
+
+class ToolByName(Wire):
+    type: Literal["function"] = "function"
+    name: Name
 
 
 class TextFormat(Wire):
@@ -40,23 +90,35 @@ class TextOptions(Wire):
 class ResponsesRequest(Sampling):
     """A text or a conversation to answer."""
 
-    input: Text | Annotated[list[InputMessage], Field(min_length=1, max_length=4096)]
+    model: Name = Field(default=...)
+    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=4096)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     text: TextOptions | None = None
     previous_response_id: Name | None = None
     store: bool | None = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolByName | None = None
     # Accepted because clients send them; they change nothing here.
     metadata: dict[str, str] | None = None
     service_tier: Name | None = None
     truncation: Literal["disabled"] | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Name], Field(max_length=0)] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
     background: Literal[False] | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
+
+    def offered(self) -> list[Tool]:
+        """The tools as chats have them."""
+        return [tool.as_tool() for tool in self.tools or ()]
+
+    def chosen(self) -> str | NamedTool | None:
+        """The choice of a tool as chats have it."""
+        choice = self.tool_choice
+        if isinstance(choice, ToolByName):
+            return NamedTool.model_validate({"function": {"name": choice.name}})
+        return choice
 
 
 class ResponsesAnswer(Answer):
