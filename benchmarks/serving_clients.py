@@ -161,20 +161,25 @@ def guidellm(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         tokenizer = _tokenizer(arguments.model, place)
-        command = [arguments.command, "benchmark", "run", "--target", URL]
-        command += ["--model", arguments.model, "--processor", str(tokenizer)]
-        command += ["--data", "prompt_tokens=64,output_tokens=48", "--profile", "concurrent"]
-        command += ["--rate", "4", "--max-requests", str(arguments.examples)]
-        command += ["--output-dir", folder, "--outputs", "json", "--disable-console"]
+        options = {
+            "backend": f"kind=openai_http,target={URL},model={arguments.model}",
+            "profile": "kind=concurrent,streams=4",
+            "constraint": f"kind=max_requests,count={arguments.examples}",
+            "tokenizer": f"kind=hf_auto,model={tokenizer}",
+            "data": "kind=synthetic_text,prompt_tokens=64,output_tokens=48",
+            "output": f"kind=json,path={place / 'guide.json'}",
+        }
+        command = [arguments.command, "run", "--disable-console"]
+        for name, value in options.items():
+            command += [f"--{name}", value]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         environment.pop("PYTHONPATH", None)
         with server("--model", arguments.model):
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        files = [file for file in place.rglob("*.json") if "tokenizer" not in str(file)]
-        if done.returncode or not files:
+        if done.returncode or not (place / "guide.json").exists():
             return {"status": done.returncode, "tail": (done.stdout + done.stderr)[-3000:]}
-        benchmark = json.loads(files[0].read_text())["benchmarks"][0]
-    metrics = benchmark["metrics"]
+        told = json.loads((place / "guide.json").read_text())
+    metrics = told["benchmarks"][0]["metrics"]
     return {
         "status": 0,
         "requests": metrics["request_totals"],

@@ -686,6 +686,20 @@ PEERS = [
         "transformers serve, continuous batching": "`transformers serve --continuous-batching`",
     }.items()
 ]
+def _comply() -> tuple[str, ...]:
+    """Tests that pass, and all; what else there is, is named."""
+    kinds = [data("serving-llm-comply")[kind] for kind in ("openai-chat", "open-responses")]
+    tests = [test for kind in kinds for test in kind["results"]]
+    rest = {test["id"]: test["status"] for test in tests if test["status"] != "passed"}
+    assert sorted(rest.values()) == ["failed", "failed", "skipped", "skipped"]
+    assert all("image" in name or "reasoning" in name for name in rest)
+    assert data("serving-guidellm")["requests"]["errored"] == 0
+    return str(len(tests) - len(rest)), str(len(tests))
+
+
+COMPLY = [
+    Claim("docs/serving.md", "tests of chats and Responses {} of {} pass", _comply),
+]
 LEAKS = [
     Claim(
         "docs/serving.md",
@@ -719,6 +733,7 @@ CLAIMS = (
     + DETERMINISTIC
     + TREES
     + MATCH
+    + COMPLY
     + LEAKS
     + PEERS
 )

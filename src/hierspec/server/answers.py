@@ -13,9 +13,9 @@ from hierspec.engine.detokenize import token_bytes
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, Progress, TokenScore
 
-from .service import Service
+from .service import Service, Streams
 from .wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from .wire.common import CompletionTokensDetails, PromptTokensDetails, Usage
+from .wire.common import CompletionTokensDetails, PromptTokensDetails, StreamOptions, Usage
 from .wire.completions import CompletionLogprobs
 
 DONE = "data: [DONE]\n\n"
@@ -51,6 +51,37 @@ def usage(ended: Sequence[Ended], num_prompts: int = 1) -> Usage:
             accepted_prediction_tokens=kept, rejected_prediction_tokens=rejected
         ),
     )
+
+
+class StreamUsage:
+    """What the chunks of a stream say of tokens, if the client asked.
+
+    Args:
+        num_prompts: of the request; the ``n`` choices of a prompt count it once.
+    """
+
+    def __init__(
+        self, options: StreamOptions | None, streams: Streams, num_prompts: int = 1
+    ) -> None:
+        self.wanted = options is not None and options.include_usage
+        self._running = self.wanted and options is not None and options.continuous_usage_stats
+        prompts = [len(ticket.request.prompt) for ticket in streams.tickets]
+        self._read = sum(prompts[:: max(1, len(prompts) // num_prompts)])
+        self._written = 0
+
+    def of(self, progress: Progress) -> dict[str, Any]:
+        """A chunk's own field."""
+        self._written += len(progress.events)
+        if not self._running:
+            return {"usage": None} if self.wanted else {}
+        so_far = Usage(
+            prompt_tokens=self._read,
+            completion_tokens=self._written,
+            total_tokens=self._read + self._written,
+            prompt_tokens_details=PromptTokensDetails(),
+            completion_tokens_details=CompletionTokensDetails(),
+        )
+        return {"usage": so_far.model_dump()}
 
 
 def predicted(ended: Iterable[Ended]) -> tuple[int, int]:

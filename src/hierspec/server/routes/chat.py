@@ -8,11 +8,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from hierspec.engine.tickets import Ended, EngineRequest
+from hierspec.engine.tickets import Ended, EngineRequest, Progress
 
 from .. import tools
 from ..access import service_of, tenant_of
-from ..answers import DONE, chat_logprobs, event, levels_of, new_id, speculative, usage
+from ..answers import (
+    DONE,
+    StreamUsage,
+    chat_logprobs,
+    event,
+    levels_of,
+    new_id,
+    speculative,
+    usage,
+)
 from ..constraints import format_grammar, processors
 from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
@@ -112,7 +121,7 @@ class _Answer:
 
     async def events(self, streams: Streams) -> AsyncIterator[str]:
         body = self.body
-        counting = body.stream_options is not None and body.stream_options.include_usage
+        counting = StreamUsage(body.stream_options, streams)
         base: dict[str, Any] = {
             "id": self.id,
             "object": "chat.completion.chunk",
@@ -155,17 +164,19 @@ class _Answer:
             if body.logprobs:
                 choice["logprobs"] = chat_logprobs(self.service, progress.events).model_dump()
             yield event(self._chunk(base, [choice], counting, progress))
-        if counting:
+        if counting.wanted:
             last = {**base, "choices": [], "usage": usage(ended).model_dump()}
             yield event({**last, "speculative": speculative(ended)})
         yield DONE
 
     def _chunk(
-        self, base: dict[str, Any], choices: Sequence[Any], counting: bool, progress: Any
+        self,
+        base: dict[str, Any],
+        choices: Sequence[Any],
+        counting: StreamUsage,
+        progress: Progress,
     ) -> dict[str, Any]:
-        chunk = {**base, "choices": list(choices)}
-        if counting:
-            chunk["usage"] = None
+        chunk = {**base, "choices": list(choices), **counting.of(progress)}
         if self.body.return_levels:
             chunk["hierspec"] = levels_of(progress)
         return chunk

@@ -13,7 +13,16 @@ from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, TokenScore
 
 from ..access import service_of, tenant_of
-from ..answers import DONE, completion_logprobs, event, levels_of, new_id, speculative, usage
+from ..answers import (
+    DONE,
+    StreamUsage,
+    completion_logprobs,
+    event,
+    levels_of,
+    new_id,
+    speculative,
+    usage,
+)
 from ..constraints import format_grammar, processors
 from ..errors import ApiError
 from ..prepare import continued, engine_requests, lane_of
@@ -147,7 +156,7 @@ class _Answer:
 
     async def events(self, streams: Streams) -> AsyncIterator[str]:
         body, service = self.body, self.service
-        counting = body.stream_options is not None and body.stream_options.include_usage
+        counting = StreamUsage(body.stream_options, streams, len(self.prompts))
         base = {
             "id": self.id,
             "object": "text_completion",
@@ -186,12 +195,11 @@ class _Answer:
                     }
                 ],
             }
-            if counting:
-                chunk["usage"] = None
+            chunk |= counting.of(progress)
             if body.return_levels:
                 chunk["hierspec"] = levels_of(progress)
             yield event(chunk)
-        if counting:
+        if counting.wanted:
             ended = self._counted(ended)
             yield event(
                 {

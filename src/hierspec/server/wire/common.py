@@ -51,9 +51,13 @@ class Answer(BaseModel):
 
 
 class StreamOptions(Wire):
-    """``include_usage``: end the stream with a chunk that counts tokens."""
+    """``include_usage``: end the stream with a chunk that counts tokens.
+
+    ``continuous_usage_stats`` (vLLM's): then every chunk has what was counted so far.
+    """
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool | None = None
 
 
