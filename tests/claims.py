@@ -700,6 +700,28 @@ def _comply() -> tuple[str, ...]:
 COMPLY = [
     Claim("docs/serving.md", "tests of chats and Responses {} of {} pass", _comply),
 ]
+def _autoscale() -> tuple[object, ...]:
+    """Streams, seconds until there were two replicas, answers until then and after it."""
+    found = data("serving-ray-autoscale")["autoscale"]
+    assert found["replicas_at_first"] == 1
+    assert set(found["answers"]) == set(found["later"]) == {"whole answer"}
+    seconds = f"{found['seconds_until_there_are_two']:.0f}"
+    return (
+        found["streams"],
+        seconds,
+        found["answers"]["whole answer"],
+        found["later"]["whole answer"],
+    )
+
+
+AUTOSCALE = [
+    Claim(
+        "docs/cluster.md",
+        "{} streams had a second replica after {} s (Ray waits\n30 before it adds one), and of {} "
+        "answers meanwhile and {} after it none was cut",
+        _autoscale,
+    )
+]
 LEAKS = [
     Claim(
         "docs/serving.md",
@@ -734,6 +756,7 @@ CLAIMS = (
     + TREES
     + MATCH
     + COMPLY
+    + AUTOSCALE
     + LEAKS
     + PEERS
 )
