@@ -80,6 +80,7 @@ def measured(repeats: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--name", default="waiting", help="of the result file")
     parser.add_argument("--repeats", type=int, default=25, help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=[FIRST, *SECOND], help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -125,7 +126,7 @@ def main() -> None:
     }
     environment = {k: v for k, v in common.environment().items() if "_" not in k}
     common.write(
-        "waiting",
+        args.name,
         {"environment": environment, "target": TARGET, "context": CONTEXT, "ms": medians},
     )
 

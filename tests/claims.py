@@ -686,6 +686,8 @@ PEERS = [
         "transformers serve, continuous batching": "`transformers serve --continuous-batching`",
     }.items()
 ]
+
+
 def _comply() -> tuple[str, ...]:
     """Tests that pass, and all; what else there is, is named."""
     kinds = [data("serving-llm-comply")[kind] for kind in ("openai-chat", "open-responses")]
@@ -700,6 +702,8 @@ def _comply() -> tuple[str, ...]:
 COMPLY = [
     Claim("docs/serving.md", "tests of chats and Responses {} of {} pass", _comply),
 ]
+
+
 def _autoscale() -> tuple[object, ...]:
     """Streams, seconds until there were two replicas, answers until then and after it."""
     found = data("serving-ray-autoscale")["autoscale"]
