@@ -13,9 +13,10 @@ They are run as commands, so that nothing of theirs is a dependency:
 
 ``lm-eval`` scores multiple-choice questions (JSON lines with ``question``, ``choices`` and
 ``answer``, the place of the right one) through ``local-completions``, and the log-likelihoods it
-got are compared with those computed in this process. ``llm-comply`` holds answers against OpenAI's
-schemas, for chats and for Responses. ``guidellm`` sends synthetic prompts made with the model's own
-tokenizer, so many at a time.
+got are compared with those computed in this process; then it asks the same questions through
+``local-chat-completions``, and the answers are compared with this process's. ``llm-comply`` holds
+answers against OpenAI's schemas, for chats and for Responses. ``guidellm`` sends synthetic prompts
+made with the model's own tokenizer, so many at a time.
 """
 
 from __future__ import annotations
@@ -43,6 +44,17 @@ doc_to_choice: choices
 doc_to_target: answer
 metric_list: [{{metric: acc}}]
 """
+CHAT_TASK = """task: own_chats
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{question}}}}"
+doc_to_target: answer
+generation_kwargs: {{max_gen_toks: 16, temperature: 0, until: ["<none>"]}}
+metric_list: [{{metric: bypass}}]
+"""
 QUESTIONS = [
     {"question": "The capital of France is", "choices": ["Paris", "Rome"], "answer": 0},
     {"question": "Two and two make", "choices": ["five", "four"], "answer": 1},
@@ -60,6 +72,7 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.data is None:
             data.write_text("\n".join(map(json.dumps, QUESTIONS)))
         (place / "own_choices.yaml").write_text(TASK.format(data=data.resolve()))
+        (place / "own_chats.yaml").write_text(CHAT_TASK.format(data=data.resolve()))
         tokenizer = _tokenizer(arguments.model, place)
         given = {
             "model": arguments.model,
@@ -69,20 +82,22 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
             "num_concurrent": "8",
             "max_length": "2048",
         }
+        shared = ["--include_path", folder, "--log_samples"]
         command = [arguments.command, "--model", "local-completions", "--tasks", "own_choices"]
         command += ["--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
-        command += ["--include_path", folder, "--output_path", folder, "--log_samples"]
+        command += [*shared, "--output_path", f"{folder}/scored"]
+        given["base_url"] = f"{URL}/v1/chat/completions"
+        chatting = [arguments.command, "--model", "local-chat-completions", "--tasks", "own_chats"]
+        chatting += ["--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
+        chatting += [*shared, "--output_path", f"{folder}/answered", "--apply_chat_template"]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         environment.pop("PYTHONPATH", None)
         with server(*options):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            return {"status": done.returncode, "tail": done.stderr[-3000:]}
-        samples = [
-            json.loads(line)
-            for file in place.rglob("samples_*.jsonl")
-            for line in file.read_text().splitlines()
-        ]
+            for line in (command, chatting):
+                done = subprocess.run(line, env=environment, capture_output=True, text=True)
+                if done.returncode:
+                    return {"status": done.returncode, "tail": done.stderr[-3000:]}
+        samples, answers = _samples(place / "scored"), _samples(place / "answered")
     from hierspec import Hierarchy
 
     models = Hierarchy.from_config({"target": {"model": arguments.model, "dtype": arguments.dtype}})
@@ -95,7 +110,24 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
             theirs = float(answer[0])
             worst = max(worst, abs(theirs - _likelihood(models, context, more)))
             scored += 1
-    return {"status": 0, "scored": scored, "largest_difference": worst}
+    same = sum(
+        sample["filtered_resps"][0]
+        == models.generate(sample["doc"]["question"], chat=True, max_new_tokens=16).text
+        for sample in answers
+    )
+    return {
+        "status": 0,
+        "scored": scored,
+        "largest_difference": worst,
+        "chats": len(answers),
+        "chats_equal": same,
+    }
+
+
+def _samples(folder: Path) -> list[dict[str, Any]]:
+    """What it logged, a sample a line."""
+    files = folder.rglob("samples_*.jsonl")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def _likelihood(models: Any, context: str, more: str) -> float:
