@@ -376,6 +376,15 @@ def test_load_control_begins_with_what_it_knows_of_about_as_many():
     assert control.choose(1) == 0  # too few to conclude from sixteen
 
 
+def test_load_control_tries_nothing_where_a_round_would_not_tell():
+    rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
+    control = LoadControl(3)
+    while control.choose(16) == 2:
+        control.measured(16, 2, *rounds[2])
+    assert control.choose(16, may_try=False) == 2
+    assert control.choose(16) == 1
+
+
 def test_load_control_without_tokens():
     control = LoadControl(3)
     for _ in range(50):

@@ -153,12 +153,12 @@ class LoadControl:
     levels: dict[int, _Level] = field(default_factory=dict[int, _Level])
     _last: tuple[int, int] = (-1, -1)
 
-    def choose(self, streams: int) -> int:
-        """The arm of the next round."""
+    def choose(self, streams: int, may_try: bool = True) -> int:
+        """The arm of the next round; ``may_try``: that round will tell what an arm is worth."""
         if not self.adapt or self.num_arms == 1:
             return 0
         level = self._level(streams)
-        return level.trying if level.left > 0 else level.best()
+        return level.trying if level.left > 0 and may_try else level.best()
 
     def measured(self, streams: int, arm: int, tokens: int, seconds: float) -> None:
         """A round without prompts, and what came of it."""
@@ -184,7 +184,7 @@ class LoadControl:
 
     def _next(self, level: _Level) -> None:
         """Go on to the neighbour of the arm just tried for the first time, where that may pay."""
-        best = max(arm.goodput for arm in level.arms)
+        best = level.arms[level.best()].goodput
         further = level.trying + level.step
         if 0 <= further < self.num_arms and level.arms[level.trying].goodput > _HOPELESS * best:
             level.trying, level.left = further, _FIRST_TRY
@@ -193,10 +193,9 @@ class LoadControl:
 
     def _again(self, level: _Level, few: bool) -> None:
         """Try another arm where the time since it was tried has made that cheap."""
-        best = level.best()
+        best, share = level.best(), (_FOR_FEW if few else _FOR_MANY) / (self.num_arms - 1)
         for at in range(self.num_arms):
             waited = level.clock - level.arms[at].tried
-            share = (_FOR_FEW if few else _FOR_MANY) / (self.num_arms - 1)
             if at != best and waited > max(_PATIENCE, level.loss(at) / share):
                 level.trying, level.left = at, _TRY
                 return

@@ -368,12 +368,13 @@ class EngineLoop:
         load, arms = self.loads[name], self.plans[name].arms
         # Whose prompts are being read will be there in a moment.
         streams = len(tickets) + sum(self._lane(one) == name for one in self.reading)
-        arm, began, tells = load.choose(streams), time.monotonic(), alike(streams, len(tickets))
+        # Requests with plans of their own say nothing of an arm, where they are most of a round.
+        tells = 2 * sum(map(_follows_load, tickets)) > len(tickets)
+        arm, began = load.choose(streams, tells), time.monotonic()
+        tells = tells and alike(streams, len(tickets))
         for ticket, output in zip(tickets, outputs, strict=True):
-            plan = self._plan(ticket, output, arms[arm])
-            output.prepare(plan)
-            # A prompt that was just read, or a request with a plan of its own, says nothing of it.
-            tells = tells and output.started and (plan is None or plan is arms[arm])
+            output.prepare(self._plan(ticket, output, arms[arm]))
+            tells = tells and output.started  # nor does a round that reads a prompt
             if output.started:
                 used = named(output.sequence.root)
                 ticket.plans[used] = ticket.plans.get(used, 0) + 1
@@ -498,3 +499,9 @@ def _scored(rows: torch.Tensor, tokens: list[int], request: EngineRequest) -> li
     chosen, k = logprobs(rows[:n], tokens[:n]), request.prompt_logprobs or 0
     tops = top_logprobs(rows[:n], k) if k else [()] * n
     return [TokenScore(*pair) for pair in zip(chosen, tops, strict=True)]
+
+
+def _follows_load(ticket: Ticket) -> bool:
+    """Whether the load decides what drafts for a request."""
+    request = ticket.request
+    return request.speculative and not request.fixed_plan and not request.prediction

@@ -10,7 +10,14 @@ from .chat import Function, NamedTool, TextPart, Tool
 from .common import Answer, Name, Sampling, Text, Wire, text_only
 
 
-class InputMessage(Wire):
+class Item(Wire):
+    """What items have in common that clients send back as they got them."""
+
+    id: Name | None = None
+    status: Name | None = None
+
+
+class InputMessage(Item):
     """One message of the input."""
 
     type: Literal["message"] = "message"
@@ -18,30 +25,24 @@ class InputMessage(Wire):
     content: Annotated[
         Text | Annotated[list[TextPart], Field(max_length=1024)], BeforeValidator(text_only)
     ]
-    id: Name | None = None
-    status: Name | None = None
     phase: Name | None = None
 
 
-class InputCall(Wire):
+class InputCall(Item):
     """A call that an earlier answer made."""
 
     type: Literal["function_call"]
     call_id: Name
     name: Name
     arguments: Text
-    id: Name | None = None
-    status: Name | None = None
 
 
-class InputResult(Wire):
+class InputResult(Item):
     """What came of it."""
 
     type: Literal["function_call_output"]
     call_id: Name
     output: Text
-    id: Name | None = None
-    status: Name | None = None
 
 
 def _kind(item: Any) -> str:
