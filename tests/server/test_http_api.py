@@ -128,6 +128,26 @@ def test_echo_with_logprobs_as_loglikelihoods_need_it(ask):
     assert first["token_logprobs"][: len(ids)] == logprobs["token_logprobs"][: len(ids)]
 
 
+def assert_same_up_to_rounding(found, expected):
+    """Tokens, bytes and their order exactly, log-probabilities within 1e-5."""
+    assert logprobs_left_out(found) == logprobs_left_out(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-5)
+        for a, b in zip(one["top_logprobs"], other["top_logprobs"], strict=True):
+            assert a["logprob"] == pytest.approx(b["logprob"], abs=1e-5)
+
+
+def logprobs_left_out(tokens):
+    keys = ("token", "bytes")
+    return [
+        (
+            [part[key] for key in keys],
+            [[best[key] for key in keys] for best in part["top_logprobs"]],
+        )
+        for part in tokens
+    ]
+
+
 def test_a_chat_streams_what_it_answers_whole(ask):
     body = {**CHAT, "seed": 3, "logprobs": True, "top_logprobs": 2}
     whole, streamed, counted = ask(
@@ -148,8 +168,9 @@ def test_a_chat_streams_what_it_answers_whole(ask):
     assert not any("usage" in event for event in events)
     assert [e["choices"][0]["finish_reason"] for e in events][-1] == "length"
     parts = [part for e in events for part in e["choices"][0]["logprobs"]["content"]]
-    assert parts == whole.json()["choices"][0]["logprobs"]["content"]
     assert all(len(part["top_logprobs"]) == 2 for part in parts)
+    # Two requests may be checked in blocks of other lengths, and float32 rounds as they are summed.
+    assert_same_up_to_rounding(parts, whole.json()["choices"][0]["logprobs"]["content"])
     *most, last, done = chunks(counted.text)
     assert done == "[DONE]"
     assert last["choices"] == []
