@@ -27,7 +27,7 @@ def pieces() -> dict[str, Callable[[], Any]]:
     from hierspec.core.proposals import Proposal
     from hierspec.core.rng import PhiloxRng
     from hierspec.sampling.sampler import Sampler
-    from hierspec.verifiers import get
+    from hierspec.verifiers.registry import get
     from hierspec.verifiers.verify import verify
 
     seeded = torch.Generator().manual_seed(0)

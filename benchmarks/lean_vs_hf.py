@@ -20,9 +20,11 @@ import common  # first: it sets the environment torch reads
 import torch
 import transformers
 
-from hierspec.lm import Context, Query, Trunk
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.trunk.trunk import Trunk
 
 MODELS = {
     "large": {"hidden_size": 768, "layers": 16, "intermediate_size": 2048, "heads": 12},

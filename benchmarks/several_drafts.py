@@ -27,8 +27,8 @@ from scipy.sparse import coo_matrix
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import get
 from hierspec.verifiers.multi_draft import outcomes
+from hierspec.verifiers.registry import get
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"

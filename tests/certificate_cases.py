@@ -16,12 +16,14 @@ import wrong_rules as wrong
 from tabular_cases import chain
 
 from hierspec.core.nodes import Concatenate, Draft, Verify
+from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.engine.control import Jumping, initial_window_states
 from hierspec.exact import ExactInterpreter, longest, model_law, output_law
 from hierspec.exact.running_means import windows
 from hierspec.lm.tabular import KINDS, TabularModel
-from hierspec.verifiers import Verifier, check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 EXACT = [get("tokenwise"), get("block"), get("naive")]
 MIDDLE = [*EXACT, get("leading"), get("leading", top_m=2)]

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from hierspec.core.nodes import Draft, Node, Verify
+from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import Verifier, get
+from hierspec.verifiers.registry import get
 
 FAMILIES = ("random", "peaked", "zeros", "disjoint", "equal")
 # V ≥ 3 throughout: with two tokens a residual of p − q instead of w·p − q cannot be told apart.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from hierspec.core.proposals import Proposal, Verdict
+from hierspec.core.rules import Acceptance, Verifier
 from hierspec.exact import TableDistributions
-from hierspec.verifiers import Acceptance, Verifier
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import at_ends, excess, log_products
 from hierspec.verifiers.leading import Leading

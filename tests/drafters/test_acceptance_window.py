@@ -16,17 +16,19 @@ from hierspec.cli import run
 from hierspec.config import acceptance_head
 from hierspec.config.exit_heads import HeadsWarning
 from hierspec.config.schema import HierarchyConfig
+from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import AcceptanceWindow, Counting, FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
 from hierspec.exact.engine_law import Neighbour, engine_law
-from hierspec.lm import Context, Query
 from hierspec.lm.acceptance_head import AcceptanceHead
+from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.heads.acceptance import AcceptanceSettings, Samples, figures, loss, train
-from hierspec.verifiers import check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 TIGHT = 1e-9
 PROMPT = [1, 0]

@@ -31,7 +31,8 @@ from hierspec.lm.layer_skip import SkippingBackend, evenly, runs
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny, tiny_model
-from hierspec.verifiers import check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 SKIP = {"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}

@@ -33,7 +33,7 @@ from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
-from hierspec.verifiers import check, get, induced
+from hierspec.verifiers import induced
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import prefix_weights
 from hierspec.verifiers.multi_draft import (
@@ -45,6 +45,8 @@ from hierspec.verifiers.multi_draft import (
     target_row,
     verify_drafts,
 )
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 from hierspec.verifiers.traversal import Traversal
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]

@@ -21,7 +21,7 @@ from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
 from hierspec.exact.engine_law import generation_law
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 TIGHT = 1e-9
 PROMPT = [1, 0]

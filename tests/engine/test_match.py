@@ -22,7 +22,8 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.exact.race import agreement
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 PROMPTS = [[5, 9, 7, 5, 9], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 SMALL = {"method": "draft_model", "num_speculative_tokens": 3}

@@ -9,15 +9,18 @@ import torch
 from eagle3_cases import LAYERS, save_drafter
 from engine_roads import distance
 
+from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.exact.engine_law import Neighbour, engine_law
-from hierspec.lm import Context, Query, Trunk, load
+from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 TIGHT = 1e-9
 V = 3

@@ -48,9 +48,11 @@ from hierspec.sampling import sampler as readings
 from hierspec.sampling import scores as sampling
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import check, get, multi_draft
+from hierspec.verifiers import multi_draft
 from hierspec.verifiers.block import Block
+from hierspec.verifiers.registry import get
 from hierspec.verifiers.roads import device
+from hierspec.verifiers.soundness import check
 from hierspec.verifiers.tokenwise import Tokenwise
 
 TIGHT = 1e-9

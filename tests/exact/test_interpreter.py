@@ -13,7 +13,8 @@ from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter, longest
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import check, get, names
+from hierspec.verifiers.registry import get, names
+from hierspec.verifiers.soundness import check
 
 # Rules for several drafts are, with one, the rules they are made from: tests/test_several.py.
 EXACT = sorted(

@@ -19,6 +19,7 @@ from tabular_cases import V, chain, models
 
 from hierspec.cli import run
 from hierspec.core.nodes import initial_states
+from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.control import Jumping
 from hierspec.exact import (
@@ -34,7 +35,6 @@ from hierspec.exact.certificate import certify, certify_tree
 from hierspec.exact.round_law import by_length, digits, lengths
 from hierspec.exact.running_means import RecordingInterpreter, regions
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import Acceptance
 from hierspec.verifiers.tokenwise import Tokenwise
 
 TIGHT = 1e-12

@@ -13,7 +13,7 @@ from hierspec.cli.certify import certify
 from hierspec.errors import HierspecError
 from hierspec.exact.adapters import distance, examine, load_adapter, round_law
 from hierspec.exact.published import PUBLISHED
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 LOSSY = {"transformers-ensemble", "branch-released", "typical-acceptance"}
 

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tabular_cases import V
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
+from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.exact import longest
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import Verifier, check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 RULES = [get("tokenwise"), get("block"), get("naive"), get("leading"), get("leading", top_m=2)]
 WINDOWS = [FixedWindow(), EntropyWindow(threshold=0.7), ConfidenceWindow(floor=0.5)]

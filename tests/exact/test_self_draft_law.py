@@ -32,7 +32,8 @@ from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import check, get
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 TIGHT = 1e-9
 PROMPT = [1, 0]

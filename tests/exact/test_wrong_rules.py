@@ -29,7 +29,7 @@ from wrong_rules import (
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.exact.certificate import certify_tree
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 CAUGHT = 1e-3
 

@@ -28,8 +28,8 @@ from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers import get
 from hierspec.verifiers.formulas import prefix_weights, ratio
+from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify
 
 SHAPES = {

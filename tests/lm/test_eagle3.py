@@ -13,11 +13,14 @@ from eagle3_cases import LAYERS, reference, save_drafter
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm import Context, Query, Trunk, load
+from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.config import check_fits, default_layers, read_config
 from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]

@@ -32,7 +32,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.engine.runtime import Runtime
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import ScoreRows, distributions
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify
 
 CUDA = torch.device("cuda")

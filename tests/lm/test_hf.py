@@ -8,8 +8,10 @@ import pytest
 import torch
 import transformers as tf
 
-from hierspec.lm import Context, Query, Trunk
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
+from hierspec.lm.trunk.trunk import Trunk
 
 V, LAYERS = 61, 4
 _SIZES = {

@@ -9,12 +9,14 @@ import torch
 import transformers as tf
 from torch import nn
 
-from hierspec.lm import Context, Query, Trunk
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean import decoder as lean_module
 from hierspec.lm.lean import layers as lean_layers
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.shape import Shape, unsupported
+from hierspec.lm.trunk.trunk import Trunk
 
 V = 61
 _SIZES = {

@@ -6,9 +6,12 @@ import pytest
 import torch
 import transformers as tf
 
-from hierspec.lm import Context, Query, Trunk, load
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 
 _SIZES = {
     "vocab_size": 61,

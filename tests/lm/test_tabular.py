@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hierspec.lm import Context, LanguageModel, Query, TabularModel
-from hierspec.lm.tabular import KINDS
+from hierspec.core.context import Context
+from hierspec.lm.base import LanguageModel, Query
+from hierspec.lm.tabular import KINDS, TabularModel
 
 TABLE = {"": [0.5, 0.5], "0": [1.0, 0.0], "1": [0.25, 0.75]}
 

@@ -7,7 +7,9 @@ import random
 import pytest
 import torch
 
-from hierspec.lm import Context, LanguageModel, Query, Trunk
+from hierspec.core.context import Context
+from hierspec.lm.base import LanguageModel, Query
+from hierspec.lm.trunk.trunk import Trunk
 
 V, D, LAYERS = 7, 5, 6
 

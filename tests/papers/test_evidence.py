@@ -351,8 +351,8 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
     from hierspec.core.nodes import Verify
     from hierspec.core.proposals import Proposal
     from hierspec.core.rng import PhiloxRng
-    from hierspec.verifiers import get
     from hierspec.verifiers.multi_draft import verify_drafts
+    from hierspec.verifiers.registry import get
 
     small, target = models("random", 2, seed=4)
 

@@ -17,7 +17,7 @@ from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.engine import generation as generate
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify_batch
 from hierspec_papers import measured as counters
 from hierspec_papers import reproduce

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.lm.lean import kernels, quantized
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
 from hierspec.presets.systems import PresetModels
@@ -92,9 +93,9 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
 
 
 def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
-    monkeypatch.setattr(defaults, "quantization_works", lambda: True)
+    monkeypatch.setattr(quantized, "quantization_works", lambda: True)
     for fast, bits in ((False, 8), (True, 4)):
-        monkeypatch.setattr(defaults.kernels, "fast_in_4_bits", lambda fast=fast: fast)
+        monkeypatch.setattr(kernels, "fast_in_4_bits", lambda fast=fast: fast)
         levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
         assert [level.method for level in levels] == ["suffix", "quantized"]
         assert levels[1].bits == bits, "as the model was released, where that is fast"
@@ -127,7 +128,7 @@ def test_trained_exits_come_before_look_ups(monkeypatch):
     class File:
         exits = (5, 10, 15)
 
-    monkeypatch.setattr(defaults, "quantization_works", lambda: False)
+    monkeypatch.setattr(quantized, "quantization_works", lambda: False)
     monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
     levels = defaults.stack(TargetConfig(model="zoo:smollm2")).levels

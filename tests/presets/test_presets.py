@@ -18,7 +18,7 @@ from hierspec.config.schema import ConcatenateConfig, LevelConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PAPERS, PRESETS
 from hierspec.presets.systems import PresetModels, at_shares, one_each
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], list(range(3, 40))]

@@ -33,7 +33,7 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
-from hierspec.verifiers import get, names
+from hierspec.verifiers.registry import get, names
 
 V, NARROW, WIDE = 6, 4, 8
 PROMPT = [3, 5]

@@ -11,7 +11,7 @@ from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.trace import ListTracer
 from hierspec.simulation import CoinFlips, Recorded, simulate
-from hierspec.verifiers import get
+from hierspec.verifiers.registry import get
 
 # P1 Appendix B.3, first example: costs in ms, Table 6 rates.
 COSTS = (1e-5, 0.003, 0.01, 0.25, 4.0, 33.0)

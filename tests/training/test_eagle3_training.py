@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from hierspec import Hierarchy
 from hierspec.errors import HierspecError
-from hierspec.lm import load
 from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.load import load
 from hierspec.training.eagle3 import start, texts
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.eagle3.store import Store

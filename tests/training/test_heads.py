@@ -15,8 +15,11 @@ from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config.exit_heads import HeadsWarning, attach, load_into, read
 from hierspec.config.schema import TargetConfig
-from hierspec.lm import Context, Query, Trunk, load
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import KINDS, Heads
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.fit import CosineSchedule, Phase

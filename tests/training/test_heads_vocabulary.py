@@ -12,8 +12,11 @@ from safetensors.torch import load_file, save_file
 from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config.exit_heads import attach, read
-from hierspec.lm import Context, Query, Trunk, load
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import KINDS, Heads
+from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.heads import least_squares
 from hierspec.training.heads.frozen import Frozen

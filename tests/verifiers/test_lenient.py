@@ -12,8 +12,9 @@ from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
 from hierspec.exact.engine_law import engine_law
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import check, get
 from hierspec.verifiers.lenient import Lenient
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 TIGHT = 1e-9
 

@@ -163,7 +163,7 @@ def bench(
 
     from .rendering import interruptible, notes, say
 
-    console = notes()
+    top, console = target_config(target, dtype, device), notes()
     files = _Files(
         results=output,
         overwrite=overwrite,
@@ -198,8 +198,8 @@ def bench(
         entries = select(methods or ["all"], known)
         settings = BenchSettings(
             target=target,
-            dtype=dtype or "auto",
-            device=device or "auto",
+            dtype=top.dtype,
+            device=top.device,
             drafts=drafts,
             methods=tuple(entry.name for entry in entries),
             temperatures=temperatures,

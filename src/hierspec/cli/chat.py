@@ -10,7 +10,6 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .hierarchies import configured, is_hierarchy_file
 from .options import (
     MODEL,
     Device,
@@ -77,7 +76,6 @@ def chat(
 
       hierspec chat --target ./Llama-8B --draft ./Llama-1B --temperature 0.7
     """
-    from hierspec.api import Hierarchy
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
@@ -88,6 +86,9 @@ def chat(
     use_threads(threads)
     config = _config(target, tuple(listed(draft)), hierarchy, dtype, device)
     console = notes()
+
+    from hierspec.api import Hierarchy
+
     with own_notes(console):
         models = Hierarchy.from_config(config)
     if not getattr(models.tokenizer, "chat_template", None):
@@ -118,7 +119,7 @@ def _config(
     device: str | None,
 ) -> HierarchyConfig:
     from hierspec.presets import defaults
-    from hierspec.presets.registry import AUTO
+    from hierspec.presets.registry import AUTO, configured, is_file
 
     if hierarchy is None:
         answering = target_config(target or defaults.RELEASED, dtype, device)
@@ -128,7 +129,7 @@ def _config(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
             "here; name that, or leave --hierarchy out"
         )
-    if target is None and not is_hierarchy_file(hierarchy):
+    if target is None and not is_file(hierarchy):
         target = defaults.RELEASED
     return configured(hierarchy, target, drafts, dtype, device)
 

@@ -14,7 +14,6 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .hierarchies import configured, default_hierarchy
 from .options import (
     MODEL,
     Device,
@@ -170,25 +169,14 @@ def generate(
 
     from hierspec.config import arguments, ends
     from hierspec.config.drafts import is_method
-    from hierspec.lm import dtypes
-    from hierspec.presets.registry import AUTO
+    from hierspec.presets import defaults
+    from hierspec.presets.registry import AUTO, configured
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use as use_threads
 
     from .rendering import notes, say
 
-    drafts, console, note = tuple(listed(draft)), notes(), ""
-    automatic = hierarchy == AUTO
-    if hierarchy is None and (not drafts or any(map(is_method, drafts))):
-        config, own_chat, note = default_hierarchy(target, drafts, dtype, device)
-        chat = own_chat and not ids if chat is None else chat
-    else:
-        named = "hierarchy" if hierarchy is None else hierarchy
-        config = None if automatic else configured(named, target, drafts, dtype, device)
-        if config is not None and drafts and not target:
-            note = f"hierspec: note: no --target is named: it is {config.target.model}"
-    use_threads(threads)
-    # A wrong parameter should not wait for the models.
+    # None of this loads torch: what is wrong on the command line is said at once.
     sampling = SamplingParams.make(
         temperature=temperature,
         top_p=top_p,
@@ -198,8 +186,20 @@ def generate(
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
     )
-    note_unused(sampling)
     arguments.seed(seed)
+    drafts, console, note = tuple(listed(draft)), notes(), ""
+    automatic = hierarchy == AUTO
+    if hierarchy is None and (not drafts or any(map(is_method, drafts))):
+        found = defaults.start(target, drafts, dtype, device)
+        config, note = found.config, found.note
+        chat = found.chat and not ids if chat is None else chat
+    else:
+        named = "hierarchy" if hierarchy is None else hierarchy
+        config = None if automatic else configured(named, target, drafts, dtype, device)
+        if config is not None and drafts and not target:
+            note = f"hierspec: note: no --target is named: it is {config.target.model}"
+    use_threads(threads)
+    note_unused(sampling)
     if note:
         say(console, note)
     if config is None:
@@ -220,6 +220,9 @@ def generate(
             f"hierspec: note: of the model's generation_config {', '.join(unread)} is not applied: "
             "give it as options where you want it",
         )
+
+    from hierspec.lm import dtypes
+
     plain = _plain(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,

@@ -47,9 +47,15 @@ DEFAULT_TEMPERATURES = (0.0, 1.0)
 
 
 def target_config(model: str, dtype: str | None, device: str | None) -> TargetConfig:
-    """Return the target that ``--target``, ``--dtype`` and ``--device`` mean."""
-    from hierspec.config.schema import TargetConfig
+    """Return the target that ``--target``, ``--dtype`` and ``--device`` mean.
 
+    Raises:
+        HierspecError: no model has that name; said before torch is loaded, which takes seconds.
+    """
+    from hierspec.config.schema import TargetConfig
+    from hierspec.config.target import check_name
+
+    check_name(model)
     return TargetConfig(model=model, dtype=dtype or "auto", device=device or "auto")
 
 

@@ -78,6 +78,8 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
+    top = target_config(target, dtype, device)
+
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import said
@@ -111,7 +113,7 @@ def profile(
     console = notes()
     with interruptible(console), progress(console, f"profiling {target}") as report:
         data = measure(
-            target_config(target, dtype, device),
+            top,
             chosen,
             texts,
             temperatures,

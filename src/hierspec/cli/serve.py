@@ -81,6 +81,7 @@ def serve(
     }
     settings = service_settings(config, options, setting or [])
     settings.check_exposure()
+    settings.check_models()
     if replicas or autoscale or ray_address:
         return _with_ray(settings, replicas, autoscale, ray_address)
 

@@ -10,8 +10,8 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.load import DTYPES, check_reference, load, wrap
-from hierspec.lm.weights import WeightSource
+from hierspec.lm.load import DTYPES, load, wrap
+from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
 from hierspec.utils.files import expanded
 from hierspec.zoo import registry

@@ -30,7 +30,7 @@ from hierspec.utils.files import expanded, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, trained
 
-FILE = "exit_heads.safetensors"
+FILE = trained.HEADS_FILE
 SCHEMA = 1
 _KEY = "hierspec"
 

@@ -25,7 +25,6 @@ from hierspec.utils.schema import (
     shown,
 )
 from hierspec.verifiers import registry
-from hierspec.verifiers.lenient import Lenient
 
 from .in_memory import ModelInMemory, named
 
@@ -97,7 +96,7 @@ def _rule(name: Any) -> str:
     known = registry.names()
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"no verifier called {shown(name)}; there are: {', '.join(known)}")
-    return registry.get(name).name
+    return registry.own_name(name)
 
 
 def _path(name: Any) -> Any:
@@ -124,7 +123,7 @@ HeadsFile = Annotated[
     ModelName,
     Expected("the path of a file that hierspec heads train has written, or of its folder"),
 ]
-DEFAULT_LENIENCE = Lenient().lenience
+DEFAULT_LENIENCE = 1.0  # none: as strict as tokenwise
 Lenience = Annotated[float, Strict(), Field(ge=1, lt=1e6), Expected("a number, at least 1")]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")

@@ -1,4 +1,4 @@
-"""A model's own configuration, without its weights."""
+"""A model by its name: whether there is one, and its own configuration, without its weights."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
-from hierspec.lm.load import check_reference
+from hierspec.lm.weights import check_reference
 from hierspec.utils.files import expanded
+from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
+
+
+def check_name(model: str) -> None:
+    """Refuse a name that leads to no model. Nothing is loaded, torch neither.
+
+    Raises:
+        HierspecError: no folder, no file, or no name of ours; a hub id may be anything else.
+    """
+    if isinstance(model, ModelInMemory):
+        return
+    if registry.resolves(model):
+        registry.check(model)
+    elif not expanded(model).is_dir():
+        check_reference(model)
 
 
 def target_config(model: str) -> Any:
@@ -18,8 +33,6 @@ def target_config(model: str) -> Any:
     Raises:
         HierspecError: there is none, or transformers cannot use it.
     """
-    from hierspec.zoo import registry
-
     if isinstance(model, ModelInMemory):
         return plain_model(model.model).config.get_text_config(decoder=True)
     if registry.resolves(model):
@@ -28,8 +41,7 @@ def target_config(model: str) -> Any:
 
     if is_adapter(model):
         return target_config(base_of(model))
-    if not expanded(model).is_dir():
-        check_reference(model)
+    check_name(model)
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators raise what they like

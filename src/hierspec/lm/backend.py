@@ -8,13 +8,14 @@ says which run of rows belongs to which sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from .trees import Branches
+    from .trees import Branches
 
-Linear = Callable[[torch.Tensor], torch.Tensor]  # [N, in] → [N, out]
+Linear = Callable[["torch.Tensor"], "torch.Tensor"]  # [N, in] → [N, out]
 
 
 class Span(NamedTuple):

@@ -9,13 +9,14 @@ keys and values of all text that the target has seen (:mod:`hierspec.lm.trunk.se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hierspec.errors import HierspecError
 
 from .backend import Backend, Divisible, Part, Span
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Skip(NamedTuple):
@@ -98,6 +99,8 @@ def check_divisible(backend: Backend) -> None:
     Raises:
         HierspecError: it cannot.
     """
+    import torch
+
     fix = "leave whole layers out (skip_layers, or skip without a search)"
     if not isinstance(backend, Divisible):
         raise HierspecError(f"{backend.name} runs whole layers only: {fix}")

@@ -20,6 +20,7 @@ from .weights import (
     Checkpoint,
     InMemory,
     WeightSource,
+    check_reference,
     check_shape,
     from_directory,
     hf_model,
@@ -142,19 +143,6 @@ def _from_source(
     if isinstance(source, Checkpoint):
         return _from_pretrained(str(source.path), chosen, device, name=source.name)
     return HFBackend(hf_model(source, chosen).to(device), source.name)
-
-
-def check_reference(ref: str) -> None:
-    """Refuse what looks like a path and leads nowhere; a hub id may be anything else.
-
-    Raises:
-        HierspecError: there is no such directory.
-    """
-    looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
-    if not ref or (looks_like_path and not expanded(ref).exists()):
-        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
-    if looks_like_path and not expanded(ref).is_dir():
-        raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
 
 def _lean(source: WeightSource, device: torch.device, backend: str) -> type[LeanBackend] | None:

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import expanded
+
+if TYPE_CHECKING:
+    import torch
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -142,6 +145,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
 def stored_dtype(source: WeightSource) -> torch.dtype:
     """The data type of a checkpoint, as transformers' ``dtype="auto"`` finds it: what its
     configuration says, else that of its first floating-point weight."""
+    import torch
+
     said = getattr(source.config, "dtype", None)
     if isinstance(said, torch.dtype):
         return said
@@ -149,17 +154,21 @@ def stored_dtype(source: WeightSource) -> torch.dtype:
     return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
 
 
-def hf_model(source: WeightSource, dtype: torch.dtype = torch.float32) -> Any:
+def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
     """The transformers model with these weights, in evaluation mode, on the CPU.
+
+    Args:
+        dtype: ``None``: float32.
 
     Raises:
         HierspecError: the weights do not fit the configuration.
     """
+    import torch
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
     with torch.random.fork_rng(devices=[]), no_init_weights():
-        model = AutoModelForCausalLM.from_config(source.config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(source.config, dtype=dtype or torch.float32)
     model.tie_weights()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -180,6 +189,19 @@ def check_shape(model: str, name: str, found: Sequence[int], asked: Sequence[int
             f"{model}: {name} has shape {tuple(found)}, but its config.json asks for "
             f"{tuple(asked)}: config and weights are of different models"
         )
+
+
+def check_reference(ref: str) -> None:
+    """Refuse what looks like a path and leads nowhere; a hub id may be anything else.
+
+    Raises:
+        HierspecError: there is no such directory.
+    """
+    looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
+    if not ref or (looks_like_path and not expanded(ref).exists()):
+        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
+    if looks_like_path and not expanded(ref).is_dir():
+        raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
 
 def _locate(path: Path) -> dict[str, Path]:

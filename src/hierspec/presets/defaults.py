@@ -8,6 +8,7 @@ does that.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,10 +18,8 @@ from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import target_config
+from hierspec.config.target import check_name, target_config
 from hierspec.lm.adapters import is_adapter
-from hierspec.lm.lean import kernels
-from hierspec.lm.lean.quantized import quantizable, quantization_works
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
@@ -55,7 +54,29 @@ def missing() -> str:
     return f"for a chat model, {RELEASED}: {' and '.join(lines)}" if lines else ""
 
 
-def start() -> Start:
+def start(
+    target: str | None = None,
+    drafts: Sequence[str] = (),
+    dtype: str | None = None,
+    device: str | None = None,
+) -> Start:
+    """What runs where no hierarchy is named, on a target or on the default one."""
+    asked: dict[str, Any] = {"dtype": dtype or "auto", "device": device or "auto"}
+    if target is not None:
+        config = unnamed(TargetConfig(model=target, **asked), drafts)
+        return Start(config, False, f"{drafts_by(config)} (--hierarchy and --draft name others)")
+    found = _start()
+    config = dataclasses.replace(
+        found.config, target=dataclasses.replace(found.config.target, **asked)
+    )
+    if drafts:
+        config = unnamed(config.target, drafts)
+        return Start(config, found.chat, f"{config.target.model}, {drafts_by(config)}")
+    more = "; --no-chat continues the text instead" * found.chat
+    return Start(config, found.chat, found.note + more)
+
+
+def _start() -> Start:
     """The default target and its hierarchy, by what is installed."""
     if lacking := missing():
         note = f"the shipped code family continues your text; {lacking}"
@@ -81,6 +102,8 @@ def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig
     Raises:
         HierspecError: a model that is not there.
     """
+    for model in (target.model, *(draft for draft in drafts if not is_method(draft))):
+        check_name(model)
     if any(map(is_method, drafts)):
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
     if drafts or registry.is_shipped(target.model):
@@ -95,6 +118,8 @@ def stack(target: TargetConfig) -> HierarchyConfig:
     trained agrees as well; else trained drafters that are shipped for it, EAGLE-3 before exits;
     else what copies text.
     """
+    from hierspec.lm.lean import kernels  # brings torch along
+
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     if machine.device(target.device).type == "cpu" and _has_int8_copy(target):
@@ -116,6 +141,8 @@ def stack(target: TargetConfig) -> HierarchyConfig:
 
 
 def _has_int8_copy(target: TargetConfig) -> bool:
+    from hierspec.lm.lean.quantized import quantizable, quantization_works
+
     if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
         return False  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":

@@ -6,19 +6,21 @@ Defaults use the shipped family, so every preset runs on a fresh machine. Citati
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 
 from hierspec.config import arguments
 from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
+from hierspec.config.levels import DraftModelConfig, flat
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import target_config
+from hierspec.config.target import check_name, target_config
 from hierspec.errors import HierspecError
-from hierspec.lm.load import check_reference
 from hierspec.utils.files import expanded
 from hierspec.zoo import trained
-from hierspec.zoo.registry import is_shipped, resolves
+from hierspec.zoo.registry import is_shipped
 
 from . import baselines  # noqa: F401  # they register themselves
 from .systems import PRESETS, PresetModels
@@ -91,8 +93,8 @@ def preset(
                 "--hierarchy out, or name a preset or a file"
             )
     for ref in (*((target.model,) if target else ()), *drafts):
-        if not resolves(ref) and not expanded(ref).is_dir():
-            check_reference(ref)  # before anything is said of what goes with it
+        if trained.kind(ref) not in (trained.EAGLE3, trained.HEADS):
+            check_name(ref)  # before anything is said of what goes with it
     one = PRESETS[name]
     own = target is None or target.model == one.target or _alike(target.model, one.target)
     if not drafts and not own and one.max_drafts != 0:
@@ -111,6 +113,62 @@ def preset(
     return one.make(models)
 
 
+def configured(
+    hierarchy: str,
+    target: str | None,
+    drafts: Sequence[str] = (),
+    dtype: str | None = None,
+    device: str | None = None,
+) -> HierarchyConfig:
+    """The configuration that a word means, for a command line or a service: a preset, a file or
+    inline JSON, on the models named.
+
+    Args:
+        hierarchy: a preset's name, the path of a ``.json`` or ``.toml`` file, or JSON.
+        target: a model's name; ``None``: the file's or the preset's own.
+        drafts: of a preset, smallest first.
+        dtype, device: ``None``: as the file says, else by the checkpoint and the machine.
+
+    Raises:
+        HierspecError: it is none, one of its models is not there, or a draft would be ignored. No
+            torch is loaded to find that out, since that takes seconds.
+    """
+    changes = {"dtype": dtype, "device": device}
+    if is_file(hierarchy):
+        if drafts:
+            raise HierspecError(
+                "draft models go with a preset, and a hierarchy file names its own levels: leave "
+                "them out"
+            )
+        config = HierarchyConfig.load(hierarchy)
+        levels = flat(config.levels, DraftModelConfig)
+        for model in (target or config.target.model, *(level.model for level in levels)):
+            check_name(model)
+        changes["model"] = target
+    else:
+        if hierarchy not in PRESETS and Path(hierarchy).is_file():
+            raise HierspecError(
+                f"{hierarchy} is not a hierarchy file by its name: it ends in .json or .toml"
+            )
+        _check_number(hierarchy, len(drafts))
+        config = preset(hierarchy, target, drafts)
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
+
+
+def is_file(hierarchy: str) -> bool:
+    """Whether a word means a hierarchy file or inline JSON, not a preset."""
+    return hierarchy.lstrip().startswith("{") or Path(hierarchy).suffix in (".json", ".toml")
+
+
+def _check_number(name: str, drafts: int) -> None:
+    """Refuse draft models that the preset would ignore."""
+    most = PRESETS[name].max_drafts if name in PRESETS else None
+    if most is not None and drafts > most:
+        uses = {0: "no draft model", 1: "one draft model"}.get(most, f"{most} draft models")
+        raise HierspecError(f"preset {name!r} uses {uses}, and {drafts} are named")
+
+
 def _alike(target: str, other: str) -> bool:
     """Whether both are of the shipped family, whose drafters serve either."""
     return is_shipped(target) and is_shipped(other)
@@ -118,11 +176,11 @@ def _alike(target: str, other: str) -> bool:
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
     """The exit heads that are shipped for a target or lie in its folder, and after which layers."""
-    from hierspec.config import exit_heads  # brings torch along
-
     names = [one for one in trained.drafters_for(target) if trained.kind(one) == trained.HEADS]
-    if not isinstance(target, ModelInMemory) and (expanded(target) / exit_heads.FILE).is_file():
+    if not isinstance(target, ModelInMemory) and (expanded(target) / trained.HEADS_FILE).is_file():
         names.append(target)
     if not names:
         return None, ()
+    from hierspec.config import exit_heads  # brings torch along
+
     return names[0], exit_heads.read(names[0]).exits

@@ -6,14 +6,15 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import MIN_TEMPERATURE
 
-Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+Processor = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (
         lambda t: t == 0 or MIN_TEMPERATURE <= t < math.inf,

@@ -12,13 +12,16 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_text
 from hierspec.utils.schema import Boolean, NonEmptyString, declared, parse_json, read
+
+if TYPE_CHECKING:
+    from hierspec.config.schema import HierarchyConfig
 
 PREFIX = "HIERSPEC_SERVE_"
 
@@ -122,6 +125,45 @@ class ServeSettings:
             f"{self.host} can be reached from other machines and no API key is set: set "
             f"{PREFIX}API_KEY, listen on 127.0.0.1, or say --allow-without-key"
         )
+
+    @property
+    def target(self) -> str:
+        """The model served: ``zoo:smollm2`` where none is named and its package is installed, else
+        the shipped family's."""
+        from hierspec.presets import defaults
+        from hierspec.zoo.registry import DEFAULT_TARGET
+
+        return self.model or (DEFAULT_TARGET if defaults.missing() else defaults.RELEASED)
+
+    def configuration(self, hierarchy: str | None) -> HierarchyConfig:
+        """One of its hierarchies, but ``auto``: a preset, a file, or what runs where none is named.
+
+        Raises:
+            HierspecError: it is none, or one of its models is not there; no torch is loaded for it.
+        """
+        from hierspec.presets import defaults
+        from hierspec.presets.registry import configured, is_file
+
+        dtype, device = (None if word == "auto" else word for word in (self.dtype, self.device))
+        if hierarchy is None:
+            return defaults.start(self.target, self.draft, dtype, device).config
+        if is_file(hierarchy):  # drafts are other hierarchies'
+            return configured(hierarchy, self.model, (), dtype, device)
+        return configured(hierarchy, self.target, self.draft, dtype, device)
+
+    def check_models(self) -> None:
+        """Refuse models and hierarchies that are not there, before anything is loaded.
+
+        Raises:
+            HierspecError: saying which.
+        """
+        from hierspec.config.target import check_name
+        from hierspec.presets.registry import AUTO
+
+        check_name(self.target)
+        for name in (self.hierarchy, *self.hierarchies.values()):
+            if name not in (None, AUTO):
+                self.configuration(name)
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(ServeSettings)}

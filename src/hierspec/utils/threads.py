@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from hierspec.errors import HierspecError
 
 from .openmp import spins
@@ -20,7 +18,7 @@ PER_CPU = 8  # more never pay; thousands end the process where the system has no
 
 
 def use(threads: int | None) -> None:
-    """Let torch use so many threads; ``None`` leaves it as it is.
+    """Let torch use so many threads; ``None`` leaves it as it is. A wrong number loads no torch.
 
     Raises:
         HierspecError: fewer than one, or more than ``PER_CPU`` for each processor here.
@@ -33,6 +31,8 @@ def use(threads: int | None) -> None:
             f"--threads must lie between 1 and {PER_CPU * cpus} here ({PER_CPU} for each of "
             f"{cpus} processors), not {threads}; leave it out for as many as pay"
         )
+    import torch
+
     torch.set_num_threads(threads)
 
 
@@ -49,11 +49,15 @@ class OneThread:
         self.when = when
 
     def __enter__(self) -> None:
+        import torch
+
         self.before = torch.get_num_threads() if self.when else 1
         if self.before > 1:
             torch.set_num_threads(1)
 
     def __exit__(self, *_: object) -> None:
+        import torch
+
         if self.before > 1:
             torch.set_num_threads(self.before)
 

@@ -1,13 +1,36 @@
-"""Verification rules by name: what configuration files, cases and plug-ins refer to."""
+"""Verification rules by name: what configuration files, cases and plug-ins refer to.
+
+A built-in rule's module is imported when the rule is first used, so that a file which names one can
+be read, or refused, before torch is loaded.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from hierspec.core.rules import Verifier
 from hierspec.errors import HierspecError
 
-_RULES: dict[str, Verifier] = {}
+if TYPE_CHECKING:
+    from hierspec.core.rules import Verifier
+
+# a rule's name → its module here, and its class
+_BUILT_IN = {
+    "block": ("block", "Block"),
+    "block-rrs": ("multi_draft", "BlockRRS"),
+    "induced-block": ("induced", "InducedBlock"),
+    "leading": ("leading", "Leading"),
+    "lenient": ("lenient", "Lenient"),
+    "match": ("match", "Match"),
+    "naive": ("naive", "Naive"),
+    "rrs": ("multi_draft", "RRS"),
+    "rrs-without-replacement": ("multi_draft", "DistinctRRS"),
+    "tokenwise": ("tokenwise", "Tokenwise"),
+    "traversal": ("traversal", "Traversal"),
+    "uncapped": ("block", "Uncapped"),
+}
+_ALIASES = {"branch": "block"}  # P4's capped branch resampling is block: docs/branch-is-block.md
+_RULES: dict[str, Verifier] = {}  # those registered by users, and built-in ones used so far
 
 
 def register(rule: Verifier, *aliases: str) -> Verifier:
@@ -24,11 +47,7 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
             f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
         )
     for name in (own, *aliases):
-        known = type(_RULES.get(name, rule))
-        if (known.__module__, known.__qualname__) != (
-            type(rule).__module__,
-            type(rule).__qualname__,
-        ):
+        if _home(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
     _RULES.update(dict.fromkeys((own, *aliases), rule))
     return rule
@@ -36,7 +55,21 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
 
 def names() -> list[str]:
     """All names and aliases, sorted."""
-    return sorted(_RULES)
+    return sorted({*_BUILT_IN, *_ALIASES, *_RULES})
+
+
+def own_name(name: str) -> str:
+    """The name that a rule calls itself, also from an alias. Loads nothing.
+
+    Raises:
+        HierspecError: no such rule (the message lists those there are).
+    """
+    if name in _RULES:
+        return _RULES[name].name
+    own = _ALIASES.get(name, name)
+    if own not in _BUILT_IN:
+        raise HierspecError(f"no verifier called {name!r}; there are: {', '.join(names())}")
+    return own
 
 
 def get(name: str, **options: Any) -> Verifier:
@@ -46,6 +79,18 @@ def get(name: str, **options: Any) -> Verifier:
     Raises:
         HierspecError: no such rule (the message lists those there are), or no such option.
     """
-    if name not in _RULES:
-        raise HierspecError(f"no verifier called {name!r}; there are: {', '.join(names())}")
-    return _RULES[name].with_options(**options)
+    own = own_name(name)
+    if own not in _RULES:
+        module, kind = _BUILT_IN[own]
+        _RULES[own] = getattr(import_module(f".{module}", __package__), kind)()
+    return _RULES[own].with_options(**options)
+
+
+def _home(name: str) -> tuple[str, str] | None:
+    """Module and class of the rule that has a name; ``None``: nobody has it."""
+    if name in _RULES:
+        return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__
+    if name in names():
+        module, kind = _BUILT_IN[own_name(name)]
+        return f"{__package__}.{module}", kind
+    return None

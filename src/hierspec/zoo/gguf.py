@@ -16,13 +16,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from filelock import FileLock
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import cache_folder
+
+if TYPE_CHECKING:
+    import torch
 
 SUFFIX = ".gguf"
 FORMAT = 1  # of converted folders: raised when the conversion changes
@@ -70,6 +72,16 @@ def smollm2_file() -> Path:
     return files[0]
 
 
+def check_file(path: str | Path) -> None:
+    """Refuse the path of a GGUF file where none is.
+
+    Raises:
+        HierspecError: there is no such file.
+    """
+    if not Path(path).is_file():
+        raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+
+
 def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> Path:
     """The folder of a GGUF file's model; made on first use, which takes some seconds.
 
@@ -81,8 +93,7 @@ def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) ->
             be read, the ``gguf`` package is missing, or there is no room for the result.
     """
     path = Path(path)
-    if not path.is_file():
-        raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+    check_file(path)
     folder = cache_folder("models") / f"{path.stem}-{_hash(path)}"
     if _is_whole(folder):
         return folder
@@ -230,6 +241,7 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
 
 def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter by Hugging Face's name, bfloat16."""
+    import torch
     from gguf import dequantize
 
     for tensor in reader.tensors:

@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
 
-from .gguf import converted, is_gguf, smollm2_file
+from .gguf import check_file, converted, is_gguf, smollm2_file
+from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
@@ -74,26 +75,46 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     Raises:
         HierspecError: no such model, or an option that it does not have.
     """
+    check(name)
     if is_gguf(name):
         return _named(from_directory(converted(name)), Path(name).stem)
     data = data or DATA
-    model, _, query = name.removeprefix(PREFIX).partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    model, options = _parsed(name)
     if model == "large":
-        from .synthetic import inflate
-
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
-    if model == SMOLLM2 and not query:
+    if model == SMOLLM2:
         return _named(from_directory(converted(smollm2_file())), name)
-    if model not in (*TRAINED, SMOLLM2):
+    return _trained(model, data)
+
+
+def check(name: str) -> None:
+    """Refuse a name that :func:`resolve` would refuse; nothing is read, and torch not loaded.
+
+    Raises:
+        HierspecError: no such model, an option that it does not have, or no such file.
+    """
+    model, options = _parsed(name)
+    if is_gguf(name):
+        check_file(name)
+    elif model == "large":
+        _large_options(name, options)
+    elif model == SMOLLM2 and not options:
+        smollm2_file()
+    elif model not in (*TRAINED, SMOLLM2):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large", SMOLLM2))
         raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
-    if options:
+    elif options:
+        query = name.partition("?")[2]
         raise HierspecError(
             f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'"
         )
-    return _trained(model, data)
+
+
+def _parsed(name: str) -> tuple[str, dict[str, str]]:
+    """``zoo:large?eps=0.1`` → ``large``, ``{"eps": "0.1"}``."""
+    model, _, query = name.removeprefix(PREFIX).partition("?")
+    return model, dict(parse_qsl(query, keep_blank_values=True))
 
 
 def is_ngram(name: str) -> bool:
@@ -130,8 +151,6 @@ def _named(checkpoint: Checkpoint, name: str) -> Checkpoint:
 
 def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:
     """``eps``, ``seed``, ``widen``, ``deepen``."""
-    from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN
-
     known = ("eps", "seed", "widen", "deepen")
     if unknown := sorted(set(given) - set(known)):
         raise HierspecError(

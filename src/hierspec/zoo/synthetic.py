@@ -26,14 +26,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 
+if TYPE_CHECKING:
+    import torch
+
 WIDEN, DEEPEN = 2, 2  # by default, and at least
 DEFAULT_EPS = 0.1
+
 CALIBRATION_FILE = "large.json"
 FINAL_NORM = "model.norm.weight"
 WRITERS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")  # into the residual stream
@@ -87,6 +89,8 @@ class Inflated:
         return whole + [f"model.layers.{layer}.{part}" for layer in depth for part in parts]
 
     def tensor(self, name: str) -> torch.Tensor:
+        import torch
+
         if name in (EMBEDDING, HEAD):
             return self.trunk.tensor(EMBEDDING).repeat(1, self.widen)
         if name == FINAL_NORM:  # the tied head sees every feature as often as it is there
@@ -111,6 +115,8 @@ class Inflated:
         self, original: torch.Tensor, part: str, source: int, generator: torch.Generator
     ) -> torch.Tensor:
         """A dense random matrix of ``WIDEN`` trunks' size; if it writes the residual, by eps."""
+        import torch
+
         rows, columns = (WIDEN * size for size in original.shape)
         size = columns**-0.5
         if part in WRITERS:
@@ -124,6 +130,8 @@ class Inflated:
 
 def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """W [o, i] → [[A, W − A], [A', W − A']] of shape [2o, 2i], exactly, in W's dtype."""
+    import torch
+
     exact = weight.float()
     mantissa_bits = 8 if weight.dtype == torch.bfloat16 else 24
     grid = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - mantissa_bits)

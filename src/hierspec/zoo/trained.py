@@ -15,6 +15,7 @@ from .registry import EAGLE3 as _EAGLE3
 from .registry import HEADS as _HEADS
 
 EAGLE3, HEADS = "eagle3", "heads"  # kinds that are no models of their own; all others are
+HEADS_FILE = "exit_heads.safetensors"  # in the folder of heads, or of their target
 
 
 def folder(name: str, data: Path | None = None) -> Path:

@@ -1,0 +1,74 @@
+"""What is wrong on the command line is said before torch is loaded, which takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+MISTAKES = [
+    (["generate", "x", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
+    (["generate", "x", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
+    (["generate", "x", "--target", "/nowhere/m.gguf"], "there is no file '/nowhere/m.gguf'"),
+    (["generate", "x", "--target", "zoo:huge"], "no model called 'zoo:huge'"),
+    (["generate", "x", "--target", "zoo:large?eps=a"], "is not a number"),
+    (["generate", "x", "--draft", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
+    (
+        ["generate", "x", "--hierarchy", "hispec", "--target", "/nowhere/at/all"],
+        "no directory '/nowhere/at/all'",
+    ),
+    (
+        ["generate", "x", "--hierarchy", "auto", "--target", "/nowhere/at/all"],
+        "no directory '/nowhere/at/all'",
+    ),
+    (["generate", "x", "--hierarchy", "suffix", "--draft", "zoo:small"], "no draft model"),
+    (["generate", "x", "--hierarchy", '{"target": "zoo:huge"}'], "no model called 'zoo:huge'"),
+    (
+        ["generate", "x", "--hierarchy", '{"target": "zoo:trunk", "verify": "blok"}'],
+        "no verifier called 'blok'",
+    ),
+    (["generate", "x", "--hierarchy", '{"target": "zoo:trunk", "levels": 3}'], "levels"),
+    (["generate", "x", "--hierarchy", "gone.json"], "gone.json"),
+    (["generate", "x", "--temperature", "-1"], "temperature"),
+    (["generate", "x", "--seed", "-1"], "seed"),
+    (["generate", "x", "--threads", "99999", "--target", "zoo:small"], "--threads must lie"),
+    (["chat", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
+    (["chat", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
+    (["profile", "--target", "/nowhere/at/all", "-o", "p.json"], "no directory"),
+    (["bench", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
+    (["serve", "--model", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
+    (["serve", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
+    (["plan", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
+    (["timeline", "/nowhere/at/all.jsonl", "-o", "t.svg"], "/nowhere/at/all.jsonl"),
+]
+CODE = """
+import contextlib, io, json, sys
+from hierspec.cli import run
+
+found = []
+for words in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        status = run(words)
+    loaded = [name for name in ("torch", "transformers") if name in sys.modules]
+    found.append((status, said.getvalue(), loaded))
+json.dump(found, sys.stdout)
+"""
+
+
+def test_a_mistake_is_told_before_torch_is_loaded(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        input=json.dumps([words for words, _ in MISTAKES]),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        check=True,
+    )
+    for (words, expected), (status, said, loaded) in zip(
+        MISTAKES, json.loads(done.stdout), strict=True
+    ):
+        assert (status, said.count("\n")) == (2, 1), (words, said)
+        assert expected in said, words
+        assert not loaded, words
