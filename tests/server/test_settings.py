@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hierspec import HierspecError
-from hierspec.server.settings import assigned, load
+from hierspec.server.settings import ServeSettings, assigned, load
 
 
 def test_later_ones_win(tmp_path):
@@ -54,3 +54,28 @@ def test_single_settings_of_the_command_line():
 def test_mistakes_name_their_place(environment, words):
     with pytest.raises(HierspecError, match=words):
         load(environment=environment)
+
+
+def test_models_and_hierarchies_that_are_not_there_are_refused_before_anything_is_loaded(tmp_path):
+    for wrong, said in (
+        ({"model": "/nowhere/at/all"}, "no directory"),
+        ({"hierarchy": "speculatve"}, "did you mean 'speculative'"),
+        ({"hierarchies": {"mine": str(tmp_path / "gone.json")}}, "gone.json"),
+        ({"hierarchy": "suffix", "draft": ("zoo:small",)}, "uses no draft model"),
+    ):
+        with pytest.raises(HierspecError, match=said):
+            ServeSettings(**wrong).check_models()
+    ServeSettings(model="zoo:mid", hierarchy="auto").check_models()
+
+
+def test_hierarchies_of_a_service_share_its_draft_models():
+    settings = ServeSettings(
+        model="zoo:mid",
+        draft=("zoo:small",),
+        hierarchy="speculative",
+        hierarchies={"copies": "suffix"},
+    )
+    settings.check_models()
+    (drafted,) = settings.configuration("speculative").levels
+    (copied,) = settings.configuration("suffix").levels
+    assert (drafted.model, copied.method) == ("zoo:small", "suffix")

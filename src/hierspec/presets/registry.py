@@ -119,6 +119,8 @@ def configured(
     drafts: Sequence[str] = (),
     dtype: str | None = None,
     device: str | None = None,
+    *,
+    ignore_unused: bool = False,
 ) -> HierarchyConfig:
     """The configuration that a word means, for a command line or a service: a preset, a file or
     inline JSON, on the models named.
@@ -128,14 +130,15 @@ def configured(
         target: a model's name; ``None``: the file's or the preset's own.
         drafts: of a preset, smallest first.
         dtype, device: ``None``: as the file says, else by the checkpoint and the machine.
+        ignore_unused: drafts that this hierarchy does not use are other ones'.
 
     Raises:
-        HierspecError: it is none, one of its models is not there, or a draft would be ignored. No
-            torch is loaded to find that out, since that takes seconds.
+        HierspecError: it is none, one of its models is not there, or a draft is not used. No torch
+            is loaded to find that out, since that takes seconds.
     """
     changes = {"dtype": dtype, "device": device}
     if is_file(hierarchy):
-        if drafts:
+        if drafts and not ignore_unused:
             raise HierspecError(
                 "draft models go with a preset, and a hierarchy file names its own levels: leave "
                 "them out"
@@ -150,7 +153,8 @@ def configured(
             raise HierspecError(
                 f"{hierarchy} is not a hierarchy file by its name: it ends in .json or .toml"
             )
-        _check_number(hierarchy, len(drafts))
+        if not ignore_unused:
+            _check_number(hierarchy, len(drafts))
         config = preset(hierarchy, target, drafts)
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))

@@ -147,9 +147,10 @@ class ServeSettings:
         dtype, device = (None if word == "auto" else word for word in (self.dtype, self.device))
         if hierarchy is None:
             return defaults.start(self.target, self.draft, dtype, device).config
-        if is_file(hierarchy):  # drafts are other hierarchies'
-            return configured(hierarchy, self.model, (), dtype, device)
-        return configured(hierarchy, self.target, self.draft, dtype, device)
+        target = self.model if is_file(hierarchy) else self.target
+        return configured(
+            hierarchy, target, self.draft, dtype, device, ignore_unused=bool(self.hierarchies)
+        )
 
     def check_models(self) -> None:
         """Refuse models and hierarchies that are not there, before anything is loaded.
