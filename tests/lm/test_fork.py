@@ -120,6 +120,29 @@ def test_a_forked_slot_of_a_fork_and_of_nothing(models):
     close_to(found, wanted, models)
 
 
+def test_a_slot_without_spare_room_scores_as_before(models):
+    top = models[0]
+    trunk, slot = top.cache_owner, top.open()
+    written(models, slot, TEXT)
+    before, room = list(slot.held), slot.state.capacity
+    trunk.compact(slot)
+    assert slot.held == before
+    in_arena = isinstance(trunk, CudaGraphTrunk)  # whose rows are equally long
+    assert slot.state.capacity == (room if in_arena else len(before))
+    assert len(before) < room / 2
+    compacted = slot.state
+    trunk.compact(slot)
+    assert slot.state is compacted, "nothing to give back"
+    forked = trunk.fork(slot, SHARED)
+    found, wanted = (written(models, one, OTHER, SHARED + 1) for one in (forked, top.open()))
+    close_to(found, wanted, models)
+    more = [*TEXT, 44, 45]  # and what is added to it has room again
+    found, wanted = (written(models, one, more, len(TEXT)) for one in (slot, top.open()))
+    close_to(found, wanted, models)
+    trunk.compact(empty := trunk.open())
+    assert empty.state is None
+
+
 def test_a_network_reads_the_shared_beginning_once(saved, tmp_path):
     trunk = Trunk(load(saved("llama")), LAYERS)
     drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))

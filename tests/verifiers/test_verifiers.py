@@ -25,18 +25,17 @@ from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Verifier
+from hierspec.core.rules import Batch, Verifier, law_of_tau, scan
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
-from hierspec.verifiers import Batch, law_of_tau, scan, verify
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import capped, log_products, prefix_weights
 from hierspec.verifiers.leading import leaders
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import check
-from hierspec.verifiers.verify import verify_batch
+from hierspec.verifiers.verify import verify, verify_batch
 
 RULES = sorted({get(name).name for name in names()})
 RATIOS = [rule for rule in RULES if rule not in ("leading", "match")]  # they weigh p against q

@@ -99,8 +99,9 @@ class PrefixCache:
         }
         size = max((len(slot.held) for _, slot in slots.values()), default=0)
         if MIN_TOKENS <= size <= room:
-            for key in slots:
+            for key, (owner, slot) in slots.items():
                 del sequence.slots[key]
+                owner.compact(slot)  # short texts are many, and live ones have room to grow
             tokens = list(sequence.tokens)
             # A chat's last turn holds the turns before it.
             for other in [one for one in self.kept if one.tenant == tenant]:

@@ -130,6 +130,10 @@ class Forking(CacheOwner, Protocol):
         """A slot of its own that has what ``slot`` has cached of its first ``length`` tokens."""
         ...
 
+    def compact(self, slot: Slot) -> None:
+        """Give back the room in a slot's cache that what it holds does not need."""
+        ...
+
 
 @runtime_checkable
 class LanguageModel(CacheOwner, Protocol):

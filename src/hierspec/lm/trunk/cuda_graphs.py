@@ -101,6 +101,9 @@ class CudaGraphTrunk(Trunk):
             self.arena.grow(end)
         return slot.state
 
+    def compact(self, slot: Slot) -> None:
+        """Nothing: all rows of the arena are equally long."""
+
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
         if any(query.tree is not None for query in queries):
             return super().score(queries, index, head)  # trees differ from call to call

@@ -168,6 +168,20 @@ class Trunk:
         new.guests = {key: guest.fork(length) for key, guest in slot.guests.items()}
         return new
 
+    def compact(self, slot: Slot) -> None:
+        """Give back the room in a slot's cache that what it holds does not need, if that is most of
+        it; a token that is added takes room again."""
+        length = len(slot.held)
+        self.rewind(slot, length)  # no tree behind the text
+        state: SlotState | None = slot.state
+        if state is None or 2 * length > state.capacity:
+            return
+        with torch.inference_mode():
+            cache = self.backend.new_cache(length)
+            self.backend.copy(state.cache, cache, length)
+            edges = [edge[:length].clone() for edge in state.edges]
+        slot.state = dataclasses.replace(state, cache=cache, capacity=length, edges=edges)
+
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         if slot.state is not None:
