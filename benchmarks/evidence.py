@@ -20,7 +20,8 @@ import common
 from filelock import FileLock, Timeout
 
 from hierspec.errors import HierspecError
-from hierspec_papers.evidence import experiments, measuring, prompts
+from hierspec_papers import prompts
+from hierspec_papers.evidence import experiments, measuring
 
 FOLDER = common.RESULTS / "evidence"
 PAGE = common.ROOT / "docs" / "papers" / "evidence.md"

@@ -1,8 +1,8 @@
 """Tokens a second of a started service at 1, 4, 16 and 64 streams, beside plain decoding.
 
-Both run on the same process in turns: the service as it is, and the same requests with
-``speculative: false``. A short request is sent every half second under a load of long prompts, for
-its time to first token.
+Both run on the same process and take turns at going first: the service as it is, and requests with
+``speculative: false``. No prompt comes twice, since the second time it would be in a cache. A short
+request is sent every half second under a load of long prompts, for its time to first token.
 
     python benchmarks/serving_throughput.py [--model MODEL] [--hierarchy H] [--streams 1 4 16 64]
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import time
 from typing import Any
 
@@ -39,13 +40,15 @@ async def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import httpx
 
     rows = []
-    limits = httpx.Limits(max_connections=256)
+    limits, seeds = httpx.Limits(max_connections=256), itertools.count()
     async with httpx.AsyncClient(base_url=URL, timeout=900, limits=limits) as client:
         for streams in arguments.streams:
             found: dict[str, list[dict[str, Any]]] = {"service": [], "plain": []}
             for turn in range(arguments.repeats + 1):
-                for kind, more in (("service", {}), ("plain", {"speculative": False})):
-                    got = await wave(client, streams, arguments.tokens, turn, **more)
+                kinds = [("service", {}), ("plain", {"speculative": False})]
+                for kind, more in kinds[:: 1 if turn % 2 else -1]:
+                    seed = next(seeds)
+                    got = await wave(client, streams, arguments.tokens, seed, **more)
                     if turn:  # the first wave warms up, and lets the load control look around
                         found[kind].append(got)
             speeds = {k: [one["tokens_per_second"] for one in v] for k, v in found.items()}
@@ -79,7 +82,7 @@ async def short_among_long(arguments: argparse.Namespace) -> dict[str, Any]:
             while not over.is_set():
                 i += 1
                 began = time.perf_counter()
-                body = completion(i, 4, stream=True)
+                body = completion(-i, 4, stream=True)
                 async with client.stream("POST", "/v1/completions", json=body) as answer:
                     async for line in answer.aiter_lines():
                         if line:

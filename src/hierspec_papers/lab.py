@@ -22,6 +22,8 @@ from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
 
+from . import prompts as domains
+
 Report = Callable[[str, float], None]
 
 LONGEST = 512  # tokens of a prompt: its end counts, and reading it should not be what is measured
@@ -82,15 +84,22 @@ class Lab:
 
         Args:
             drafts: smallest first; ``None``: those that ship with the target.
-            prompts: a file of them; ``None``: some built in.
+            prompts: a file of them, or the folder of data sets that :mod:`.prompts` mixes;
+                ``None``: some built in.
             num_prompts: how many to use, the first ones.
             more: further attributes.
 
         Raises:
             HierspecError: an argument cannot be used, with the fix.
         """
+        longest = LONGEST
+        source: dict[str, Any]
         if prompts is None:
             texts, source = builtin(target.model), {"file": "built in"}
+        elif prompts.is_dir():
+            mixed, files = domains.read(prompts, num_prompts)
+            texts, longest = [one.text for one in mixed], domains.LONGEST
+            source = {"file": "FOLDER", "files": files}
         else:
             file = read_prompt_file(prompts)
             texts, source = file.prompts, {"file": file.name, "sha256": file.sha256}
@@ -101,18 +110,17 @@ class Lab:
             context = min(
                 context, getattr(target_config(draft), "max_position_embeddings", context)
             )
-        room = min(LONGEST, context - max_new_tokens)
+        room = min(longest, context - max_new_tokens)
         if room < 1:
             raise HierspecError(
                 f"--max-new-tokens {max_new_tokens} leaves no room for a prompt: a model's "
                 f"context ends at {context} tokens"
             )
         ids = _token_ids(models, texts[:num_prompts])
-        record: dict[str, Any] = dict(source)
         if max(map(len, ids)) > room:
-            record["truncated_to"] = room
+            source["truncated_to"] = room
         kept = [prompt[-room:] for prompt in ids]
-        return cls(models, kept, max_new_tokens, report=report, source=record, **more)
+        return cls(models, kept, max_new_tokens, report=report, source=source, **more)
 
     @property
     def target(self) -> str:

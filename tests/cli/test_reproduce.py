@@ -126,6 +126,34 @@ def test_what_is_printed(hierspec, toy):
     assert "--figures" in err
 
 
+def test_a_folder_of_data_sets_takes_turns_by_domain(hierspec, toy, tmp_path):
+    status, _, err = hierspec("toy", *SMALL, "--prompts", tmp_path)
+    assert status == 2
+    assert "there is no humaneval.jsonl" in err
+    for name, row in (
+        ("humaneval", {"prompt": "def one():\n    pass\n" * 30}),
+        ("gsm8k", {"question": "How many?"}),
+        ("spec_bench", {"turns": ["Translate", "again"], "category": "translation"}),
+    ):
+        (tmp_path / f"{name}.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    words = ("--num-prompts", "4", "--prompts", tmp_path, "--json")
+    status, out, _ = hierspec("toy", "--target", "zoo:small", "--max-new-tokens", "8", *words)
+    assert status == 0
+    found = json.loads(out)["measured_on"]["prompts"]
+    assert (found["count"], found["truncated_to"]) == (4, 64)
+    assert [one["file"] for one in found["files"]] == [
+        "humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl",
+    ]  # fmt: skip
+    first, second, _, fourth = toy.lab.prompts
+    assert first == fourth
+    assert len(first) == 64
+    assert toy.lab.models.tokenizer.decode(second) == "How many?"
+    (tmp_path / "gsm8k.jsonl").write_text("{}\n")
+    status, _, err = hierspec("toy", *SMALL, "--prompts", tmp_path)
+    assert status == 2
+    assert "gsm8k.jsonl, line 1" in err
+
+
 def test_the_experiment_gets_what_was_asked_for(hierspec, toy, tmp_path):
     file = tmp_path / "prompts.jsonl"
     texts = ["def one():", "x = 1\n" * 3000, "never read"]

@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from hierspec.errors import HierspecError
-from hierspec_papers.evidence import counting, effects, experiments, measuring, page, prompts
+from hierspec_papers import prompts
+from hierspec_papers.evidence import counting, effects, experiments, measuring, page
 from hierspec_papers.evidence.claims import Claim, effect, finding
 from hierspec_papers.evidence.computed import law_of_tokens
 from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment, Way

@@ -18,7 +18,6 @@ from .options import (
     AsJson,
     Device,
     Dtype,
-    Prompts,
     ShowList,
     Temperatures,
     Threads,
@@ -56,7 +55,13 @@ def reproduce(
             "shipped family: zoo:small and zoo:trunk."
         ),
     ] = None,
-    prompts: Prompts = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .jsonl file, a prompt a line, or a folder with humaneval.jsonl, gsm8k.jsonl "
+            "and spec_bench.jsonl, of which the domains take turns; default: some built in."
+        ),
+    ] = None,
     num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use, the first ones.")] = 8,
     max_new_tokens: Annotated[
         int, typer.Option(min=2, help="Tokens written after each prompt.")

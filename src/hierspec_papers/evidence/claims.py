@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hierspec_papers.prompts import MATHEMATICS
+
 from . import effects
 from .experiments import Experiment
-from .prompts import MATHEMATICS
 from .sequential import Estimate, Kind, Verdict, estimate, prompts_needed, verdict
 
 Scale = Literal["ratio", "difference"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from hierspec_papers.p1 import tables as p1_tables
 from hierspec_papers.p2.formula import interleaved_tokens
+from hierspec_papers.prompts import MATHEMATICS
 
 from . import effects
 from .items import TABLES, Fixed
-from .prompts import MATHEMATICS
 from .sequential import estimate
 
 Data = Mapping[str, Any]

@@ -18,10 +18,10 @@ from hierspec.bench.turns import order
 from hierspec.errors import HierspecError
 from hierspec.utils.files import write_whole
 from hierspec.utils.machine import environment, load_average
+from hierspec_papers.prompts import LONGEST, Prompt
 
 from . import counting
 from .experiments import Experiment
-from .prompts import LONGEST, Prompt
 from .sequential import LOOKS
 
 KIND, SCHEMA_VERSION = "hierspec-evidence", 1

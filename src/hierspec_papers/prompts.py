@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.prompts import read_prompt_file
 
 FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together
@@ -35,7 +35,7 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     """Return the first ``count`` prompts in turns of the domains, and the files' sha256.
 
     Raises:
-        HierspecError: a file is missing.
+        HierspecError: a file is missing, or a line holds no prompt.
     """
     by_domain: dict[str, list[Prompt]] = {}
     files = []
@@ -45,19 +45,18 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
             raise HierspecError(
                 f"there is no {name} in {folder}: give a folder with {', '.join(FILES)}"
             )
-        body = path.read_bytes()
-        files.append({"file": name, "sha256": hashlib.sha256(body).hexdigest()})
-        for number, line in enumerate(body.decode().splitlines(), 1):
-            row = json.loads(line)
-            text = row.get("prompt") or row.get("question") or row["turns"][0]
-            domain = _domain(name, row)
+        file = read_prompt_file(path)
+        files.append({"file": name, "sha256": file.sha256})
+        lines = (pair for pair in enumerate(path.read_text().split("\n"), 1) if pair[1].strip())
+        for (number, line), text in zip(lines, file.prompts, strict=True):
+            domain = _domain(name, json.loads(line))
             by_domain.setdefault(domain, []).append(Prompt(text, name, number, domain))
     rounds = range(max(map(len, by_domain.values())))
     mixed = [some[i] for i in rounds for some in by_domain.values() if i < len(some)]
     return mixed[:count], files
 
 
-def _domain(name: str, row: dict[str, Any]) -> str:
-    if "category" not in row:
+def _domain(name: str, row: Any) -> str:
+    if not isinstance(row, dict) or "category" not in row:
         return name.removesuffix(".jsonl")
     return row["category"] if row["category"] in _TASKS else CHAT
