@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 import common
 
-from hierspec.bench.records import PROMPTS_OF_AN_INTERVAL
 from hierspec_papers import MEASURED
 from hierspec_papers.drawing import draw
 from hierspec_papers.tables import Curve, Figure, Grid
@@ -20,9 +18,9 @@ INTRO = """# The papers' experiments, measured here
 
 Written by `python benchmarks/report.py` from `benchmarks/results/reproduce-*.json`. Printed values
 come from the papers' models and machines: compare the shape, not the digits. `zoo:large` is a
-synthetic cost with a real distribution. These are short runs (a few prompts each, see each
-section): they show directions, and decide nothing. [What holds, here](evidence.md) has verdicts, on
-24 prompts and more."""
+synthetic cost with a real distribution. Prompts are code, mathematics and Spec-Bench's kinds of text,
+a domain after the other, cut to their last 64 tokens; every run is in the file, under `record`.
+[What holds, here](evidence.md) has verdicts, also on a released model."""
 
 
 def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> None:
@@ -53,8 +51,8 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     if "environment" in measured:
         parts.append(where(measured))
     for one in data["tables"]:
-        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table, prompts["count"])]
-        parts += [f"- {_without_few(note, prompts['count'])}" for note in one["notes"]]
+        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table)]
+        parts += [f"- {note}" for note in one["notes"]]
     for number, one in enumerate(data["figures"], 1):
         picture = FOLDER / "pictures" / f"{name}-{number}.svg"
         picture.parent.mkdir(exist_ok=True)
@@ -64,21 +62,9 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     return "\n\n".join(parts)
 
 
-def _without_few(note: str, count: int) -> str:
-    """A note without the intervals of fewer than five prompts, which an older version printed."""
-    if count >= PROMPTS_OF_AN_INTERVAL:
-        return note
-    note = note.replace("with its 95 % bootstrap interval", "too few for an interval")
-    return re.sub(r" \[[\d.]+, [\d.]+\]", "", note)
-
-
-def _rows(one: dict[str, Any], table: Any, count: int) -> str:
+def _rows(one: dict[str, Any], table: Any) -> str:
     """Printed and measured side by side, then what is only measured."""
-    rows = one["rows"]
-    if count < PROMPTS_OF_AN_INTERVAL:
-        ends = ("low 95", "high 95", "low95", "high95")
-        rows = [{k: v for k, v in row.items() if k.replace("_", " ") not in ends} for row in rows]
-    if not rows:
+    if not (rows := one["rows"]):
         return ""
     head: list[str] = []
     for key, value in rows[0].items():

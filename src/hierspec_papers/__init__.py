@@ -34,12 +34,14 @@ COMPUTED = {  # name → (module with ``compute() -> Reproduction``, what it sho
     "p1-tables": ("p1.tables", "P1 Tables 1, 8, 9: plans from the printed rates and costs"),
     "p1-simulation": ("p1.simulation", "P1 Table 5: formulas against simulation"),
     "p2-orders": ("p2.orders", "P2 Theorem 3.4: interleaved never beats horizontal"),
+    "p4-operations": ("p4.operations", "P4 Appendix G: operations of verification and forwards"),
 }
 MEASURED: dict[str, tuple[str, str]] = {  # name → (module with ``measure(lab)``, what it shows)
     "p1-models": ("p1.models", "P1 Tables 1, 3, 4, 6: K models planned, predicted and measured"),
     "p2-models": ("p2.models", "P2 Theorem 3.4: both orders and either drafter, measured"),
     "p3-exits": ("p3.exits", "P3 Figures 5, 6, 8: pairs of early exits against single ones"),
     "p3-figure4": ("p3.figure4", "P3 Figure 4: what the last layer accepts of early exits"),
+    "p3-figure9": ("p3.figure9", "P3 Figure 9: lengths of the data sets' prompts"),
     "p3-lengths": ("p3.lengths", "P3 Figure 7: throughput over N_d and N_i"),
     "p3-table1": ("p3.table1", "P3 Table 1: HiSpec against its baselines"),
     "p3-wall": ("p3.wall", "P3 Table 2, Figure 2: verification time against drafting time"),

@@ -22,7 +22,7 @@ from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
 
-from . import prompts as domains
+from . import prompts as data_sets
 
 Report = Callable[[str, float], None]
 
@@ -55,6 +55,8 @@ class Lab:
         temperatures: an experiment at several temperatures takes these.
         report: told what is being measured, and the share of it that is done.
         source: of the prompts, for the record: file name and sha256.
+        domains: of each prompt: which data set or kind of text it is of.
+        lengths: of each prompt, in tokens, before it was cut.
         record: every run and whatever else was observed, by a key that says what it is
             (:meth:`once`). A lab with the record of another measures nothing again.
     """
@@ -67,6 +69,8 @@ class Lab:
     report: Report = lambda stage, share: None
     source: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+    domains: Sequence[str] = ()
+    lengths: Sequence[int] = ()
 
     @classmethod
     def load(
@@ -94,11 +98,13 @@ class Lab:
         """
         longest = LONGEST
         source: dict[str, Any]
+        kinds: list[str] | None = None
         if prompts is None:
             texts, source = builtin(target.model), {"file": "built in"}
         elif prompts.is_dir():
-            mixed, files = domains.read(prompts, num_prompts)
-            texts, longest = [one.text for one in mixed], domains.LONGEST
+            mixed, files = data_sets.read(prompts, num_prompts)
+            texts, longest = [one.text for one in mixed], data_sets.LONGEST
+            kinds = [one.domain for one in mixed]
             source = {"file": "FOLDER", "files": files}
         else:
             file = read_prompt_file(prompts)
@@ -119,6 +125,8 @@ class Lab:
         ids = _token_ids(models, texts[:num_prompts])
         if max(map(len, ids)) > room:
             source["truncated_to"] = room
+        more["domains"] = kinds or [source["file"]] * len(ids)
+        more["lengths"] = [len(prompt) for prompt in ids]
         kept = [prompt[-room:] for prompt in ids]
         return cls(models, kept, max_new_tokens, report=report, source=source, **more)
 

@@ -84,7 +84,7 @@ def test_the_list_and_the_help_name_everything(hierspec):
     status, out, _ = hierspec("--list")
     assert status == 0
     _, help_, _ = hierspec("--help")
-    words = " ".join(help_.split())
+    words = "".join(help_.split())  # names may be cut at a hyphen
     for name, (_, shows) in (COMPUTED | MEASURED).items():
         assert name in out
         assert shows in out
@@ -148,6 +148,8 @@ def test_a_folder_of_data_sets_takes_turns_by_domain(hierspec, toy, tmp_path):
     assert first == fourth
     assert len(first) == 64
     assert toy.lab.models.tokenizer.decode(second) == "How many?"
+    assert list(toy.lab.domains) == ["humaneval", "gsm8k", "translation", "humaneval"]
+    assert (toy.lab.lengths[0] > 64, toy.lab.lengths[1]) == (True, len(second))
     (tmp_path / "gsm8k.jsonl").write_text("{}\n")
     status, _, err = hierspec("toy", *SMALL, "--prompts", tmp_path)
     assert status == 2

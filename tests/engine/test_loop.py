@@ -352,7 +352,8 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
         seconds, tokens = seconds + rounds[arm][1], tokens + rounds[arm][0]
     assert first[:4] == [2] * 4  # with many streams what is cheap is tried first
     assert {0, 1} < set(first)
-    assert tokens / seconds > 0.9 * 16 / 0.023
+    assert tokens / seconds > 0.97 * 16 / 0.023
+    assert len(first[-2000:]) - first[-2000:].count(2) < 10  # those that lost and lost are left
     rounds[2], used = (16, 0.2), []  # the machine, or the text, is another one
     for _ in range(300):
         arm = control.choose(16)

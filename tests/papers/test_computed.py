@@ -75,6 +75,16 @@ def test_what_the_notes_say(tables):
     assert float(second.rows[2].cells[1].printed) < bound
 
 
+def test_operations_of_verification_and_forwards():
+    (table,) = reproduce("p4-operations").tables
+    assert table.matching == len(table.rows) == 2
+    small, large = table.rows
+    assert small.extra[0] == pytest.approx(0.494 * 2 + 2 * 24 * 2 * 896 * 2048 / 1e9, rel=0.01)
+    assert large.extra[0] == pytest.approx(72.7 * 2 + 2 * 80 * 2 * 8192 * 2048 / 1e9, rel=0.03)
+    assert small.extra[1] < 1
+    assert large.extra[1] < 0.01
+
+
 def test_a_cell():
     cell = Cell("1.20", 1.2049)
     assert (cell.rounded, cell.matches, cell.units) == ("1.20", True, 0)

@@ -34,7 +34,9 @@ def within(simulated, expected, errors, count=4.0):
 
 
 def test_names():
-    assert tuple(COMPUTED) == ("p1-tables", "p1-simulation", "p2-orders")
+    assert tuple(COMPUTED) == (
+        "p1-tables", "p1-simulation", "p2-orders", "p4-operations",
+    )  # fmt: skip
     assert sorted((*COMPUTED, *MEASURED)) == sorted(NAMES)  # other tests take kinds out for a while
     for kinds, function in ((COMPUTED, "compute"), (MEASURED, "measure")):
         for name, (module, shows) in kinds.items():

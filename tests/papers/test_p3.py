@@ -12,7 +12,7 @@ from hierspec.config.schema import TargetConfig
 from hierspec.profiling import stages
 from hierspec.profiling.candidates import load, parse
 from hierspec.utils.testing import save_tiny, tiny_model
-from hierspec_papers import MEASURED, measured, reproduce
+from hierspec_papers import MEASURED, measured, replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.p1 import models as p1_models
 from hierspec_papers.p1 import models as p1_trials
@@ -109,6 +109,17 @@ def test_names_lead_to_modules(deep):
 
 
 # --- P3
+
+
+def test_lengths_of_prompts(deep):
+    lab = dataclasses.replace(lab_of(deep), domains=["maths", "news"], lengths=[40, 700])
+    found = reproduce("p3-figure9", lab)
+    assert [row.extra[:2] for row in found.tables[0].rows] == [(1, 40), (1, 700)]
+    assert [(c.label, c.x, c.y) for c in found.figures[0].curves] == [
+        ("maths", (40.0,), (1.0,)), ("news", (700.0,), (1.0,)),
+    ]  # fmt: skip
+    again = replayed("p3-figure9", lab, found.to_dict())
+    assert again.tables == found.tables
 
 
 def test_which_exits():

@@ -26,7 +26,8 @@ from hierspec.training.fit import CosineSchedule, Phase
 from hierspec.training.heads.data import encoded, from_files, own_rows, split
 from hierspec.training.heads.frozen import Frozen
 from hierspec.training.heads.settings import HeadsSettings
-from hierspec.training.heads.train import target_file, train
+from hierspec.training.heads.train import train
+from hierspec.training.models import output_file
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
@@ -590,7 +591,7 @@ def test_mistakes_are_one_line(models, argv, message, capsys) -> None:
 
 def test_the_shipped_family_is_not_written_into() -> None:
     with pytest.raises(ValueError, match="say where with -o"):
-        target_file("zoo:mid", None)
+        output_file("zoo:mid", None, "exit_heads.safetensors")
 
 
 def test_interrupting_the_command_says_how_to_go_on(models, tmp_path, capsys, monkeypatch) -> None:

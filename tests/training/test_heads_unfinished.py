@@ -52,7 +52,7 @@ def test_other_settings_are_refused_and_nothing_is_lost(models, cut, monkeypatch
     before = kept(cut)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=says) as error:  # noqa: PT012
         patch.setattr(
-            "hierspec.training.heads.train.load", None
+            "hierspec.training.heads.train.load_model", None
         )  # refused before a model is loaded
         train(models[0], quick(**changed), cut)
     assert "or --overwrite to give it up" in str(error.value)

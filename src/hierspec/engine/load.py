@@ -35,6 +35,7 @@ _HOPELESS = 0.8  # of the best arm's speed: what drafts more, or less, than such
 # changes with every request; of many streams it is the other way round.
 _FOR_FEW, _FOR_MANY = 0.1, 0.02
 _PATIENCE = 0.25  # seconds between two tries of an arm, at least
+_DOUBLINGS = 4  # with many streams an arm that lost again waits twice as long, so often at most
 
 
 class Plans:
@@ -96,6 +97,7 @@ class _Arm:
         entering: seconds of the first round after another plan, in which drafters read what they
             have missed.
         tried: when it was last measured, in seconds of rounds.
+        lost: tries since the best arm changed in which it was not the best.
     """
 
     tokens: float = 0.0
@@ -103,6 +105,7 @@ class _Arm:
     rounds: float = 0.0
     entering: float = 0.0
     tried: float = 0.0
+    lost: int = 0
 
     @property
     def goodput(self) -> float:
@@ -141,7 +144,8 @@ class LoadControl:
     With few streams the first arm is tried first and then those that draft less, with many plain
     decoding and then those that draft more; where that no longer pays the rest is left out. What
     was found for half or twice as many streams is taken to begin with. Later each is tried again as
-    often as the time that it is expected to lose stays a small share.
+    often as the time that it is expected to lose stays a small share, and with many streams less
+    often each time that it loses, until the best arm changes.
 
     Args:
         num_arms: the last is plain decoding.
@@ -171,14 +175,20 @@ class LoadControl:
         if switched:
             found.entering = seconds
             return
+        before = level.best()
         found.tokens = _MEMORY * found.tokens + tokens
         found.seconds = _MEMORY * found.seconds + seconds
         found.rounds = _MEMORY * found.rounds + 1
         found.tried = level.clock
+        if level.best() != before:  # another text, or another machine
+            for one in level.arms:
+                one.lost = 0
         if level.left > 0 and arm == level.trying:
             level.left -= 1
-            if not level.left and level.step:
-                self._next(level)
+            if not level.left:
+                found.lost = min(found.lost + (arm != level.best()), _DOUBLINGS)
+                if level.step:
+                    self._next(level)
         if not level.left:
             self._again(level, streams < _MANY)
 
@@ -195,8 +205,9 @@ class LoadControl:
         """Try another arm where the time since it was tried has made that cheap."""
         best, share = level.best(), (_FOR_FEW if few else _FOR_MANY) / (self.num_arms - 1)
         for at in range(self.num_arms):
-            waited = level.clock - level.arms[at].tried
-            if at != best and waited > max(_PATIENCE, level.loss(at) / share):
+            arm = level.arms[at]
+            wait = max(_PATIENCE, level.loss(at) / share) * (1 if few else 2**arm.lost)
+            if at != best and level.clock - arm.tried > wait:
                 level.trying, level.left = at, _TRY
                 return
 

@@ -168,7 +168,9 @@ def records(
         found = target_rounds(by_sequence[number])
         one = _record(run, levels(by_sequence[number]), found)
         if len(prompts) == 1:
-            one["level_seconds"] = [round(p["seconds"], 5) for p in (*run.levels, run.target)]
+            every = (*run.levels, run.target)
+            one["level_seconds"] = [round(level["seconds"], 5) for level in every]
+            one["verify_seconds"] = round(sum(level["verify_seconds"] for level in every), 6)
         if isinstance(method, ObservedMethod):
             if many := method.gains.several.get(number):
                 one["exact"] = {key: round(sum(d[key] for d in many), 6) for key in many[0]}

@@ -124,6 +124,12 @@ def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
     return (own / target["calls"]) / (drafted * below / draft["drafted"])
 
 
+def verifying(run: Run, data: Data) -> float | None:
+    """Return the share of decoding that verification takes, forwards left out."""
+    seconds = run.get("verify_seconds")
+    return seconds / run["decode_seconds"] if seconds and run["decode_seconds"] else None
+
+
 def runs_of(data: Data, method: str) -> dict[int, Run]:
     """Return a method's runs by prompt."""
     return {run["prompt"]: run for run in data["runs"] if run["method"] == method}

@@ -41,6 +41,7 @@ class Experiment:
         most: prompts, at most.
         entropies: methods whose drafter's entropies are kept with every verdict.
         gains: whether every draft that the target verifies is held against the exact law.
+        seed: of the samples; repetitions of an experiment have others.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Experiment:
     most: int = 24
     entropies: tuple[str, ...] = ()
     gains: bool = False
+    seed: int = 0
 
     @property
     def clock(self) -> bool:
@@ -295,6 +297,7 @@ def _experiment(
     return Experiment(name, shows, FAMILIES[family], make, temperature, **more)
 
 
+REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 _ENTROPIES = ("vanilla M2", "vanilla M1")
 
 COUNTING = {  # in the order they are run in
@@ -349,6 +352,18 @@ COUNTING = {  # in the order they are run in
             "p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True
         ),
         _experiment("p4-smollm2", "P4 Table 1", "smollm2", rules_short, 1.0, tokens=32, gains=True),
+        *(
+            _experiment(
+                f"p4-trunk-again-{n}",
+                "P4 Table A.1",
+                "trunk",
+                rules_short,
+                1.0,
+                gains=True,
+                seed=1000 * n,
+            )
+            for n in REPETITIONS
+        ),
         _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
         _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
     )
@@ -373,6 +388,15 @@ CLOCK = {  # in order of importance
         ),
         _experiment(
             "clock-p4-large", "P4 Tables 1, 3", "large", p4_clock, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p4-smollm2",
+            "P4 Table A.4",
+            "smollm2",
+            p4_clock,
+            1.0,
+            tokens=32,
+            together=1,
         ),
         _experiment(
             "clock-p5-large-0", "P5 Table 1", "large", p5_clock, 0.0, tokens=32, together=1

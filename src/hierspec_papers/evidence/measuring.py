@@ -25,7 +25,6 @@ from .experiments import Experiment
 from .sequential import LOOKS
 
 KIND, SCHEMA_VERSION = "hierspec-evidence", 1
-SEED = 0
 Data = dict[str, Any]
 Decided = Callable[[Data], bool]
 
@@ -39,7 +38,7 @@ def settings(experiment: Experiment) -> Data:
         "max_new_tokens": experiment.tokens,
         "prompt_tokens": LONGEST,
         "together": experiment.together,
-        "seed": SEED,
+        "seed": experiment.seed,
         "looks": [n for n in LOOKS if n <= experiment.most],
     }
 
@@ -136,9 +135,9 @@ def _add(
 ) -> None:
     """Run all methods on some prompts, and add their runs to the data."""
     ids = [models.tokenizer(one.text, verbose=False)["input_ids"][-LONGEST:] for one in chosen]
-    request = Request(experiment.tokens, experiment.temperature, SEED + first)
+    request = Request(experiment.tokens, experiment.temperature, experiment.seed + first)
     began = load_average()
-    for which in order(len(methods), first // experiment.together, SEED):
+    for which in order(len(methods), first // experiment.together, experiment.seed):
         method = methods[which]
         found = counting.records(method, ids, request, method.name in experiment.entropies)
         if method.name not in data["prices"]:

@@ -95,6 +95,7 @@ class Work(NamedTuple):
 # Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
 # long as several tokens.
 _FIRST_CAPACITY, _FIRST_CAPACITY_ON_CPU = 256, 1024
+_LEAST_ROOM = 64  # of a cache that is kept as small as it can be
 ScoreHead = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
@@ -174,13 +175,17 @@ class Trunk:
         length = len(slot.held)
         self.rewind(slot, length)  # no tree behind the text
         state: SlotState | None = slot.state
-        if state is None or 2 * length > state.capacity:
+        # Sizes that come again and again leave no holes in the heap.
+        capacity = max(_LEAST_ROOM, 1 << (length - 1).bit_length()) if length else 0
+        if state is None or 2 * capacity > state.capacity:
             return
         with torch.inference_mode():
-            cache = self.backend.new_cache(length)
+            cache = self.backend.new_cache(capacity)
             self.backend.copy(state.cache, cache, length)
-            edges = [edge[:length].clone() for edge in state.edges]
-        slot.state = dataclasses.replace(state, cache=cache, capacity=length, edges=edges)
+            edges = [edge.new_empty((capacity, edge.shape[1])) for edge in state.edges]
+            for old, new in zip(state.edges, edges, strict=True):
+                new[:length] = old[:length]
+        slot.state = dataclasses.replace(state, cache=cache, capacity=capacity, edges=edges)
 
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""

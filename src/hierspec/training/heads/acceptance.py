@@ -23,17 +23,16 @@ import torch.nn.functional as F
 from rich.console import Console
 
 from hierspec.config import acceptance_head as files
-from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.vocabulary import check_same_vocabulary
 from hierspec.errors import HierspecError
 from hierspec.lm.acceptance_head import AcceptanceHead
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.load import DTYPES, load
 from hierspec.training import restart
 from hierspec.training.fit import CosineSchedule, Losses, Phase, TrainingStep, fit
+from hierspec.training.models import check_width, load_model, output_file
 from hierspec.utils import machine
-from hierspec.utils.files import expanded, file_key, probe, write_whole
-from hierspec.zoo import fingerprint, registry
+from hierspec.utils.files import file_key, probe, write_whole
+from hierspec.zoo import fingerprint
 
 from .data import Report, choose, from_files
 from .states import Piece
@@ -119,7 +118,7 @@ def train(
             training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was trained is lost.
     """
-    path = target_file(draft, output)
+    path = output_file(draft, output, files.FILE)
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
@@ -129,10 +128,10 @@ def train(
     probe(path, "the acceptance head", "give another -o")
     given = from_files(texts)
     report("loading the models", 0.0)
-    p_model, tokenizer = _load(target, dtype, device)
-    q_model, theirs = _load(draft, dtype, device)
+    p_model, tokenizer = load_model(target, dtype, device)
+    q_model, theirs = load_model(draft, dtype, device)
     check_same_vocabulary(target, tokenizer, draft, theirs)
-    _check_width(settings.width, p_model, q_model)
+    check_width(settings.width, p_model, q_model)
     restart.keep(folder, asked)
     chosen = choose(
         target,
@@ -291,37 +290,6 @@ def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> di
         "constant_loss": round(entropy, 4),
         "auc": round(auc, 4),
     }
-
-
-def target_file(draft: str, output: Path | None) -> Path:
-    """Where a head goes: beside a model in a directory, elsewhere only where one says."""
-    if output is not None:
-        path = output / files.FILE if output.is_dir() else output
-        if path.suffix != ".safetensors":
-            raise HierspecError(f"a head is written as .safetensors; -o says {output}")
-        return path
-    if draft.startswith(registry.PREFIX) or not expanded(draft).is_dir():
-        raise HierspecError(
-            f"{draft} is not a directory to write a head into: say where with -o FILE"
-        )
-    return expanded(draft) / files.FILE
-
-
-def _load(model: str, dtype: str, device: str) -> tuple[Backend, Any]:
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
-    if dtype != "auto" and dtype not in known:
-        raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
-    source = registry.resolve(model) if registry.resolves(model) else model
-    return load(source, known.get(dtype), machine.device(device)), load_tokenizer(source)
-
-
-def _check_width(width: int, *models: Backend) -> None:
-    for model in models:
-        if width > model.max_length:
-            raise HierspecError(
-                f"windows of {width} tokens exceed the longest context of {model.name}, "
-                f"{model.max_length}: give a smaller --width"
-            )
 
 
 def _states(backend: Backend, ids: torch.Tensor) -> torch.Tensor:

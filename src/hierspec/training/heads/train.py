@@ -22,11 +22,9 @@ from rich.console import Console
 from torch import nn
 
 from hierspec.config import exit_heads as files
-from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
-from hierspec.lm.load import DTYPES, load
 from hierspec.training import restart
 from hierspec.training.fit import (
     CosineSchedule,
@@ -38,6 +36,7 @@ from hierspec.training.fit import (
     fit,
 )
 from hierspec.training.losses import kl_then_tv
+from hierspec.training.models import check_width, load_model, output_file
 from hierspec.utils import machine
 from hierspec.utils.files import expanded, file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
@@ -90,7 +89,7 @@ def train(
             training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was done is lost.
     """
-    path = target_file(model, output)
+    path = output_file(model, output, files.FILE)
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
@@ -100,7 +99,8 @@ def train(
     probe(path, "the heads", "give another -o")
     given = from_files(texts)
     report("loading the model", 0.0)
-    backend, tokenizer = _load(model, dtype, device)
+    # Through transformers' own modules, which gradients can pass.
+    backend, tokenizer = load_model(model, dtype, device, "hf")
     check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
     _check_fit(settings, backend)
     begun = None if start_from is None else _begun(start_from, settings)
@@ -215,30 +215,6 @@ def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any
     }
 
 
-def target_file(model: str, output: Path | None) -> Path:
-    """Where heads go: beside a model in a directory, elsewhere only where one says."""
-    if output is not None:
-        path = output / files.FILE if output.is_dir() else output
-        if path.suffix != ".safetensors":
-            raise HierspecError(f"heads are written as .safetensors; -o says {output}")
-        return path
-    if model.startswith(registry.PREFIX) or not expanded(model).is_dir():
-        raise HierspecError(
-            f"{model} is not a directory to write heads into: say where with -o FILE"
-        )
-    return expanded(model) / files.FILE
-
-
-def _load(model: str, dtype: str, device: str) -> tuple[Any, Any]:
-    """The model through transformers' own modules, which gradients can pass, and its tokenizer."""
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
-    if dtype != "auto" and dtype not in known:
-        raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
-    source = registry.resolve(model) if registry.resolves(model) else model
-    where = machine.device(device)
-    return load(source, known.get(dtype), where, backend="hf"), load_tokenizer(source)
-
-
 def _check_fit(settings: HeadsSettings, backend: Any) -> None:
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
@@ -251,11 +227,7 @@ def _check_fit(settings: HeadsSettings, backend: Any) -> None:
             f"a vocabulary of {settings.vocabulary} tokens is no part of the model's "
             f"{backend.vocab_size}: give fewer, or leave --vocabulary out"
         )
-    if settings.width > backend.max_length:
-        raise HierspecError(
-            f"windows of {settings.width} tokens exceed the longest context of {backend.name}, "
-            f"{backend.max_length}: give a smaller --width"
-        )
+    check_width(settings.width, backend)
 
 
 def most_frequent(

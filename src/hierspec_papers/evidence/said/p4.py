@@ -6,6 +6,7 @@ from typing import Any
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import RULE, SMALL, Claim
+from hierspec_papers.evidence.experiments import REPETITIONS
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
@@ -54,6 +55,24 @@ def claims() -> list[Claim]:
         gain("P4 Table 3", ("p4-trunk",), "block 15", ", n = 15, temperature 1"),
         gain("P4 Table 3", ("p4-trunk-cool",), "block", ", n = 5, temperature .6"),
         gain("P4 Table 4", ("p4-eagle3",), "block", ", EAGLE-3's drafts"),
+        *(
+            gain("P4 Table A.1", (f"p4-trunk-again-{n}",), "block", f", n = 5, repetition {n}")
+            for n in REPETITIONS
+        ),
+        *(
+            Claim(
+                "P4 Table A.4",
+                ("clock-p4-smollm2",),
+                f"share of decoding that verification takes, {rule}",
+                (rule,),
+                metric=effects.verifying,
+                against=0.0,
+                scale="difference",
+                least=0.01,
+                kind="same",
+            )
+            for rule in ("tokenwise", "block")
+        ),
         Claim(
             "P4 Table A.3",
             ("p4-trunk",),

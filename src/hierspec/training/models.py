@@ -1,0 +1,59 @@
+"""What a training begins with: where its file goes, the models, and windows that fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hierspec.config.checkpoints import load_tokenizer
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
+from hierspec.lm.load import DTYPES, load
+from hierspec.utils import machine
+from hierspec.utils.files import expanded
+from hierspec.zoo import registry
+
+
+def output_file(model: str, output: Path | None, name: str) -> Path:
+    """Where heads go: beside a model in a directory, elsewhere only where one says.
+
+    Raises:
+        HierspecError: no place for them, or a name that does not end as it must.
+    """
+    if output is not None:
+        path = output / name if output.is_dir() else output
+        if path.suffix != ".safetensors":
+            raise HierspecError(f"heads are written as .safetensors; -o says {output}")
+        return path
+    if model.startswith(registry.PREFIX) or not expanded(model).is_dir():
+        raise HierspecError(
+            f"{model} is not a directory to write heads into: say where with -o FILE"
+        )
+    return expanded(model) / name
+
+
+def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tuple[Backend, Any]:
+    """A model and its tokenizer.
+
+    Args:
+        backend: as :func:`hierspec.lm.load.load` takes it; gradients pass through ``hf`` alone.
+
+    Raises:
+        HierspecError: an unknown dtype, or a model that cannot be loaded.
+    """
+    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    if dtype != "auto" and dtype not in known:
+        raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
+    source = registry.resolve(model) if registry.resolves(model) else model
+    where = machine.device(device)
+    return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
+
+
+def check_width(width: int, *models: Backend) -> None:
+    """Refuse windows that are longer than a model's context."""
+    for model in models:
+        if width > model.max_length:
+            raise HierspecError(
+                f"windows of {width} tokens exceed the longest context of {model.name}, "
+                f"{model.max_length}: give a smaller --width"
+            )
