@@ -18,9 +18,9 @@ INTRO = """# The papers' experiments, measured here
 
 Written by `python benchmarks/report.py` from `benchmarks/results/reproduce-*.json`. Printed values
 come from the papers' models and machines: compare the shape, not the digits. `zoo:large` is a
-synthetic cost with a real distribution. Prompts are code, mathematics and Spec-Bench's kinds of text,
-a domain after the other, cut to their last 64 tokens; every run is in the file, under `record`.
-[What holds, here](evidence.md) has verdicts, also on a released model."""
+synthetic cost with a real distribution. Prompts are code, mathematics and Spec-Bench's kinds of
+text, a domain after the other, cut to their last 64 tokens; every run is in the file, under
+`record`. [What holds, here](evidence.md) has verdicts, also on a released model."""
 
 
 def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> None:

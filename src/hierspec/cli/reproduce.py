@@ -241,7 +241,12 @@ def _part(report: Report, what: str, share: float, width: float) -> Report:
 def _write(found: Reproduction, path: Path) -> None:
     from hierspec.utils.files import write_whole
 
-    write_whole(path, json.dumps(_finite(found.to_dict()), indent=2) + "\n", _KIND)
+    whole = _finite(found.to_dict())
+    record = whole.pop("record", None)
+    text = json.dumps(whole, indent=2)
+    if record:  # thousands of lines that nobody reads
+        text = f'{text[:-2]},\n  "record": {json.dumps(record, separators=(",", ":"))}\n}}'
+    write_whole(path, f"{text}\n", _KIND)
 
 
 def _finite(value: Any) -> Any:
