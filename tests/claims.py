@@ -825,8 +825,8 @@ ENTROPIES = [
     ),
     Claim(
         _P5,
-        "it offers the target {} tokens a round, of which {} % are kept, where vanilla M2 offers {} "
-        "({} %)",
+        "it offers the target {} tokens a round, of which {} % are kept, where vanilla M2 offers "
+        "{} ({} %)",
         lambda: _offered("p5-trunk-1", "full") + _offered("p5-trunk-1", "vanilla M2"),
     ),
     Claim(

@@ -90,11 +90,18 @@ def load_average() -> list[float]:
 def _commit() -> str:
     if not (_ROOT / ".git").exists():
         return ""
-    command = ["git", "describe", "--always", "--dirty"]
+    # Results of earlier measurements, and pages, may have changed since.
+    code = ["--", "src", "benchmarks", ":(exclude)benchmarks/results"]
     try:
-        return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True).stdout.strip()
+        name = _git("describe", "--always").stdout.strip()
+        changed = _git("diff", "--quiet", "HEAD", *code).returncode == 1
     except OSError:  # no git
         return ""
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True)
 
 
 def _cpu() -> str:
