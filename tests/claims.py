@@ -803,8 +803,20 @@ def _first_rejection(file: str) -> str:
     return f"{statistics.fmean(one for one in first if one is not None):.1f}"
 
 
+def _lengths() -> list[str]:
+    """Median tokens of a prompt: summarization, GSM8K."""
+    (table,) = data("reproduce-p3-figure9")["tables"]
+    medians = {row["domain"]: row["median"] for row in table["rows"]}
+    return [f"{medians[domain]:.0f}" for domain in ("summarization", "gsm8k")]
+
+
 _P5 = "docs/papers/p5.md"
-ENTROPIES = [
+PAPERS = [
+    Claim(
+        "docs/papers/evidence.md",
+        "median prompt of summarization {} tokens, of GSM8K {};",
+        _lengths,
+    ),
     *(
         Claim(
             _P5,
@@ -861,5 +873,5 @@ CLAIMS = (
     + AUTOSCALE
     + LEAKS
     + PEERS
-    + ENTROPIES
+    + PAPERS
 )

@@ -341,6 +341,17 @@ def test_load_control_settles_on_what_was_fastest():
     assert control.choose(1) == 0  # each number of streams has its own
 
 
+def test_memory_goes_back_once_nothing_is_to_do(loop, monkeypatch):
+    went_back = threading.Event()
+    monkeypatch.setattr("hierspec.engine.loop.give_back_memory", went_back.set)
+    engine = loop()
+    for i in range(2):  # after few requests as after many
+        went_back.clear()
+        (reader,), _ = submit(engine, request(prompt_of(i)))
+        reader.wait()
+        assert went_back.wait(20)
+
+
 def test_load_control_loses_little_time_and_finds_what_has_changed():
     # Tokens and seconds of a round: long drafts, half of them, none, as with sixteen streams.
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}

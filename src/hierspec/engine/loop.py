@@ -52,9 +52,9 @@ from .tickets import (
 )
 from .waiting import Waiting
 
-# Ended requests after which freed memory goes back to the system: their caches are of many sizes,
-# and the heap would grow around the holes that they leave.
-_TRIM_AFTER, _TRIM_AFTER_IDLE = 256, 32
+# Freed memory goes back to the system after so many requests, or as soon as nothing was to do for so
+# many seconds: caches are of many sizes, and the heap would grow around the holes that they leave.
+_TRIM_AFTER, _IDLE = 256, 0.2
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +213,13 @@ class EngineLoop:
             while not (self.reading or self.running or len(self.waiting)):
                 if self.waiting.closed:
                     return False
-                self.waiting.changed.wait()
+                if not self.waiting.changed.wait(_IDLE if self._ended else None):
+                    self._trim()
         return True
+
+    def _trim(self) -> None:
+        self._ended = 0
+        give_back_memory()
 
     def step(self) -> None:
         """Drop, admit, read, and one round of everybody."""
@@ -227,10 +232,8 @@ class EngineLoop:
             mine = [ticket for ticket in self.running if self._lane(ticket) == name]
             if mine:
                 self._round(name, mine)
-        idle = not (self.reading or self.running)
-        if self._ended >= (_TRIM_AFTER_IDLE if idle else _TRIM_AFTER):
-            self._ended = 0
-            give_back_memory()
+        if self._ended >= _TRIM_AFTER:
+            self._trim()
 
     def _drop(self) -> None:
         now = time.monotonic()
