@@ -19,6 +19,7 @@ def first_token(client: Any, messages: list[dict[str, str]]) -> tuple[float, str
     import json
 
     body = {
+        "model": "default",
         "messages": messages,
         "max_tokens": 24,
         "temperature": 0,
@@ -27,6 +28,7 @@ def first_token(client: Any, messages: list[dict[str, str]]) -> tuple[float, str
     }
     began, first, text, cached = time.perf_counter(), 0.0, "", 0
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
         for line in answer.iter_lines():
             if not line.startswith("data: {"):
                 continue

@@ -440,6 +440,23 @@ HOSTILE = [
     b'{"prompt": "x", "max_tokens": 1e400}',
     b'{"prompt": "x", "max_tokens": ' + b"9" * 5000 + b"}",
     b'{"prompt": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    *(
+        b'{"model": "default", "input": %b, "messages": %b, "prompt": %b}' % (3 * (items,))
+        for items in (
+            b"[null]",
+            b"[3]",
+            b"[[]]",
+            b'[{"type": 7}]',
+            b'[{"type": null}]',
+            b'[{"type": []}]',
+            b'[{"role": "user", "content": [null]}]',
+            b'[{"role": "user", "content": [{"type": null}]}]',
+            b'[{"role": null, "content": "x"}]',
+            b'[{"type": "function_call"}]',
+        )
+    ),
+    b'{"model": "default", "input": "x", "messages": [], "prompt": "x", "tools": [null]}',
+    b'{"model": "default", "input": "x", "messages": [], "prompt": "x", "text": {"format": null}}',
     b'{"prompt": "x", "response_format": ' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}",
 ]
 

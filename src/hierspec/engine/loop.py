@@ -52,8 +52,8 @@ from .tickets import (
 )
 from .waiting import Waiting
 
-# Freed memory goes back to the system after so many requests, or as soon as nothing was to do for so
-# many seconds: caches are of many sizes, and the heap would grow around the holes that they leave.
+# Freed memory goes back to the system after so many requests, or once nothing was to do for so many
+# seconds: caches are of many sizes, and the heap would grow around the holes that they leave.
 _TRIM_AFTER, _IDLE = 256, 0.2
 
 log = logging.getLogger(__name__)

@@ -46,7 +46,7 @@ class InputResult(Item):
 
 
 def _kind(item: Any) -> str:
-    kind = item.get("type", "message") if isinstance(item, dict) else item.type
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
     return kind if kind in ("function_call", "function_call_output") else "message"
 
 
