@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import statistics
 from typing import Any
 
 import common
@@ -49,10 +50,18 @@ async def run(arguments: argparse.Namespace, pid: int) -> dict[str, Any]:
             seen.append(resident(pid))
             print(step, seen[-1], flush=True)
     warm, last = seen[0], seen[-1]
+    # How much is kept of texts for those that begin alike varies with who was there last, so a
+    # single look says little: the later looks are held against the earlier ones.
+    half = len(seen[1:]) // 2
+    early, late = (
+        statistics.median(one["bytes"] for one in some)
+        for some in (seen[1 : 1 + half], seen[1 + half :])
+    )
     return {
         "seen": seen,
         "failed": failed,
         "growth": last["bytes"] / warm["bytes"] - 1.0,
+        "growth_of_the_later_half": late / early - 1.0,
         "more_threads": last["threads"] - warm["threads"],
         "more_files": last["files"] - warm["files"],
     }

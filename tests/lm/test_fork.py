@@ -128,8 +128,8 @@ def test_a_slot_without_spare_room_scores_as_before(models):
     trunk.compact(slot)
     assert slot.held == before
     in_arena = isinstance(trunk, CudaGraphTrunk)  # whose rows are equally long
-    assert slot.state.capacity == (room if in_arena else 64)
-    assert len(before) <= 64 < room
+    assert slot.state.capacity == (room if in_arena else 48)
+    assert len(before) <= 48 < room / 2
     compacted = slot.state
     trunk.compact(slot)
     assert slot.state is compacted, "nothing to give back"

@@ -95,7 +95,7 @@ class Work(NamedTuple):
 # Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
 # long as several tokens.
 _FIRST_CAPACITY, _FIRST_CAPACITY_ON_CPU = 256, 1024
-_LEAST_ROOM = 64  # of a cache that is kept as small as it can be
+_ROOM = 16  # a kept cache's is a multiple of it: sizes that come again leave no holes in the heap
 ScoreHead = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
@@ -175,8 +175,7 @@ class Trunk:
         length = len(slot.held)
         self.rewind(slot, length)  # no tree behind the text
         state: SlotState | None = slot.state
-        # Sizes that come again and again leave no holes in the heap.
-        capacity = max(_LEAST_ROOM, 1 << (length - 1).bit_length()) if length else 0
+        capacity = -(-length // _ROOM) * _ROOM
         if state is None or 2 * capacity > state.capacity:
             return
         with torch.inference_mode():
