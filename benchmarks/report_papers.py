@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import common
@@ -27,13 +28,20 @@ def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> 
     """The page, and its figures beside it; nothing without results."""
     parts = [INTRO]
     for name, (_, shows) in MEASURED.items():
-        path = common.RESULTS / f"reproduce-{name}.json"
-        if path.exists():
-            parts.append(_section(name, shows, json.loads(path.read_text()), table, where))
+        if _path(name).exists():
+            found = json.loads(_path(name).read_text())
+            parts.append(_section(name, shows, found, table, where))
     if len(parts) > 1:
+        left = [f"`{name}`" for name in MEASURED if not _path(name).exists()]
+        if left:
+            parts[0] += f" Not here, but there: {', '.join(left)}."
         page = FOLDER / "results.md"
         page.write_text("\n\n".join(parts) + "\n")
         print(f"wrote {page.relative_to(common.ROOT)}")
+
+
+def _path(name: str) -> Path:
+    return common.RESULTS / f"reproduce-{name}.json"
 
 
 def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any) -> str:
