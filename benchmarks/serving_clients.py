@@ -162,8 +162,9 @@ def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
     command += ["--continue-on-failure", "--seed", "1"]
     environment = dict(os.environ)
     environment.pop("PYTHONPATH", None)
-    with server(*options) as process:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    # It leaves a folder where it runs.
+    with server(*options) as process, tempfile.TemporaryDirectory() as place:
+        done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True)
         alive = process.poll() is None
     text = done.stdout
     counts = re.findall(r"(\d+) (?:test cases?|generated|passed|failed|failures?)", text)
