@@ -93,9 +93,9 @@ class PrefixCache:
     def keep(self, sequence: LiveSequence, tenant: str, room: int) -> None:
         """Keep an ended sequence's slots, if ``room`` tokens can hold them; else close it."""
         slots = {
-            key: each
-            for key, each in sequence.slots.items()
-            if key[1] == 0 and isinstance(each[0], Forking) and isinstance(each[1], Slot)
+            key: (owner, slot)
+            for key, (owner, slot) in sequence.slots.items()
+            if key[1] == 0 and isinstance(owner, Forking) and isinstance(slot, Slot)
         }
         size = max((len(slot.held) for _, slot in slots.values()), default=0)
         if MIN_TOKENS <= size <= room:
@@ -107,7 +107,7 @@ class PrefixCache:
             for other in [one for one in self.kept if one.tenant == tenant]:
                 if common(tokens, other.tokens) == len(other.tokens):
                     self._drop(other)
-            self.kept.append(_Kept(tenant, tokens, slots, size))
+            self.kept.append(_Kept(tenant, tokens, {**slots}, size))
             self.make_room(room)
         sequence.close()
 
