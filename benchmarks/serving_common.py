@@ -20,8 +20,14 @@ URL = f"http://127.0.0.1:{PORT}"
 
 
 @contextlib.contextmanager
-def server(*options: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, ready to answer; its memory and handles are the process's."""
+def server(
+    *options: str, ready: list[float] | None = None, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, ready to answer; its memory and handles are the process's.
+
+    ``ready`` is added how many seconds it took to be.
+    """
+    began = time.monotonic()
     command = [sys.executable, "-m", "hierspec", "serve", "--port", str(PORT), *options]
     paths = os.pathsep.join([str(common.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
@@ -30,6 +36,8 @@ def server(*options: str, **environment: str) -> Iterator[subprocess.Popen[bytes
     )
     try:
         wait(process)
+        if ready is not None:
+            ready.append(time.monotonic() - began)
         yield process
     finally:
         end(process)

@@ -98,7 +98,7 @@ class Lab:
         """
         longest = LONGEST
         source: dict[str, Any]
-        kinds: list[str] | None = None
+        kinds: list[str] = []
         if prompts is None:
             texts, source = builtin(target.model), {"file": "built in"}
         elif prompts.is_dir():
@@ -122,10 +122,12 @@ class Lab:
                 f"--max-new-tokens {max_new_tokens} leaves no room for a prompt: a model's "
                 f"context ends at {context} tokens"
             )
-        ids = _token_ids(models, texts[:num_prompts])
+        texts = texts[:num_prompts]
+        kinds = kinds or [source["file"]] * len(texts)
+        found = zip(_token_ids(models, texts), kinds, strict=True)
+        ids, more["domains"] = zip(*((one, kind) for one, kind in found if one), strict=True)
         if max(map(len, ids)) > room:
             source["truncated_to"] = room
-        more["domains"] = kinds or [source["file"]] * len(ids)
         more["lengths"] = [len(prompt) for prompt in ids]
         kept = [prompt[-room:] for prompt in ids]
         return cls(models, kept, max_new_tokens, report=report, source=source, **more)
@@ -222,7 +224,11 @@ def run_of(record: dict[str, Any]) -> Run:
 
 
 def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
-    """Return the texts as token ids, empty ones left out."""
+    """Return the texts as token ids.
+
+    Raises:
+        HierspecError: no tokenizer, or no text holds a token.
+    """
     if models.tokenizer is None:
         raise HierspecError(
             f"{models.target.model} has no tokenizer beside it, and prompts are texts: save one "
@@ -231,4 +237,4 @@ def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
     found = [list(models.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
     if not any(found):
         raise HierspecError("the prompts hold no token: give others with --prompts")
-    return [ids for ids in found if ids]
+    return found

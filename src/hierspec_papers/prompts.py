@@ -47,7 +47,11 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
             )
         file = read_prompt_file(path)
         files.append({"file": name, "sha256": file.sha256})
-        lines = (pair for pair in enumerate(path.read_text().split("\n"), 1) if pair[1].strip())
+        lines = (
+            pair
+            for pair in enumerate(path.read_text("utf-8-sig").split("\n"), 1)
+            if pair[1].strip()
+        )
         for (number, line), text in zip(lines, file.prompts, strict=True):
             domain = _domain(name, json.loads(line))
             by_domain.setdefault(domain, []).append(Prompt(text, name, number, domain))
