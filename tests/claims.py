@@ -713,6 +713,16 @@ COMPLY = [
 ]
 
 
+def _restart() -> tuple[object, ...]:
+    """Streams, the longest wait in seconds, kills."""
+    found = data("serving-restart")
+    streams = found["settings"]["streams"]
+    assert all(sum(each.values()) == streams for each in found["clients"])
+    assert all(set(each) == {"RemoteProtocolError"} for each in found["clients"])
+    waits = found["ready_again_seconds"]
+    return streams, f"{max(waits):.1f}", len(waits)
+
+
 def _autoscale() -> tuple[object, ...]:
     """Streams, seconds until there were two replicas, answers until then and after it."""
     found = data("serving-ray-autoscale")["autoscale"]
@@ -741,6 +751,14 @@ LEAKS = [
         "Over {} short requests after the first thousand, a tenth of which left early, the process "
         "grew by {} %",
         _leaks,
+    )
+]
+RESTART = [
+    Claim(
+        "docs/serving.md",
+        "while {} streams ran, it ended all their connections, and started again was ready after "
+        "{} s at most ({} times",
+        _restart,
     )
 ]
 FIRST_HOUR = [
@@ -872,6 +890,7 @@ CLAIMS = (
     + COMPLY
     + AUTOSCALE
     + LEAKS
+    + RESTART
     + PEERS
     + PAPERS
 )
