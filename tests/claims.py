@@ -737,13 +737,28 @@ def _autoscale() -> tuple[object, ...]:
     )
 
 
+def _killed() -> list[int]:
+    """Requests; answers of two kills of a replica and one of the gateway, whole and in part."""
+    found = data("serving-ray")["serve"]
+    first, second, gateway = (list(kill["answers"].values()) for kill in found)
+    assert all(kill["later"] == {"whole answer": 10} for kill in found)
+    return [found[0]["requests"], *first, *second, *gateway]
+
+
 AUTOSCALE = [
+    Claim(
+        "docs/cluster.md",
+        "{} requests of 48 tokens, 8 at once, half of them streams): a replica killed, {} whole "
+        "answers and {} error events, and again, {} whole answers; the gateway killed, {} whole "
+        "answers and {} times 503. Ten requests after each kill were all answered.",
+        _killed,
+    ),
     Claim(
         "docs/cluster.md",
         "{} streams had a second replica after {} s (Ray waits\n30 before it adds one), and of {} "
         "answers meanwhile and {} after it none was cut",
         _autoscale,
-    )
+    ),
 ]
 LEAKS = [
     Claim(
