@@ -26,8 +26,8 @@ from hierspec.profiling.candidates import default_names
 
 TARGET = "zoo:smollm2"
 SUBSETS = {  # which methods, by --methods' words
-    "ours": ["planned", "online", "alone", "hierarchy", "speculative", "prompt-lookup"],
-    "papers": ["layerskip", "hispec", "self-speculative"],
+    "ours": ["planned", "online", "alone", "hierarchy", "prompt-lookup"],
+    "papers": ["layerskip", "hispec"],
     "transformers": [
         "transformers",
         "transformers-assisted",
@@ -166,9 +166,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, help="a folder of .jsonl files, or one of them")
     parser.add_argument("--target", default=TARGET)
-    parser.add_argument("--num-prompts", type=int, default=64)
+    parser.add_argument("--num-prompts", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--tune-prompts", type=int, default=8)
+    parser.add_argument("--tune-prompts", type=int, default=4)
     parser.add_argument("--tune-tokens", type=int, default=48)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--subsets", nargs="+", choices=SUBSETS, default=list(SUBSETS))
