@@ -1,17 +1,24 @@
-"""Write ``docs/results.md`` from the result files, so that no figure is copied by hand.
+"""Write ``docs/results.md`` and ``docs/papers/results.md`` from the result files.
 
-python benchmarks/report.py
+No figure is copied by hand; a test compares the pages with the files.
+
+    python benchmarks/report.py
+    python benchmarks/report.py --check     # status 1 where a page is not what the files say
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import common
 import report_bench
 import report_papers
 import report_planning
+from report_bench import Table, Where
 
 from hierspec.bench import results
 from hierspec.bench.records import BenchResults
@@ -57,7 +64,7 @@ def level(config: dict[str, Any]) -> str:
     return f"{name} × {config['num_speculative_tokens']}"
 
 
-def speed(data: dict[str, Any]) -> str:
+def speed(data: dict[str, Any], table: Table, where: Where) -> str:
     parts = [
         "## Speed",
         f"`python benchmarks/speed.py --prompts humaneval.jsonl`: {data['target']}, "
@@ -113,8 +120,8 @@ def speed(data: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def speed_again(data: dict[str, Any]) -> str:
-    body = speed(data).split("\n\n")
+def speed_again(data: dict[str, Any], table: Table, where: Where) -> str:
+    body = speed(data, table, where).split("\n\n")
     title = "## Speed at temperature 1, measured again"
     why = (
         "After draws and checks became cheaper; the same command with `--temperatures 1.0 "
@@ -124,7 +131,7 @@ def speed_again(data: dict[str, Any]) -> str:
     return "\n\n".join([title, why, *body[2:-1]])
 
 
-def equality(data: dict[str, Any]) -> str:
+def equality(data: dict[str, Any], table: Table, where: Where) -> str:
     rows = []
     for section, cells in data.items():
         if section.startswith("float32"):
@@ -152,7 +159,7 @@ def equality(data: dict[str, Any]) -> str:
     )
 
 
-def memory(data: dict[str, Any]) -> str:
+def memory(data: dict[str, Any], table: Table, where: Where) -> str:
     run = data["runs"][0]
     mb = {k: v / 2**20 for k, v in run.items() if k != "ratio"}
     return "\n\n".join(
@@ -168,37 +175,28 @@ def memory(data: dict[str, Any]) -> str:
     )
 
 
-def lean(data: dict[str, Any]) -> str:
-    return "\n\n".join(
-        [
-            "## Our forward against transformers'",
-            "`python benchmarks/lean_vs_hf.py`; the figures are in "
-            "`benchmarks/results/lean_vs_hf.json`.",
-        ]
-    )
+RELEASED = ("smollm2-greedy", "smollm2")
 
 
 def benches() -> dict[str, BenchResults]:
-    """The results of ``hierspec bench`` by file name, the largest eps first."""
-    paths = sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)
+    """The results of ``hierspec bench`` by file name: a released model, then the largest eps."""
+    released = [common.RESULTS / f"{name}.json" for name in RELEASED]
+    paths = [*released, *sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)]
     return {path.name: results.read(path) for path in paths}
 
 
-def pictures(found: list[BenchResults]) -> None:
-    """Draw the first bench, and write one page on all."""
+def pictures(found: dict[str, BenchResults]) -> None:
+    """Draw the first bench of the shipped family, and write one page on all."""
     from hierspec.bench.report import page
     from hierspec.bench.report.pictures import draw
 
-    if found:
-        draw(found[0], PAGE.parent / report_bench.PICTURES)
-        titled = {report_bench.title(one): one for one in found}
-        page.write_many(titled, PAGE.parent / "report.html")
+    draw(found["bench-eps-0.2.json"], PAGE.parent / report_bench.PICTURES)
+    titled = {report_bench.title(one): one for one in found.values()}
+    page.write_many(titled, PAGE.parent / "report.html")
 
 
-def main() -> None:
+def text(found: dict[str, BenchResults]) -> str:
     parts = [INTRO.strip()]
-    found = benches()
-    pictures(list(found.values()))
     parts += [report_bench.bench(name, data, table, where) for name, data in found.items()]
     for name, section in (
         ("batch", report_bench.batch),
@@ -206,21 +204,10 @@ def main() -> None:
         ("waiting", report_bench.waiting),
         ("cold", report_bench.cold),
         ("heads", report_bench.heads),
-    ):
-        data = load(name)
-        if data is not None:
-            parts.append(section(data, table, where))
-    for name, section in (
         ("speed", speed),
         ("speed_temperature_1", speed_again),
         ("equality", equality),
         ("memory", memory),
-        ("lean_vs_hf", lean),
-    ):
-        data = load(name)
-        if data is not None:
-            parts.append(section(data))
-    for name, section in (
         ("search", report_planning.search),
         ("predict", report_planning.predict),
         ("harmless", report_planning.harmless),
@@ -229,12 +216,28 @@ def main() -> None:
         data = load(name)
         if data is not None:
             parts.append(section(data, table, where))
-    notes = common.ROOT / "benchmarks" / "results" / "NOTES.md"
-    if notes.exists():
-        parts.append(notes.read_text().strip())
-    PAGE.write_text("\n\n".join(parts) + "\n")
-    print(f"wrote {PAGE.relative_to(common.ROOT)}")
-    report_papers.write(table, where)
+    parts.append((common.RESULTS / "NOTES.md").read_text().strip())
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    found = benches()
+    pages: dict[Path, str] = {
+        PAGE: text(found),
+        report_papers.PAGE: report_papers.text(table, where),
+    }
+    other = [path for path, written in pages.items() if path.read_text() != written]
+    names = ", ".join(str(path.relative_to(common.ROOT)) for path in other)
+    if args.check:
+        sys.exit(f"not what the files say: {names}" if other else 0)
+    for path in other:
+        path.write_text(pages[path])
+    print(f"wrote {names}" if other else "the pages are what the files say")
+    pictures(found)
+    report_papers.draw_figures()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hierspec_papers.tables import Curve, Figure, Grid
 
 _HALVING = ("p1-models",)  # what profiles on half of its prompts; files count the other half
 FOLDER = common.ROOT / "docs" / "papers"
+PAGE = FOLDER / "results.md"
 INTRO = """# The papers' experiments, measured here
 
 Written by `python benchmarks/report.py` from `benchmarks/results/reproduce-*.json`. Printed values
@@ -24,20 +26,33 @@ text, a domain after the other, cut to their last 64 tokens; every run is in the
 `record`. [What holds, here](evidence.md) has verdicts, also on a released model."""
 
 
-def write(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> None:
-    """The page, and its figures beside it; nothing without results."""
+def text(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> str:
+    """The page on what was measured."""
     parts = [INTRO]
-    for name, (_, shows) in MEASURED.items():
-        if _path(name).exists():
-            found = json.loads(_path(name).read_text())
-            parts.append(_section(name, shows, found, table, where))
-    if len(parts) > 1:
-        left = [f"`{name}`" for name in MEASURED if not _path(name).exists()]
-        if left:
-            parts[0] += f" Not here, but there: {', '.join(left)}."
-        page = FOLDER / "results.md"
-        page.write_text("\n\n".join(parts) + "\n")
-        print(f"wrote {page.relative_to(common.ROOT)}")
+    for name, found in _found().items():
+        parts.append(_section(name, MEASURED[name][1], found, table, where))
+    left = [f"`{name}`" for name in MEASURED if name not in _found()]
+    if left:
+        parts[0] += f" Not here, but there: {', '.join(left)}."
+    return "\n\n".join(parts) + "\n"
+
+
+def draw_figures() -> None:
+    """Draw the figures beside the page."""
+    (FOLDER / "pictures").mkdir(exist_ok=True)
+    for name, found in _found().items():
+        for number, one in enumerate(found["figures"], 1):
+            draw(_figure(one), FOLDER / _picture(name, number))
+
+
+@cache
+def _found() -> dict[str, dict[str, Any]]:
+    """What there is, by the reproduction's name."""
+    return {n: json.loads(_path(n).read_text()) for n in MEASURED if _path(n).exists()}
+
+
+def _picture(name: str, number: int) -> str:
+    return f"pictures/{name}-{number}.svg"
 
 
 def _path(name: str) -> Path:
@@ -62,10 +77,7 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
         parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table)]
         parts += [f"- {note}" for note in one["notes"]]
     for number, one in enumerate(data["figures"], 1):
-        picture = FOLDER / "pictures" / f"{name}-{number}.svg"
-        picture.parent.mkdir(exist_ok=True)
-        draw(_figure(one), picture)
-        parts += [f"![{one['name']}: {one['caption']}](pictures/{picture.name})"]
+        parts += [f"![{one['name']}: {one['caption']}]({_picture(name, number)})"]
         parts += [f"- {note}" for note in one["notes"]]
     return "\n\n".join(parts)
 

@@ -1,5 +1,6 @@
 """Shared set-up: one thread (tiny tensors, shared machines), no hub, models built once."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -12,6 +13,12 @@ import torch
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(1)  # a second one waits longer for the first than it works
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
 
 FAMILIES = ("random", "peaked", "zeros", "disjoint", "equal")
 # V ≥ 3 throughout: with two tokens a residual of p − q instead of w·p − q cannot be told apart.
@@ -72,6 +73,23 @@ def chain(
         )
     assert isinstance(below, Verify)
     return below
+
+
+def pair(vocab: int, order: int, seed: int, kind: str = "random") -> list[TabularModel]:
+    """A drafter and a target."""
+    generator = torch.Generator().manual_seed(seed)
+    return [TabularModel.random(vocab, order, generator, kind) for _ in range(2)]
+
+
+def several(
+    q: TabularModel, p: TabularModel, rule: str | Verifier, drafts: int, length: int, **options: Any
+) -> Verify:
+    """A target that verifies several drafts of a drafter."""
+    rule = get(rule) if isinstance(rule, str) else rule
+    leaf = Draft(0, "drafter", q, length, num_drafts=drafts).under(rule)
+    root = Verify(1, "target", p, 1, rule, leaf, **options)
+    check(root, allow_lossy=True)
+    return root
 
 
 def drive(coroutine, interpreter):

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import torch
+import dataclasses
 
+import numpy as np
+import torch
+from tabular_cases import chain, models
+
+from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.core.rules import Acceptance, Verifier
+from hierspec.core.rules import Acceptance, Stop, Verifier
 from hierspec.exact import TableDistributions
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import at_ends, excess, log_products
+from hierspec.verifiers.formulas import at_ends, excess, log_products, prefix_weights
 from hierspec.verifiers.leading import Leading
+from hierspec.verifiers.multi_draft import (
+    RRS,
+    BlockRRS,
+    probability,
+    residual,
+    scan_from_end,
+    target_row,
+)
 from hierspec.verifiers.naive import Naive
 from hierspec.verifiers.tokenwise import Tokenwise
+from hierspec.verifiers.traversal import Traversal
 
 
 class StopsAtTheFirstFailure(Block):
@@ -145,3 +159,122 @@ class LeadingReportsP(Leading):
     """Reports its own law for tokens that its lenience let through."""
 
     reported = Verifier.reported
+
+
+# --- P5
+
+
+class ReadsOneLate(Tokenwise):
+    """Algorithm 1 as printed: p_i is the law after x_i, where it should be the one before it."""
+
+    def acceptance(self, batch):
+        p_x = batch.p[:, 1:].gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
+        q_x = batch.q.gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
+        h = (p_x / q_x).clamp(max=1.0)
+        return Acceptance(at_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
+
+
+def interleaved_as_printed(seed: int) -> Verify:
+    """P2's Algorithm 2, which emits from full p after a rejection."""
+    small, mid, target = models("random", 3, seed=seed)
+    parts = (Draft(0, "small", small, 1), Draft(1, "mid", mid, 1))
+    below = Concatenate(2, "interleaved", parts, 2)
+    return chain([target], [EmitsFromFullP()], [], below=below)
+
+
+# --- several drafts
+
+
+class Published(Block):
+    """P4's Algorithm 3 as its code has it, each of its two slips by itself or both."""
+
+    name = "published"
+    multi_draft = True
+    exact = False
+
+    def __init__(self, carries: bool, uncapped: bool) -> None:
+        self.carries, self.uncapped = carries, uncapped
+
+    def choose(self, drafts, p):
+        last, tau, carried = 0, 0, 1.0
+        f = target_row(p[0], 0)
+        for j, draft in enumerate(drafts):
+            if len(draft) <= tau or draft.tokens[:tau] != drafts[last].tokens[:tau]:
+                continue
+            q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
+            p_x[0] = probability(f, draft.tokens[tau])
+            start = carried if self.carries else 1.0
+            w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
+            end = start * float(np.prod(np.divide(p_x, q_x)))
+            n = len(w) - 1
+            if self.uncapped and (yield min(1.0, end)):
+                k, w_k = n, 1.0
+            else:
+                shorter = [*w[:-1], 0.0] if self.uncapped else w
+                k, w_k = yield from scan_from_end(draft.distributions, p[j], tau, shorter)
+                w_k = w_k if k else start
+            if k:
+                last, tau = j, tau + k
+                f = target_row(p[j], tau)
+            if tau == len(draft):
+                break
+            carried = start * float(np.prod(np.divide(p_x[:k], q_x[:k])))
+            f = residual(f, draft.distributions, tau, w_k)
+        return Stop(last, tau, f)
+
+
+class SkipsNone(BlockRRS):
+    """Every draft is tried where the last one stopped, whatever it began with."""
+
+    name = "skips-none"
+    exact = False
+
+    def choose(self, drafts, p):
+        first = drafts[0].tokens
+        glued = [
+            dataclasses.replace(d, tokens=(*first[:1], *d.tokens[1:])) if j else d
+            for j, d in enumerate(drafts)
+        ]
+        return super().choose(glued, p)
+
+
+class Forgets(RRS):
+    """After a rejection the next candidate is judged against p again."""
+
+    name = "forgets"
+    exact = False
+
+    def choose(self, drafts, p):
+        for j, draft in enumerate(drafts[:-1]):
+            token = draft.tokens[0]
+            if (yield min(1.0, p[j].prob(0, token) / draft.distributions.prob(0, token))):
+                stop = Stop(j, 1, target_row(p[j], 1))
+                return stop
+        return (yield from super().choose(drafts[-1:], p[-1:]))
+
+
+class CountsRepeats(Traversal):
+    """Drafts that repeat a rejected token take their share off at its first place."""
+
+    name = "counts-repeats"
+    exact = False
+
+    def choose(self, drafts, p):
+        return (yield from self.node(drafts, p, list(range(len(drafts))), 0, 1.0))
+
+    def node(self, drafts, p, through, depth, w):
+        f = target_row(p[through[0]], depth)
+        longer = [j for j in through if len(drafts[j]) > depth]
+        for token in dict.fromkeys(drafts[j].tokens[depth] for j in longer):
+            same = [j for j in longer if drafts[j].tokens[depth] == token]
+            q = drafts[same[0]].distributions
+            chance = min(1.0, w * probability(f, token) / q.prob(depth, token))
+            if stop := (yield from self.node(drafts, p, same, depth + 1, chance)):
+                return stop
+            for _ in same:
+                left = (w * f - q.dense(len(f))[depth]).clamp(min=0.0)
+                f, total = residual(f, q, depth, w), float(left.sum())
+                w = total / (total + 1.0 - w)
+        kept = not depth or (yield w)
+        return Stop(through[0], depth, f) if kept else None

@@ -57,6 +57,7 @@ class Lab:
         source: of the prompts, for the record: file name and sha256.
         domains: of each prompt: which data set or kind of text it is of.
         lengths: of each prompt, in tokens, before it was cut.
+        texts: the prompts as they were read, before they were cut.
         record: every run and whatever else was observed, by a key that says what it is
             (:meth:`once`). A lab with the record of another measures nothing again.
     """
@@ -71,6 +72,7 @@ class Lab:
     record: dict[str, Any] = field(default_factory=dict)
     domains: Sequence[str] = ()
     lengths: Sequence[int] = ()
+    texts: Sequence[str] = ()
 
     @classmethod
     def load(
@@ -124,8 +126,8 @@ class Lab:
             )
         texts = texts[:num_prompts]
         kinds = kinds or [source["file"]] * len(texts)
-        found = zip(_token_ids(models, texts), kinds, strict=True)
-        ids, more["domains"] = zip(*((one, kind) for one, kind in found if one), strict=True)
+        found = (one for one in zip(_token_ids(models, texts), kinds, texts, strict=True) if one[0])
+        ids, more["domains"], more["texts"] = zip(*found, strict=True)
         if max(map(len, ids)) > room:
             source["truncated_to"] = room
         more["lengths"] = [len(prompt) for prompt in ids]

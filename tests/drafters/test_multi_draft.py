@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from joint_law import chi_square
-from tabular_cases import FAMILIES, chain
+from tabular_cases import FAMILIES, chain, pair
 from tabular_cases import models as family_models
+from tabular_cases import several as tree
+from wrong_rules import CountsRepeats, Forgets, Published, SkipsNone
 
 from hierspec import Hierarchy, HierarchyConfig, certify
 from hierspec.core.context import Context
@@ -18,7 +20,6 @@ from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Stop
 from hierspec.core.windows import EntropyWindow
 from hierspec.drafters.base import DraftCall
 from hierspec.drafters.multi_draft import MultiDrafter, first_tokens
@@ -30,43 +31,18 @@ from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
 from hierspec.verifiers import induced
-from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import prefix_weights
-from hierspec.verifiers.multi_draft import (
-    BlockRRS,
-    outcomes,
-    probability,
-    residual,
-    scan_from_end,
-    target_row,
-    verify_drafts,
-)
+from hierspec.verifiers.multi_draft import outcomes, verify_drafts
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
-from hierspec.verifiers.traversal import Traversal
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 TIGHT = 1e-12
 # (k, n, V): everything up to three of each that is enumerated in a moment, and the largest at
 # order 0, where there is one context to enumerate.
 SIZES = [(k, n, V, 1) for V in (2, 3) for k in (1, 2, 3) for n in (1, 2, 3) if V ** (k * n) <= 1000]
-
-
-def pair(V: int, order: int, seed: int, kind: str = "random") -> list[TabularModel]:
-    generator = torch.Generator().manual_seed(seed)
-    return [TabularModel.random(V, order, generator, kind) for _ in range(2)]
-
-
-def tree(q, p, rule, k, n, bonus=True) -> Verify:
-    rule = get(rule) if isinstance(rule, str) else rule
-    leaf = Draft(0, "drafter", q, n, num_drafts=k).under(rule)
-    root = Verify(1, "target", p, 1, rule, leaf, bonus=bonus)
-    check(root, allow_lossy=True)
-    return root
 
 
 # --- losslessness
@@ -198,45 +174,6 @@ def test_first_tokens_that_use_up_the_vocabulary_always_keep_one():
 # --- the published form, on exhibit
 
 
-class Published(Block):
-    """P4's Algorithm 3 as its code has it, each of its two slips by itself or both."""
-
-    name = "published"
-    multi_draft = True
-    exact = False
-
-    def __init__(self, carries: bool, uncapped: bool) -> None:
-        self.carries, self.uncapped = carries, uncapped
-
-    def choose(self, drafts, p):
-        last, tau, carried = 0, 0, 1.0
-        f = target_row(p[0], 0)
-        for j, draft in enumerate(drafts):
-            if len(draft) <= tau or draft.tokens[:tau] != drafts[last].tokens[:tau]:
-                continue
-            q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
-            p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
-            p_x[0] = probability(f, draft.tokens[tau])
-            start = carried if self.carries else 1.0
-            w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
-            end = start * float(np.prod(np.divide(p_x, q_x)))
-            n = len(w) - 1
-            if self.uncapped and (yield min(1.0, end)):
-                k, w_k = n, 1.0
-            else:
-                shorter = [*w[:-1], 0.0] if self.uncapped else w
-                k, w_k = yield from scan_from_end(draft.distributions, p[j], tau, shorter)
-                w_k = w_k if k else start
-            if k:
-                last, tau = j, tau + k
-                f = target_row(p[j], tau)
-            if tau == len(draft):
-                break
-            carried = start * float(np.prod(np.divide(p_x[:k], q_x[:k])))
-            f = residual(f, draft.distributions, tau, w_k)
-        return Stop(last, tau, f)
-
-
 def test_the_published_form_is_lossy():
     q, p = pair(3, 1, 24)
     sound = certify_tree(tree(q, p, Published(False, False), 2, 2), 3)
@@ -247,71 +184,15 @@ def test_the_published_form_is_lossy():
         assert certify_tree(tree(q, p, Published(*slips), 2, 2), 3).tv > 1e-3
 
 
-class SkipsNone(BlockRRS):
-    """Another mistake: every draft is tried where the last one stopped, whatever it began with."""
-
-    name = "skips-none"
-    exact = False
-
-    def choose(self, drafts, p):
-        first = drafts[0].tokens
-        glued = [
-            dataclasses.replace(d, tokens=(*first[:1], *d.tokens[1:])) if j else d
-            for j, d in enumerate(drafts)
-        ]
-        return super().choose(glued, p)
-
-
 def test_drafts_of_another_beginning_must_be_skipped():
     q, p = pair(3, 1, 21)
     assert certify_tree(tree(q, p, SkipsNone(), 2, 2), 3).tv > 1e-3
-
-
-class Forgets(type(get("rrs"))):
-    """Another: after a rejection the next candidate is judged against p again."""
-
-    name = "forgets"
-    exact = False
-
-    def choose(self, drafts, p):
-        for j, draft in enumerate(drafts[:-1]):
-            token = draft.tokens[0]
-            if (yield min(1.0, p[j].prob(0, token) / draft.distributions.prob(0, token))):
-                stop = Stop(j, 1, target_row(p[j], 1))
-                return stop
-        return (yield from super().choose(drafts[-1:], p[-1:]))
 
 
 def test_the_residual_must_be_carried_from_candidate_to_candidate():
     q, p = pair(3, 1, 22)
     assert certify_tree(tree(q, p, "rrs", 2, 1), 3).tv < TIGHT
     assert certify_tree(tree(q, p, Forgets(), 2, 1), 3).tv > 1e-3
-
-
-class CountsRepeats(Traversal):
-    """Another: drafts that repeat a rejected token take their share off at its first place."""
-
-    name = "counts-repeats"
-    exact = False
-
-    def choose(self, drafts, p):
-        return (yield from self.node(drafts, p, list(range(len(drafts))), 0, 1.0))
-
-    def node(self, drafts, p, through, depth, w):
-        f = target_row(p[through[0]], depth)
-        longer = [j for j in through if len(drafts[j]) > depth]
-        for token in dict.fromkeys(drafts[j].tokens[depth] for j in longer):
-            same = [j for j in longer if drafts[j].tokens[depth] == token]
-            q = drafts[same[0]].distributions
-            chance = min(1.0, w * probability(f, token) / q.prob(depth, token))
-            if stop := (yield from self.node(drafts, p, same, depth + 1, chance)):
-                return stop
-            for _ in same:
-                left = (w * f - q.dense(len(f))[depth]).clamp(min=0.0)
-                f, total = residual(f, q, depth, w), float(left.sum())
-                w = total / (total + 1.0 - w)
-        kept = not depth or (yield w)
-        return Stop(through[0], depth, f) if kept else None
 
 
 def test_a_repeat_counts_at_its_own_place():

@@ -24,9 +24,9 @@ from wrong_rules import (
     ResidualOfTheUncappedRatio,
     ResidualWithoutWeight,
     StopsAtTheFirstFailure,
+    interleaved_as_printed,
 )
 
-from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.registry import get
@@ -80,15 +80,7 @@ def test_a_wrong_level_is_caught(rule, final):
 
 
 def test_interleaving_as_printed_is_caught():
-    """P2 emits from full p after a rejection."""
-
-    def make(seed):
-        small, mid, target = models("random", 3, seed=seed)
-        parts = (Draft(0, "small", small, 1), Draft(1, "mid", mid, 1))
-        below = Concatenate(2, "interleaved", parts, 2)
-        return chain([target], [EmitsFromFullP()], [], below=below)
-
-    assert worst(make) > 0.01
+    assert worst(interleaved_as_printed) > 0.01
 
 
 def test_naive_needs_a_length_fixed_beforehand():

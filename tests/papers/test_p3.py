@@ -111,9 +111,14 @@ def test_names_lead_to_modules(deep):
 # --- P3
 
 
-def test_lengths_of_prompts(deep):
-    lab = dataclasses.replace(lab_of(deep), domains=["maths", "news"], lengths=[40, 700])
+def test_lengths_of_prompts_and_answers(deep):
+    lab = dataclasses.replace(
+        lab_of(deep), domains=["maths", "news"], lengths=[40, 700], texts=[[5, 9, 3], [7, 7]]
+    )
     found = reproduce("p3-figure9", lab)
+    plain = lab.models.hierarchy()
+    written = [plain.generate(ids, max_new_tokens=lab.max_new_tokens) for ids in lab.texts]
+    assert [row.extra[:2] for row in found.tables[1].rows] == [(1, r.num_tokens) for r in written]
     assert [row.extra[:2] for row in found.tables[0].rows] == [(1, 40), (1, 700)]
     assert [(c.label, c.x, c.y) for c in found.figures[0].curves] == [
         ("maths", (40.0,), (1.0,)), ("news", (700.0,), (1.0,)),

@@ -6,16 +6,14 @@ import math
 
 import pytest
 from tabular_cases import V, chain, models
+from wrong_rules import ReadsOneLate
 
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
-from hierspec.verifiers.formulas import at_ends
-from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec_papers import MEASURED, replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes
@@ -100,16 +98,6 @@ def test_which_levels_adapt():
     sizes = lambda levels: [level["num_speculative_tokens"] for level in levels]  # noqa: E731
     assert sizes(systems.pre_self_verify("s", "m", 4)) == [4, 4]
     assert sizes(systems.full("s", "m", 4)) == [4, systems.CAP]
-
-
-class ReadsOneLate(Tokenwise):
-    """Algorithm 1 as printed: p_i is the law after x_i, where it should be the one before it."""
-
-    def acceptance(self, batch):
-        p_x = batch.p[:, 1:].gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
-        q_x = batch.q.gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
-        h = (p_x / q_x).clamp(max=1.0)
-        return Acceptance(at_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
 
 
 def test_the_printed_off_by_one_is_lossy_and_our_reading_is_not():

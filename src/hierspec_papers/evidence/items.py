@@ -111,7 +111,7 @@ ITEMS = (
     Item(
         "P2 Algorithm 2",
         "interleaved drafts keep the target's law",
-        _lossy("as printed TV .06 to .33; corrected with the slot's own residual it is lossless"),
+        _lossy("as printed TV up to .33; corrected with the slot's own residual it is lossless"),
     ),
     Item("P2 Figure 1", "interleaving a smaller model does not help"),
     Item("P2 Figure 2", "a trace", _drawing("one round")),
@@ -126,10 +126,11 @@ ITEMS = (
     Item("P3 Figure 8", "the pair (L/8, L/4) is the fastest of all pairs"),
     Item(
         "P3 Figure 9",
-        "prompts of the data sets differ in length",
+        "prompts and outputs of the data sets differ in length",
         Fixed(
             "holds",
-            "median prompt of summarization 589 tokens, of GSM8K 56; outputs are other models'",
+            "median prompt of summarization 589 tokens, of GSM8K 56; median answer of SmolLM2 "
+            "000 and 000",
             "`reproduce-p3-figure9.json`",
         ),
     ),
@@ -160,7 +161,7 @@ ITEMS = (
     Item(
         "P4 Algorithm 3",
         "several drafts by carrying R_τ on",
-        _lossy("as printed TV .0036 and .038; `block-rrs` is the sound form"),
+        _lossy("as printed TV up to .0036 and .038; `block-rrs` is the sound form"),
     ),
     Item("P4 Figure 1", "resampling in a tree of branches", _drawing("the branches")),
     Item("P4 Figure 2", "an example with the cap", _drawing("one draft")),
@@ -193,8 +194,8 @@ ITEMS = (
         "P5 Algorithm 2",
         "the full system is lossless",
         _lossy(
-            "as printed the target is never asked, and corrected tokens are lost (TV .07); the "
-            "sound form is exact"
+            "as printed the target is never asked, and corrected tokens are lost (TV up to .07); "
+            "the sound form is exact"
         ),
     ),
     Item("P5 Figure 1", "a smaller draft model has fewer tokens kept"),

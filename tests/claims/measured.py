@@ -1,60 +1,28 @@
-"""The figures that README and other pages quote, recomputed from the result files.
-
-A claim is a piece of a page with ``{}`` where figures stand, and a function that gives them as
-they must be printed. To quote a figure, write it on the page and add a line here; a figure of
-the measured parts of README and docs/measured.md without a claim fails the tests, as does any digit
-changed on a page.
-"""
+"""README and docs/measured.md: benches of the methods, and what belongs to them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from hierspec.bench import results
 from hierspec.bench.records import BenchResults, MethodRecord, PairedRatio
 from hierspec.bench.summary import ratio
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+from .base import RESULTS, Claim, data, percent, words
+
 README_PAGE, MEASURED = "README.md", "docs/measured.md"
 CHATS = "smollm2"  # the bench on a released model
-
-
-@dataclass(frozen=True)
-class Claim:
-    """``said`` stands on ``page`` once its gaps are filled with what ``figures`` computes."""
-
-    page: str
-    said: str
-    figures: Callable[[], Iterable[object]] = tuple
-
-    def text(self) -> str:
-        return flat(self.said.format(*self.figures()))
-
-
-def flat(text: str) -> str:
-    """Text as a line: pages break lines where they like."""
-    return " ".join(text.split())
-
-
-@cache
-def data(name: str) -> Any:
-    """A result file of a script."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+EVERY = "smollm2-greedy"  # the same with more methods, more prompts and longer answers, greedily
 
 
 @cache
 def bench(name: str) -> BenchResults:
     """A result file of ``hierspec bench``."""
-    return results.read(RESULTS / f"{name if name == CHATS else f'bench-eps-{name}'}.json")
+    return results.read(RESULTS / f"{name if name in (CHATS, EVERY) else f'bench-eps-{name}'}.json")
 
 
 def method(file: str, temperature: float, name: str) -> MethodRecord:
@@ -161,10 +129,6 @@ def bench_predictions(machine: str) -> list[float]:
     ]
 
 
-def percent(value: float, decimals: int = 1) -> str:
-    return f"{100 * value:.{decimals}f} %"
-
-
 def gains(file: str, name: str, spaced: str = " and ") -> str:
     found = data(file)["temperatures"]
     return spaced.join(f"{found[t][name]['throughput_gain']['median']:.1f}" for t in ("0.0", "1.0"))
@@ -177,11 +141,6 @@ def useless(length: int) -> str:
 
 def auto_seconds(which: str) -> list[float]:
     return [cell[which]["seconds"] for cell in data("auto")["temperatures"].values()]
-
-
-def words(number: int) -> str:
-    """Small numbers as prose writes them."""
-    return {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}.get(number, str(number))
 
 
 def near_ties() -> tuple[int, int, int]:
@@ -278,6 +237,66 @@ def _plain_row(begins: str, file: str) -> Claim:
     return Claim(MEASURED, begins + " | {} · 1× | {} · 1× |", figures)
 
 
+def _every_table() -> list[Claim]:
+    """Each way to decode the released model greedily: time, times plain, tokens a call."""
+    rows = {
+        "| planned: levels and budgets computed |": "planned",
+        "| planned, adapted while text is written |": "online",
+        "| a copy in 4 bits drafts |": "alone-quantized-4",
+        "| a copy in 8 bits drafts |": "alone-quantized",
+        "| three levels: the best of the drafters stacked in twos and threes |": "hierarchy",
+        "| suffix look-up |": "alone-suffix",
+        "| prompt look-up |": "prompt-lookup",
+        "| EAGLE-3, trained for an hour |": "alone-smollm2-eagle3",
+        "| LayerSkip: one trained exit |": "layerskip",
+        "| HiSpec: two trained exits |": "hispec",
+        "| llama.cpp on the 4-bit file |": "llama.cpp-file",
+        "| llama.cpp on the 4-bit file, prompt look-up |": "llama.cpp-file-prompt-lookup",
+        "| llama.cpp in bfloat16 |": "llama.cpp",
+        "| llama.cpp in bfloat16, prompt look-up |": "llama.cpp-prompt-lookup",
+        "| transformers, plain `generate` |": "transformers",
+        "| transformers, prompt look-up |": "transformers-prompt-lookup",
+        "| transformers, early exit |": "transformers-early-exit",
+    }
+
+    def figures(name: str) -> list[str]:
+        found = method(EVERY, 0.0, name).summed
+        assert found.speedup is not None
+        length = found.mean_acceptance_length
+        shown = "" if length is None else f"{length:.1f}"
+        return [f"{found.ms_per_token.median:.1f}", found.speedup.said(), shown]
+
+    plain = method(EVERY, 0.0, "plain").summed.ms_per_token
+    return [
+        *(
+            Claim(MEASURED, f"{row} {{}} | {{}} | {{}} |", lambda name=name: figures(name))
+            for row, name in rows.items()
+        ),
+        Claim(
+            MEASURED, "| **plain decoding, bfloat16** | {:.1f} | 1× | 1.0 |", lambda: [plain.median]
+        ),
+    ]
+
+
+def _over(slow: str, fast: str) -> str:
+    """How many times as fast one way is as another, paired by prompt."""
+    return ratio(_times(method(EVERY, 0.0, slow)), _times(method(EVERY, 0.0, fast))).said()
+
+
+def _fastest(*names: str) -> str:
+    return min(names, key=lambda name: method(EVERY, 0.0, name).summed.ms_per_token.median)
+
+
+def _transformers() -> str:
+    names = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
+    return _fastest(*names)
+
+
+def _every_domain() -> str:
+    found = method(EVERY, 0.0, "planned").summed.by_category
+    return ", ".join(f"{name.replace('_', ' ')} {one.speedup:.1f}×" for name, one in found.items())
+
+
 _CHATS = "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most"
 _SHORT = (  # rows of that table that README shows
     "| planned", "| a copy", "| hierarchy", "| suffix", "| EAGLE", "| llama.cpp",
@@ -338,6 +357,29 @@ PAGE = [
         "The planned hierarchy is {} as fast as the faster of transformers' ways greedily and {} "
         "at temperature 1.",
         lambda: (over_transformers(0.0), over_transformers(1.0)),
+    ),
+    Claim(
+        MEASURED,
+        "two Zen 4 cores, {} chat prompts of {} domains, answers of {} tokens at most",
+        lambda: (
+            bench(EVERY).settings.num_prompts,
+            words(len(method(EVERY, 0.0, "planned").summed.by_category)),
+            bench(EVERY).settings.max_new_tokens,
+        ),
+    ),
+    *_every_table(),
+    Claim(MEASURED, "By domain the planned hierarchy gains {}.", lambda: [_every_domain()]),
+    Claim(
+        MEASURED,
+        "It is {} as fast as the fastest of transformers' ways and {} as fast as llama.cpp on the "
+        "4-bit file; three levels are {} as fast as the best drafter alone, and HiSpec {} as fast "
+        "as LayerSkip.",
+        lambda: (
+            _over(_transformers(), "planned"),
+            _over("llama.cpp-file", "planned"),
+            _over(_fastest("alone-quantized-4", "alone-quantized", "alone-suffix"), "hierarchy"),
+            _over("layerskip", "hispec"),
+        ),
     ),
     Claim(
         MEASURED,
@@ -507,405 +549,3 @@ README = [
         lambda: (useless(64),),
     ),
 ]
-
-
-def _several_drafts() -> list[Claim]:
-    """The table of random pairs in the page about several drafts."""
-    names = ("one draft, block", "block-rrs", "traversal", "induced-block", "optimum")
-
-    def figures(cell: dict[str, Any]) -> list[object]:
-        means = [f"{cell['mean_tokens'][name]:.3f}" for name in names]
-        wins = cell["wins"]
-        more, less = "induced-block over traversal", "traversal over induced-block"
-        shape = (cell["vocab"], cell["length"], cell["num_drafts"])
-        return [*shape, *means, wins[more], wins[less]]
-
-    row = "| {}, {}, {} | {} | {} | {} | {} | {} | {} : {} |"
-    return [
-        Claim("docs/several-drafts.md", row, lambda cell=cell: figures(cell))
-        for cell in data("several-drafts")["cells"]
-    ]
-
-
-def first_hour() -> tuple[int, int, int, int]:
-    """Families played, ways in that gave transformers' tokens, all ways in, families refused."""
-    rows = data("first-hour")["families"]
-    ways = [equal for row in rows for equal in row.get("equal", {}).values()]
-    refused = [row for row in rows if row.get("one_line")]
-    return len([row for row in rows if "equal" in row]), sum(ways), len(ways), len(refused)
-
-
-SEVERAL_DRAFTS = _several_drafts()
-STREAMS = [
-    Claim(
-        "docs/serving.md",
-        "Of {} streams at once, half greedy and half seeded, sent twice on the shipped `zoo:mid` "
-        "in float32, {} of {} were what the same request gave alone",
-        lambda: (
-            data("serving-streams")["settings"]["streams"],
-            data("serving-streams")["equal_to_alone"],
-            data("serving-streams")["requests"],
-        ),
-    )
-]
-
-
-def _throughput() -> list[Claim]:
-    """The table of streams, and what is said below it."""
-    rows = {row["streams"]: row for row in data("serving-throughput")["rows"]}
-    said = [
-        Claim(
-            "docs/serving.md",
-            "| {} | {} | {} | {}× |",
-            lambda row=row: (
-                row["streams"],
-                f"{row['service']['median']:.0f}",
-                f"{row['plain']['median']:.0f}",
-                f"{row['over_plain']['median']:.2f}",
-            ),
-        )
-        for row in rows.values()
-    ]
-    short, prefix = data("serving-throughput")["short_among_long"], data("serving-prefix")
-    more = rows[16]["service"]["median"] / rows[1]["service"]["median"]
-    return [
-        *said,
-        Claim("docs/serving.md", "Sixteen streams write {} times", lambda: (f"{more:.2f}",)),
-        Claim(
-            "docs/serving.md",
-            "lies within the spread: {} [{}, {}] and {} [{}, {}] of plain decoding",
-            lambda: [
-                f"{rows[streams]['over_plain'][key]:.2f}"
-                for streams in (16, 64)
-                for key in ("median", "low95", "high95")
-            ],
-        ),
-        Claim(
-            "docs/serving.md",
-            "among prompts of {} words had their first token after {} s, {} s at the 99th",
-            lambda: (
-                short["long_words"],
-                f"{short['seconds']['median']:.2f}",
-                f"{short['seconds']['p99']:.2f}",
-            ),
-        ),
-        Claim(
-            "docs/serving.md",
-            "a chat of {} tokens answers its first token {} times sooner",
-            lambda: (prefix["settings"]["tokens"], f"{prefix['sooner']['median']:.1f}"),
-        ),
-    ]
-
-
-THROUGHPUT = _throughput()
-
-
-def _deterministic() -> list[Claim]:
-    """How many texts were equal, and the price."""
-    found = data("deterministic")
-    prices = [row["price"]["median"] for row in found["hierarchies"].values()]
-    page = "docs/reproducible.md"
-    return [
-        Claim(
-            page,
-            "{} of {} greedy texts of five hierarchies",
-            lambda: (found["equal"]["deterministic"], found["runs"]),
-        ),
-        Claim(
-            page,
-            "token for token, {} of {} without the mode",
-            lambda: (found["equal"]["usual"], found["runs"]),
-        ),
-        Claim(
-            page,
-            "Plain decoding takes {} times as long in it, the hierarchies {} to {} times",
-            lambda: (
-                f"{found['plain']['price']['median']:.2f}",
-                f"{min(prices):.2f}",
-                f"{max(prices):.2f}",
-            ),
-        ),
-    ]
-
-
-def _trees() -> list[Claim]:
-    """The table of trees on the released model."""
-    shown = {
-        "1 drafts": "one draft",
-        "4 drafts": "trees of four drafts",
-        "8 drafts": "trees of eight",
-        "8 drafts, a slot each": "eight drafts, a slot each",
-    }
-
-    def figures(name: str) -> list[str]:
-        rows = [by[name] for by in data("token-trees-smollm2")["temperatures"].values()]
-        return [
-            f"{row[key]['median']:.2f}" for row in rows for key in ("tokens_per_call", "over_plain")
-        ]
-
-    return [
-        Claim(
-            "docs/several-drafts.md",
-            f"| {title} | {{}} | {{}}× | {{}} | {{}}× |",
-            lambda name=name: figures(name),
-        )
-        for name, title in shown.items()
-    ]
-
-
-DETERMINISTIC, TREES = _deterministic(), _trees()
-MATCH = [
-    Claim(
-        "docs/reproducible.md",
-        "are kept with {}, between {} and {}; {} of {} texts",
-        lambda: (
-            *(
-                f"{data('match')['acceptance']['small'][key]:.3f}"
-                for key in ("match", "bound", "tokenwise")
-            ),
-            data("match")["equal"],
-            data("match")["runs"],
-        ),
-    )
-]
-
-
-def _leaks() -> tuple[object, ...]:
-    """Requests, growth in per cent; nothing may be left."""
-    found = data("serving-leaks")
-    assert found["more_threads"] == found["more_files"] == found["failed"] == 0
-    return found["settings"]["requests"], f"{100 * found['growth']:.1f}"
-
-
-PEERS = [
-    Claim(
-        "docs/serving.md",
-        f"| {name} | {{}} | {{}} | {{}} |",
-        lambda server=server: tuple(
-            f"{row['rate']['median']:.0f}"
-            for row in data("serving-peers")["rows"]
-            if row["server"] == server
-        ),
-    )
-    for server, name in {
-        "hierspec": "`hierspec serve`",
-        "llama.cpp": "llama.cpp's server",
-        "llama.cpp, Q4_1": "the same on the 4-bit file (Q4_1)",
-        "transformers serve": "`transformers serve`",
-        "transformers serve, continuous batching": "`transformers serve --continuous-batching`",
-    }.items()
-]
-
-
-def _comply() -> tuple[str, ...]:
-    """Tests that pass, and all; what else there is, is named."""
-    kinds = [data("serving-llm-comply")[kind] for kind in ("openai-chat", "open-responses")]
-    tests = [test for kind in kinds for test in kind["results"]]
-    rest = {test["id"]: test["status"] for test in tests if test["status"] != "passed"}
-    assert sorted(rest.values()) == ["failed", "failed", "skipped", "skipped"]
-    assert all("image" in name or "reasoning" in name for name in rest)
-    assert data("serving-guidellm")["requests"]["errored"] == 0
-    return str(len(tests) - len(rest)), str(len(tests))
-
-
-COMPLY = [
-    Claim("docs/serving.md", "tests of chats and Responses {} of {} pass", _comply),
-]
-
-
-def _restart() -> tuple[object, ...]:
-    """Streams, the longest wait in seconds, kills."""
-    found = data("serving-restart")
-    streams = found["settings"]["streams"]
-    assert all(sum(each.values()) == streams for each in found["clients"])
-    assert all(set(each) == {"RemoteProtocolError"} for each in found["clients"])
-    waits = found["ready_again_seconds"]
-    return streams, f"{max(waits):.1f}", len(waits)
-
-
-def _autoscale() -> tuple[object, ...]:
-    """Streams, seconds until there were two replicas, answers until then and after it."""
-    found = data("serving-ray-autoscale")["autoscale"]
-    assert found["replicas_at_first"] == 1
-    assert set(found["answers"]) == set(found["later"]) == {"whole answer"}
-    seconds = f"{found['seconds_until_there_are_two']:.0f}"
-    return (
-        found["streams"],
-        seconds,
-        found["answers"]["whole answer"],
-        found["later"]["whole answer"],
-    )
-
-
-def _killed() -> list[int]:
-    """Requests; answers of two kills of a replica and one of the gateway, whole and in part."""
-    found = data("serving-ray")["serve"]
-    first, second, gateway = (list(kill["answers"].values()) for kill in found)
-    assert all(kill["later"] == {"whole answer": 10} for kill in found)
-    return [found[0]["requests"], *first, *second, *gateway]
-
-
-AUTOSCALE = [
-    Claim(
-        "docs/cluster.md",
-        "{} requests of 48 tokens, 8 at once, half of them streams): a replica killed, {} whole "
-        "answers and {} error events, and again, {} whole answers; the gateway killed, {} whole "
-        "answers and {} times 503. Ten requests after each kill were all answered.",
-        _killed,
-    ),
-    Claim(
-        "docs/cluster.md",
-        "{} streams had a second replica after {} s (Ray waits\n30 before it adds one), and of {} "
-        "answers meanwhile and {} after it none was cut",
-        _autoscale,
-    ),
-]
-LEAKS = [
-    Claim(
-        "docs/serving.md",
-        "Over {} short requests after the first thousand, a tenth of which left early, the process "
-        "grew by {} %",
-        _leaks,
-    )
-]
-RESTART = [
-    Claim(
-        "docs/serving.md",
-        "while {} streams ran, it ended all their connections, and started again was ready after "
-        "{} s at most ({} times",
-        _restart,
-    )
-]
-FIRST_HOUR = [
-    Claim("docs/models.md", "relatives, {} in all,", lambda: first_hour()[:1]),
-    Claim(
-        "docs/models.md",
-        "{} of {} gave transformers' own greedy tokens in float32. Another {} families",
-        lambda: first_hour()[1:],
-    ),
-]
-
-
-def _judged(file: str, method: str) -> tuple[list[float], list[float]]:
-    """Entropies of a drafter's tokens that the target kept, and of those that it rejected."""
-    runs = data(f"evidence/{file}")["runs"]
-    every = [pair for run in runs if run["method"] == method for pair in run["entropies"]]
-    return [v for v, good in every if good], [v for v, good in every if not good]
-
-
-def _separation(file: str, method: str) -> list[str]:
-    """A row of P5's page: what was rejected, mean entropies, AUC, shares above the mean."""
-    kept, lost = _judged(file, method)
-    wins = sum((a > b) + (a == b) / 2 for a in lost for b in kept)
-    threshold = statistics.fmean(lost)
-    return [
-        f"{len(lost)} of {len(kept) + len(lost)}",
-        f"{statistics.fmean(kept):.2f} / {threshold:.2f}",
-        f"{wins / len(lost) / len(kept):.2f}".lstrip("0"),
-        *(f"{100 * statistics.fmean(v > threshold for v in some):.0f}" for some in (kept, lost)),
-    ]
-
-
-def _fifths(file: str, method: str) -> list[str]:
-    """The share of rejected tokens in fifths of rising entropy."""
-    kept, lost = _judged(file, method)
-    every = sorted([(v, 0) for v in kept] + [(v, 1) for v in lost])
-    n = len(every)
-    parts = (every[i * n // 5 : (i + 1) * n // 5] for i in range(5))
-    return [f"{statistics.fmean(bad for _, bad in part):.2f}".lstrip("0") for part in parts]
-
-
-def _offered(file: str, method: str) -> list[str]:
-    """Tokens offered to the target a round, and the per cent of them that it keeps."""
-    runs = [run for run in data(f"evidence/{file}")["runs"] if run["method"] == method]
-    rounds = [pair for run in runs for pair in run["rounds"]]
-    offered = sum(number for number, _ in rounds)
-    return [
-        f"{offered / len(rounds):.1f}",
-        f"{100 * sum(kept for _, kept in rounds) / offered:.0f}",
-    ]
-
-
-def _first_rejection(file: str) -> str:
-    """The round in which the full system's target rejects for the first time, mean over texts."""
-    runs = [run for run in data(f"evidence/{file}")["runs"] if run["method"] == "full"]
-    first = [
-        next((i for i, (offered, kept) in enumerate(run["rounds"], 1) if kept < offered), None)
-        for run in runs
-    ]
-    return f"{statistics.fmean(one for one in first if one is not None):.1f}"
-
-
-def _lengths() -> list[str]:
-    """Median tokens of a prompt: summarization, GSM8K."""
-    (table,) = data("reproduce-p3-figure9")["tables"]
-    medians = {row["domain"]: row["median"] for row in table["rows"]}
-    return [f"{medians[domain]:.0f}" for domain in ("summarization", "gsm8k")]
-
-
-_P5 = "docs/papers/p5.md"
-PAPERS = [
-    Claim(
-        "docs/papers/evidence.md",
-        "median prompt of summarization {} tokens, of GSM8K {};",
-        _lengths,
-    ),
-    *(
-        Claim(
-            _P5,
-            f"| {models} | {temperature} | {method[-2:]} | {{}} | {{}} | {{}} | {{}} % | {{}} % |",
-            lambda file=file, method=method: _separation(file, method),
-        )
-        for file, models, temperature in (
-            ("p5-trunk-0", "trunk", 0),
-            ("p5-trunk-1", "trunk", 1),
-            ("p5-smollm2-1", "SmolLM2", 1),
-        )
-        for method in ("vanilla M2", "vanilla M1")
-    ),
-    Claim(
-        _P5,
-        "fifths of rising entropy is {}, {}, {}, {}, {} there",
-        lambda: _fifths("p5-trunk-1", "vanilla M2"),
-    ),
-    Claim(
-        _P5,
-        "it offers the target {} tokens a round, of which {} % are kept, where vanilla M2 offers "
-        "{} ({} %)",
-        lambda: _offered("p5-trunk-1", "full") + _offered("p5-trunk-1", "vanilla M2"),
-    ),
-    Claim(
-        _P5,
-        "On SmolLM2 it offers {} ({} %), vanilla M2 {} ({} %)",
-        lambda: _offered("p5-smollm2-1", "full") + _offered("p5-smollm2-1", "vanilla M2"),
-    ),
-    Claim(
-        _P5,
-        "first time in round {} on the trunk at temperature 1 and in round {} on SmolLM2",
-        lambda: (_first_rejection("p5-trunk-1"), _first_rejection("p5-smollm2-1")),
-    ),
-]
-# Figures of the measured parts that are no measurement: settings, names, aims.
-SETTINGS = (
-    "(pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
-    "P1", "P2", "P3", "P4", "P5", "95 %", "Zen 5", "float32", "float64", "bfloat16",
-    "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
-    "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)",
-)  # fmt: skip
-CLAIMS = (
-    README
-    + PAGE
-    + SEVERAL_DRAFTS
-    + FIRST_HOUR
-    + STREAMS
-    + THROUGHPUT
-    + DETERMINISTIC
-    + TREES
-    + MATCH
-    + COMPLY
-    + AUTOSCALE
-    + LEAKS
-    + RESTART
-    + PEERS
-    + PAPERS
-)
