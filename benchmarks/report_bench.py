@@ -43,7 +43,11 @@ def bench(file: str, data: BenchResults, table: Table, where: Where) -> str:
         where(data.to_dict()) + roofline,
         BEST,
     ]
+    if not data.finished:
+        parts.append("Interrupted: temperatures that are not here were not measured.")
     for cell in data.cells:
+        if not cell.measured:
+            continue
         parts.append(f"### Temperature {cell.temperature:g}")
         records = sorted(cell.measured, key=lambda record: -(record.median_speedup or 0.0))
         rows = [_row(cell, record) for record in records]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from claims import (
@@ -18,7 +20,7 @@ from claims import (
 )
 
 # Dated findings stay as they were found, records of decisions likewise; the others are written by
-# scripts, which tests run again (tests/papers, tests/bench, tests/exact).
+# scripts, which tests run again (here, in tests/papers and tests/exact).
 UNCHECKED = {"LOG.md", "results.md", "evidence.md", "published-verifiers.md"}
 PAGES = ["README.md", "CHANGELOG.md"] + [
     str(path.relative_to(ROOT))
@@ -59,6 +61,12 @@ def test_every_figure_of_every_page_is_recomputed(name: str):
         assert text in left, f"{name} no longer says {text!r}"
         left = left.replace(text, "")
     assert figures(left) == []
+
+
+def test_pages_of_results_are_what_the_files_say():
+    script = ROOT / "benchmarks" / "report.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_one_digit_changed_is_seen():

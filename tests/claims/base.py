@@ -47,7 +47,9 @@ def words(number: int) -> str:
 
 def short(value: float, digits: int = 2) -> str:
     """A figure without the zero before its point, as in ``.07``; two digits where it is small."""
+    if abs(value) < 1e-12:  # rounding
+        return "0"
     shown = f"{value:.{digits}f}"
-    if 0 < value < 0.01 and digits == 2:
+    if abs(value) < 0.01 and digits == 2:
         shown = f"{value:.2g}"
     return shown[1:] if shown.startswith("0.") else shown

@@ -285,6 +285,10 @@ def worked(rule: str) -> list[str]:
     ]
 
 
+def _worked_tv() -> str:
+    return worked("uncapped")[2].lstrip("0")
+
+
 def of_drafts(rules: Iterable[str], tokens: int) -> list[str]:
     """Draft tokens kept with one, two and three drafts: the same by all of these rules."""
     (row,) = {
@@ -330,8 +334,8 @@ ENUMERATED = [
             (2, ("induced-block",)),
         )
     ),
-    Claim(P4, "at a distance (TV) of {} from the target's law", lambda: worked("uncapped")[2:]),
-    Claim(EVIDENCE, "TV {} in the worked example", lambda: [worked("uncapped")[2].lstrip("0")]),
+    Claim(P4, "at a distance (TV) of {} from the target's law", lambda: [_worked_tv()]),
+    Claim(EVIDENCE, "TV {} in the worked example", lambda: [_worked_tv()]),
 ]
 
 

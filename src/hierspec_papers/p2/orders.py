@@ -1,18 +1,26 @@
 """P2's negative result: its formula, the other ways to use its three models, and simulations.
 
 P2 prints no number of its own (its Figure 1 is a picture), so nothing is compared cell by cell:
-formulas and simulations stand side by side. α, β, c and c_s as in
-:mod:`hierspec_papers.p2.formula`.
+formulas and simulations stand side by side; the figure's panels are of our own values. α, β, c and
+c_s as in :mod:`hierspec_papers.p2.formula`.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from hierspec.planner.estimates import Chain
 from hierspec.planner.simulated import root_of
 from hierspec.simulation import CoinFlips, Simulation, simulate
-from hierspec_papers.tables import Reproduction, Row, Table
+from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
 
-from .formula import Ordering, compare, horizontal_speedup, interleaved_speedup
+from .formula import (
+    Ordering,
+    compare,
+    horizontal_speedup,
+    interleaved_speedup,
+    interleaved_tokens,
+)
 
 ALPHA, BETA, C, C_S, M = 0.8, 0.5, 0.1, 0.1, 4
 LONGEST_N = 16
@@ -20,12 +28,14 @@ ROUNDS = 4000  # of each simulation: errors near 1 %
 
 _COSTS = (C * C_S, C, 1.0)  # of M_s, M_q and M_p: in calls of M_p, so 1 / latency is the speed-up
 _RATES = ((0.0, 0.0, BETA), (0.0, 0.0, ALPHA), (0.0, 0.0, 0.0))
+BLOCKS = (1, 2, 4, 8)  # m, a curve each in a panel
+PANELS = ((0.3, 0.05), (0.5, 0.1), (0.7, 0.2), (0.78, 0.1))  # β and c_s: better models cost more
 _INPUTS = {"alpha": ALPHA, "beta": BETA, "c": C, "c_s": C_S}
 
 
 def compute() -> Reproduction:
-    """Both tables."""
-    return Reproduction("p2-orders", (_lengths(), _orders()))
+    """Return both tables, the panels of Figure 1, and whether a small model pays in each."""
+    return Reproduction("p2-orders", (_lengths(), _orders(), _panels()), _figure_1())
 
 
 def run(name: str, n: int, m: int) -> Simulation:
@@ -40,6 +50,61 @@ def run(name: str, n: int, m: int) -> Simulation:
         order = "interleaved" if name == "interleaved" else "horizontal"
         chain = Chain((0, 1, 2), (n, m), order=order)
     return simulate(root_of(chain), CoinFlips(_RATES, seed=n), _COSTS, ROUNDS)
+
+
+def _figure_1() -> tuple[Figure, ...]:
+    """Return the panels: tokens and speed-up over n, a curve for each m, α and c fixed."""
+    ns = np.arange(LONGEST_N + 1)
+    panels = []
+    for beta, c_s in PANELS:
+        for what, y, values in (
+            ("tokens", "tokens a call", lambda m, b=beta: interleaved_tokens(ALPHA, b, ns, m)),
+            (
+                "time",
+                "speed-up over plain decoding",
+                lambda m, b=beta, s=c_s: interleaved_speedup(ALPHA, b, C, s, ns, m),
+            ),
+        ):
+            curves = tuple(
+                Curve(f"m = {m}", tuple(map(float, ns)), tuple(map(float, values(m))))
+                for m in BLOCKS
+            )
+            panels.append(
+                Figure(
+                    f"Figure 1, {what}, β = {beta}",
+                    f"α = {ALPHA}, β = {beta}, c = {C}, c_s = {c_s}",
+                    "n, tokens of M_s in a block",
+                    y,
+                    curves,
+                    notes=("n = 0 is M_q alone. P2 does not print its values of α, β, c and c_s.",),
+                )
+            )
+    return tuple(panels)
+
+
+def _panels() -> Table:
+    """Return for each panel and m the best n, and what it gains over M_q alone."""
+    rows = []
+    for beta, c_s in PANELS:
+        for m in BLOCKS:
+            found = interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
+            best = int(found.argmax())
+            figures = (m, best, float(found[best]), float(found[0]), float(found[-1]))
+            rows.append(Row(f"{beta}, {c_s}", (), figures))
+    return Table(
+        "Figure 1",
+        f"the best n of each curve, beside M_q alone (n = 0) and n = {LONGEST_N}",
+        "β, c_s",
+        (),
+        tuple(rows),
+        ("m", "best n", "speed-up at best n", "at n = 0", f"at n = {LONGEST_N}"),
+        {"alpha": ALPHA, "c": C, "panels": [list(panel) for panel in PANELS]},
+        notes=(
+            "P2's reading of its picture: a smaller model does not help in most cases, longer runs "
+            "of it hurt, and a better one permits more m at which it helps. A small m leaves most "
+            "to be had: there M_q drafts too few tokens by itself.",
+        ),
+    )
 
 
 def _lengths() -> Table:
