@@ -42,7 +42,9 @@ CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
     # as the paper prints it
     "docs/papers/p4.md": ("The printed 3.40 → 3.55 tokens", "a row is 0.6 MB"),
     "docs/papers/p5.md": ("on V100s",),
-    "docs/peers.md": ("the threshold is .4 by default", "| 5.23 |", "gguf 0.19", "not seen in 5.23"),
+    "docs/peers.md": (
+        "the threshold is .4 by default", "| 5.23 |", "gguf 0.19", "not seen in 5.23",
+    ),
     "docs/presets.md": (
         "drafters at temperature 0.5, for requests at 0.6", "without 45 % of its attentions",
         "[25, stops below 0.8]", "At requests below 0.5",
