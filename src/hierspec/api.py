@@ -140,15 +140,15 @@ class Hierarchy:
         """The fastest hierarchy of these models on this machine, as the planner finds it.
 
         The first use measures the models, for less than a minute, and keeps the profile in the
-        user's cache; later ones only plan. While text is written, what it shows of acceptance and
-        costs corrects the plan.
+        user's cache; later ones only plan. While text is written, what it shows of acceptance
+        corrects the plan.
 
         Args:
             target: default: the shipped ``zoo:large``.
             drafts: candidates, as ``hierspec profile --candidates`` takes them; models are measured
                 beside what needs none (look-ups, copies of the target in fewer bits), and a list
                 that names such a one is the whole list. Default: the shipped family; for any other
-                target what copies text, and what is shipped for it.
+                target what copies text, its copies in 8 and 4 bits, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation

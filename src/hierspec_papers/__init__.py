@@ -37,6 +37,7 @@ COMPUTED = {  # name → (module with ``compute() -> Reproduction``, what it sho
     "p4-operations": ("p4.operations", "P4 Appendix G: operations of verification and forwards"),
 }
 MEASURED: dict[str, tuple[str, str]] = {  # name → (module with ``measure(lab)``, what it shows)
+    "p1-coin-flips": ("p1.coin_flips", "P1 Table 5: coins for acceptances, on the clock"),
     "p1-models": ("p1.models", "P1 Tables 1, 3, 4, 6: K models planned, predicted and measured"),
     "p2-models": ("p2.models", "P2 Theorem 3.4: both orders and either drafter, measured"),
     "p3-exits": ("p3.exits", "P3 Figures 5, 6, 8: pairs of early exits against single ones"),
