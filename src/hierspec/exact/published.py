@@ -2,6 +2,9 @@
 
 Where a package is at hand its own function is called. What is written down here anew is written
 from its publication, for one draft, in our words; names of sources are in the table.
+
+In what follows r_i = p_i(x_i)/q_i(x_i), R_k = r_1⋯r_k and w_k = R_k / max(1, R_1, …, R_k), which is
+min(1, w_{k−1} r_k) [MATH §1].
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ from dataclasses import dataclass
 
 import torch
 
-from .adapters import LENGTHS, SEEDS, Adapter, examine
+from .adapters import LENGTHS, SEEDS, Adapter, Finding, examine
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A verifier that somebody published.
+    """Hold a verifier that somebody published.
 
     Attributes:
-        source: where.
+        source: where, and what of it had to be replaced to be enumerated.
         own_code: whether its own function is called, or what it publishes was written anew.
     """
 
@@ -30,12 +33,12 @@ class Published:
 
 
 def transformers_step(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """The assisted step of the installed transformers."""
+    """Return the round of the installed transformers' assisted step."""
     return _transformers(tokens, q, p, None)
 
 
 def transformers_ensemble(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """The same with its option ``assistant_ensemble_weight`` at one half."""
+    """Return the same with the option ``assistant_ensemble_weight`` at one half."""
     return _transformers(tokens, q, p, 0.5)
 
 
@@ -51,43 +54,85 @@ def _transformers(
 
 
 def vllm_rejection(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """vLLM's rejection sampler: uniforms and recovered tokens of all places are drawn beforehand.
+    """Return the round of vLLM's rejection sampler, with a draw in place of its race.
 
-    It draws recovered tokens by a race of exponential numbers, which is a draw from the residual.
+    It takes argmax_x (p − q)₊(x) / e(x), with one row of exponential numbers e for all places of a
+    round. The enumeration follows uniforms that are compared with numbers, not with each other, so
+    a race is beyond it.
     """
     n = len(tokens)
     uniforms = torch.rand(n)
-    recovered = torch.multinomial((p[:n] - q).clamp(min=0.0), 1)[:, 0]
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
         if not (q[i, token] > 0 and bool(p[i, token] / q[i, token] >= uniforms[i])):
-            return [*out, int(recovered[i])]
+            # All places are raced beforehand, but only this one's winner is used, and which place
+            # it is hangs on the uniforms alone: drawing it here has the same law.
+            return [*out, _drawn((p[i] - q[i]).clamp(min=0.0))]
         out.append(token)
-    return [*out, int(torch.multinomial(p[n:], 1))]
+    return [*out, _drawn(p[n])]
 
 
 def vllm_without_draft_probs(
     tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor
 ) -> Sequence[int]:
-    """The same for drafts that come without probabilities, as those of n-grams: q is one-hot."""
+    """Return the same for drafts without probabilities, as those of n-grams: q is one-hot."""
     return vllm_rejection(tokens, torch.nn.functional.one_hot(tokens, p.shape[1]).double(), p)
 
 
 def gpt_fast(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """gpt-fast's step: the first rejected place of all, then a draw from its residual."""
+    """Return the round of gpt-fast's step: up to the first rejected place of all, then a draw."""
     n = len(tokens)
     at = torch.arange(n)
     kept = torch.minimum(torch.ones(n, dtype=p.dtype), p[at, tokens] / q[at, tokens])
     rejected = (torch.rand_like(kept) > kept).nonzero()
     if not len(rejected):
-        return [*tokens.tolist(), int(torch.multinomial(p[n:], 1))]
+        return [*tokens.tolist(), _drawn(p[n])]
     first = int(rejected[0])
-    residual = (p[first] - q[first]).clamp(min=0.0)
-    return [*tokens[:first].tolist(), int(torch.multinomial(residual[None], 1))]
+    return [*tokens[:first].tolist(), _drawn((p[first] - q[first]).clamp(min=0.0))]
+
+
+def sequential_standard(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return the round of sequential-speculative-decoding's standard step, which is tokenwise."""
+    out: list[int] = []
+    for i, token in enumerate(tokens.tolist()):
+        if not torch.rand(1) < p[i, token] / q[i, token]:
+            return [*out, _drawn((p[i] - q[i]).clamp(min=0.0))]
+        out.append(token)
+    return [*out, _drawn(p[-1])]
+
+
+def sequential_capped(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return the round of sequential-speculative-decoding's capped step.
+
+    Where block verification judges k tokens by w_k and the rows at k + 1, it takes w_{k−1} and the
+    rows at k, and the recovered token mixes the two places. Tokens with q = 0 are in no sum.
+    """
+    n, w = len(tokens), [torch.tensor(1.0, dtype=p.dtype)]
+    for i, token in enumerate(tokens.tolist()):
+        w.append((w[-1] * p[i, token] / q[i, token]).clamp(max=1.0))
+
+    def beyond(k: int) -> torch.Tensor:
+        """Return r* − 1 [V], with which it judges and follows k tokens."""
+        at = (k - 1) % n  # of none, the index −1 finds the last place
+        ratio = torch.where(q[at] > 0, p[at] / q[at], 0.0)
+        return w[max(k - 1, 0)] * ratio - 1.0
+
+    h = w[n - 1] if n > 1 else w[1]  # of one token, an index of −1 again, which is the right one
+    for k in range(n, 0, -1):
+        if k < n:
+            more = beyond(k)
+            # 0/0 where p = q: NaN, and the test fails
+            h = (q[k - 1] * more.clamp(min=0.0)).sum() / (q[k - 1] * -more.clamp(max=0.0)).sum()
+        if torch.rand(1) < h:
+            break
+    else:
+        k = 0
+    row = p[n] if k == n else q[k] * beyond(k).clamp(min=0.0)
+    return [*tokens[:k].tolist(), _drawn(row)]
 
 
 def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Draw the target's own tokens, keep the draft while it equals them."""
+    """Return the target's own tokens, drawn at every place, up to the first unlike the draft."""
     own = torch.multinomial(p, 1)[:, 0].tolist()
     out: list[int] = []
     for token, drafted in zip(own, [*tokens.tolist(), -1], strict=True):
@@ -98,27 +143,53 @@ def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -
 
 
 def typical_acceptance(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Medusa's: keep a token of probability above min(ε, δ exp(−H)), ε = .09, δ = √ε."""
+    """Return Medusa's round: tokens of probability above min(ε, δ exp(−H)), ε = .09, δ = √ε."""
     least = torch.minimum(torch.tensor(0.09), 0.3 * (p * p.log()).sum(-1).exp())
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
         if p[i, token] <= least[i]:
             break
         out.append(token)
-    return [*out, int(torch.multinomial(p[len(out) :][:1], 1))]
-
-
-def block_of_hierspec(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Block verification, for comparison."""
-    return _by_rule("block", tokens, q, p)
+    return [*out, _drawn(p[len(out)])]
 
 
 def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Branch resampling as its authors printed and released it: the last test is not capped."""
-    return _by_rule("uncapped", tokens, q, p)
+    """Return the round of branch resampling as its authors printed and released it [P4 §5.2].
+
+    r*_k = R_k / max(1, R_1, …, R_{k−1}) is capped at 1 in the branch divergences D*, so below the
+    end a prefix is kept with D*(p, q) / D*(q, p); the whole draft with min(1, R_n), without a cap.
+    """
+    n = len(tokens)
+    at = torch.arange(n)
+    ratios = torch.cumprod(p[at, tokens] / q[at, tokens], 0)  # R_1 … R_n
+    start = torch.ones(1, dtype=p.dtype)
+    peaks = torch.cummax(torch.cat([start, ratios]), 0).values[:n]
+    stars = torch.cat([start, (ratios / peaks).clamp(max=1.0)])
+
+    def divergences(k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the target has beyond the draft after k tokens, and the draft beyond it."""
+        difference = stars[k] * p[k] - q[k]
+        return difference.clamp(min=0.0), -difference.clamp(max=0.0)
+
+    if torch.rand(1) < ratios[-1]:
+        return [*tokens.tolist(), _drawn(p[n])]
+    k = n - 1
+    while k > 0:
+        target, draft = (part.sum() for part in divergences(k))
+        if torch.rand(1) < (target / draft if draft else 1.0):
+            break
+        k -= 1
+    row, _ = divergences(k)
+    return [*tokens[:k].tolist(), _drawn(row if row.any() else p[k])]
 
 
-def _by_rule(name: str, tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> list[int]:
+def block_of_hierspec(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return the round of our own block verification, for comparison."""
+    return by_rule("block", tokens, q, p)
+
+
+def by_rule(name: str, tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> list[int]:
+    """Return the round of a rule of :mod:`hierspec.verifiers`."""
     from hierspec.core.rules import Batch, scan
     from hierspec.verifiers import registry
 
@@ -126,8 +197,12 @@ def _by_rule(name: str, tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) 
     batch = Batch(p[None], q[None], tokens[None], torch.tensor([n]))
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, torch.rand(1, n))
-    row = rule.correction(batch, accepted, tau)
-    return [*tokens[: int(tau)].tolist(), int(torch.multinomial(row, 1))]
+    return [*tokens[: int(tau)].tolist(), _drawn(rule.correction(batch, accepted, tau)[0])]
+
+
+def _drawn(row: torch.Tensor) -> int:
+    """Return a token drawn from weights [V]."""
+    return int(torch.multinomial(row[None], 1))
 
 
 PUBLISHED = {
@@ -140,7 +215,12 @@ PUBLISHED = {
             True,
             transformers_ensemble,
         ),
-        Published("vllm", "vLLM, rejection sampler", False, vllm_rejection),
+        Published(
+            "vllm",
+            "vLLM, rejection sampler; a draw stands for its race of exponential numbers",
+            False,
+            vllm_rejection,
+        ),
         Published(
             "vllm-no-draft-probs",
             "the same, drafts without probabilities",
@@ -149,14 +229,31 @@ PUBLISHED = {
         ),
         Published("gpt-fast", "gpt-fast, speculative step", False, gpt_fast),
         Published(
+            "sequential-standard",
+            "sequential-speculative-decoding 0.1.1, standard step",
+            False,
+            sequential_standard,
+        ),
+        Published(
             "sample-and-compare", "drawing the target's own tokens", False, sample_and_compare
         ),
-        Published("block", "Sun et al. 2024, block verification", False, block_of_hierspec),
+        Published(
+            "block",
+            "Sun et al. 2024, block verification: our own rule",
+            False,
+            block_of_hierspec,
+        ),
         Published(
             "branch-released",
             "P4, branch resampling as printed and released",
             False,
             released_branch,
+        ),
+        Published(
+            "sequential-capped",
+            "sequential-speculative-decoding 0.1.1, capped step",
+            False,
+            sequential_capped,
         ),
         Published(
             "typical-acceptance",
@@ -169,12 +266,15 @@ PUBLISHED = {
 
 
 def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
-    """All of them, as the table of ``docs/published-verifiers.md``."""
+    """Return all of them, as the table of ``docs/published-verifiers.md``."""
     heads = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
-    lines = [" | ".join(heads), " | ".join("---" for _ in heads)]
-    for one in PUBLISHED.values():
-        found = examine(one.verify, lengths, seeds)
-        far = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in found.tv.values()]
-        name = f"`{one.name}`" + (" (its own code)" if one.own_code else "")
-        lines.append(" | ".join([name, one.source, "yes" if found.lossless else "**no**", *far]))
-    return "\n".join(f"| {line} |" for line in lines)
+    lines = [heads, ["---" for _ in heads]]
+    lines += [cells(one, examine(one.verify, lengths, seeds)) for one in PUBLISHED.values()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells(one: Published, found: Finding) -> list[str]:
+    """Return what the table says of one."""
+    name = f"`{one.name}`" + (" (its own code)" if one.own_code else "")
+    far = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in found.tv.values()]
+    return [name, one.source, "yes" if found.lossless else "**no**", *far]
