@@ -45,7 +45,7 @@ def test_names():
 
 
 def test_p2_by_length(found):
-    table, _ = found["p2-orders"].tables
+    table, *_ = found["p2-orders"].tables
     got = columns(table)
     assert [row.label for row in table.rows] == [str(n) for n in range(17)]
     printed = dict(zip(range(17), got["interleaved"], strict=True))
@@ -63,13 +63,17 @@ def test_p2_by_length(found):
 
 
 def test_p2_orders(found):
-    _, table = found["p2-orders"].tables
+    _, table, panels = found["p2-orders"].tables
     got = columns(table)
     ways = [row.label for row in table.rows]
     assert ways == ["horizontal", "mid", "small", "interleaved", "plain"]
     assert (got["n of M_s"][0], got["m of M_q"][0], round(got["speed-up"][0], 4)) == (3, 4, 2.6014)
     assert within(got["simulated"], got["speed-up"], got["error"])
     assert got["simulated"][-1] == 1.0
+    best = {(row.label, row.extra[0]): row.extra[1] for row in panels.rows}
+    assert best["0.5, 0.1", 4] == 0, "a small model does not help"
+    assert best["0.7, 0.2", 1] > 0, "but where it is good and M_q drafts little"
+    assert len(found["p2-orders"].figures) == 8
 
 
 def test_p1_table_5_as_printed(found):

@@ -2,13 +2,14 @@
 
 Ratios are compared on a logarithmic scale and reported as ratios, shares as differences. ``least``
 is the smallest difference that matters: 3 % of speed or of tokens for a system against another, 1 %
-for a verification rule (the papers' own margins are 1 to 5 %), .03 of an acceptance, .05 of an AUC.
+for a verification rule (the papers' own margins are 1 to 5 %), .03 of an acceptance, .05 of an AUC,
+a tenth of a token kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from .sequential import Estimate, Kind, Verdict, estimate, prompts_needed, verdi
 Scale = Literal["ratio", "difference"]
 SYSTEM, SMALL, RULE = math.log(1.03), math.log(1.02), math.log(1.01)  # ratios
 SHARE, AREA = 0.03, 0.05  # an acceptance, an AUC
+TOKEN = 0.1  # kept of a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Claim:
         against: a fixed number.
         apart: the effect on prompts that are not mathematics, over that on those that are.
         steady: the metric's variation over ``ours`` against that over ``theirs``.
+        decides: its item; a claim whose costs cannot be compared stands beside the others only.
     """
 
     item: str
@@ -51,6 +54,12 @@ class Claim:
     kind: Kind = "more"
     steady: bool = False
     apart: bool = False
+    decides: bool = True
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Return all methods it compares."""
+        return (*self.ours, *self.theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,17 @@ class Finding:
             return f"{value:.3f}× [{low:.3f}, {high:.3f}]"
         value, low, high = parts
         return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def together(group: Sequence[Finding]) -> Verdict:
+    """Return a claim's verdict from all that measured it.
+
+    It holds where it holds in one of them and does not fail in another.
+    """
+    said = {one.verdict for one in group}
+    if "does not hold" in said:
+        return "does not hold"
+    return "holds" if "holds" in said else "undecided"
 
 
 def effect(claim: Claim, data: Mapping[str, Any]) -> list[float]:

@@ -13,6 +13,7 @@ from hierspec_papers.p2.formula import interleaved_tokens
 from hierspec_papers.prompts import MATHEMATICS
 
 from . import effects
+from .experiments import SEVERAL
 from .items import TABLES, Fixed
 from .sequential import estimate
 
@@ -77,6 +78,11 @@ def sections(files: Mapping[str, Data]) -> list[str]:
             parts += [f"## {title}", lead, *tables]
     if "p4-trunk" in files:
         parts += ["## P4 Table 1 beside the printed", _TABLE_1, _rules(files["p4-trunk"])]
+    if "p4-eagle3-several" in files:
+        parts += ["## P4 Table 4(b) with sampled drafts", _TABLE_4, _eagle(files)]
+    by_position = [_positions(name, files[name]) for name in _LONG if name in files]
+    if by_position:
+        parts += ["## P4 Figure A.1 by position", _FIGURE_A1, *by_position]
     by_domain = [_domains(name, files[name]) for name in _DOMAINS if name in files]
     if by_domain:
         parts += ["## P5 Table 3: mathematics apart", _TABLE_3, *by_domain]
@@ -113,6 +119,14 @@ _PRINTED_TABLE_1 = {  # rule here → printed rows: GSM8K, HumanEval, CNN/DM
     "tokenwise 10": "6.44, 5.23, 2.35",
     "block 10": "6.53, 5.34, 2.39 (blockwise); 6.65, 5.40, 2.45 (branch resampling)",
 }
+_TABLE_4 = """EAGLE-3's drafter for SmolLM2, one draft of four tokens or four such drafts, sampled;
+`one` is block on the first draft alone. P4 prints 3.40 tokens a call for EAGLE-3 and 3.55 with its
+verification, with drafts that are not sampled and a first token that is always accepted, which
+changes the law. It has no number for blockwise, and none for several drafts of EAGLE-3."""
+_FIGURE_A1 = """The chance that the first m tokens of a draft of ten are kept whole, if they are the
+draft: mean over all drafts of that length. P4 gives these chances as formulas, and the figure for
+GSM8K as a picture only; HSD's, with the cap at the end, is block's."""
+_LONG = ("p4-trunk-long", "p4-smollm2-long")
 _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 
@@ -137,6 +151,41 @@ def _rules(data: Data) -> str:
     counts = ", ".join(f"{domains.count(domain)} of {domain}" for domain in _DATA_SETS)
     shown = "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
     return f"`p4-trunk.json`: {len(domains)} prompts, of them {counts}\n\n{shown}"
+
+
+def _eagle(files: Mapping[str, Data]) -> str:
+    """Return a table: tokens a call of every rule on drafts that EAGLE-3 samples."""
+    rows = []
+    for data in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
+        for method in data["methods"]:
+            runs = list(effects.runs_of(data, method).values())
+            written = sum(run["tokens"] - 1 for run in runs)
+            drafts = sum(run["exact"]["drafts"] for run in runs)
+            law = [
+                f"{rule} {1 + sum(run['exact'][rule] for run in runs) / drafts:.3f}"
+                for rule in ("tokenwise", "block", "one", *SEVERAL)
+                if rule in runs[0]["exact"]
+            ]
+            measured = f"{written / sum(run['target_calls'] for run in runs):.2f}"
+            rows.append(f"| {method} | {measured} | {', '.join(law)} |")
+    head = "| rule | tokens a call | by the exact law on its drafts |\n|---|---|---|"
+    return head + "\n" + "\n".join(rows)
+
+
+def _positions(name: str, data: Data) -> str:
+    """Return a table: how likely the first m tokens of a draft are kept, by rule."""
+    exact = [run["exact"]["positions"] for run in data["runs"] if run["exact"]["positions"]]
+    longest = max(len(one["block"]) for one in exact)
+    some = [one for one in exact if len(one["block"]) == longest]
+    drafts = sum(one["drafts"] for one in some)
+    lines = [
+        "| m | " + " | ".join(map(str, range(1, longest + 1))) + " |",
+        "|" + "---|" * (longest + 1),
+    ]
+    for rule, said in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "min(1, R)")):
+        means = (sum(one[rule][m] for one in some) / drafts for m in range(longest))
+        lines.append(f"| {said} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    return f"`{name}.json`: {len(data['prompts'])} prompts, {drafts} drafts\n\n" + "\n".join(lines)
 
 
 def _account(name: str, data: Data) -> str:

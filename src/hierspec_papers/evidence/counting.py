@@ -25,6 +25,8 @@ from hierspec_papers.p4.watching import Seen, seen
 from hierspec_papers.p5.entropy import entropies, judged
 from hierspec_papers.p5.rounds import Round
 
+from .experiments import SEVERAL
+
 Record = dict[str, Any]
 Events = Sequence[dict[str, Any]]
 POWERS = (0.75, 1.0, 1.2, 2.0)  # of a draft's distribution: at .6, those of .8, .6, .5 and .3
@@ -98,7 +100,7 @@ def of_several(every: Sequence[CheckedDraft]) -> dict[str, float]:
     drafts, p = [draft for draft, _ in every], [rows for _, rows in every]
     found = {
         rule: sum(h * end.num_accepted for h, end in outcomes(registry.get(rule), drafts, p))
-        for rule in ("rrs", "block-rrs")
+        for rule in SEVERAL
     }
     alone = outcomes(registry.get("block-rrs"), drafts[:1], p[:1])
     return {**found, "one": sum(h * end.num_accepted for h, end in alone)}
@@ -175,7 +177,8 @@ def records(
             if many := method.gains.several.get(number):
                 one["exact"] = {key: round(sum(d[key] for d in many), 6) for key in many[0]}
             else:
-                one["exact"] = exact(method.gains.seen.get(number, []))
+                drafts = method.gains.seen.get(number, [])
+                one["exact"] = {**exact(drafts), "positions": positions(drafts)}
                 powers = method.gains.powers.get(number, [])
                 one["exact"]["powers"] = {
                     f"{e:g}": round(sum(found[f"{e:g}"] for found in powers), 6) for e in POWERS
@@ -212,6 +215,23 @@ def exact(drafts: Sequence[Seen]) -> Record:
         "variance": round(sum(one.variance for one in drafts), 6),
         **curves,
     }
+
+
+def positions(drafts: Sequence[Seen]) -> Record:
+    """Return sums over the longest drafts: the chance that m tokens are kept whole, m = 1 … n.
+
+    By the draft's first m tokens alone, tokenwise Π min(1, r_i), in block w_m, and ideally
+    min(1, R_m) [P4 Theorem 7]. Drafts that the end of a text cut short are left out.
+    """
+    longest = max((one.length for one in drafts), default=0)
+    some = [one for one in drafts if one.length == longest]
+    sums = {
+        said: [
+            round(sum(float(one.curves[rule][m]) for one in some), 6) for m in range(1, longest + 1)
+        ]
+        for said, rule in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "naive"))
+    }
+    return {"drafts": len(some), **sums}
 
 
 def _entropies(

@@ -42,6 +42,11 @@ def acceptance(run: Run, data: Data) -> float | None:
     return sum(kept for _, kept in run["rounds"]) / offered if offered else None
 
 
+def kept_per_round(run: Run, data: Data) -> float | None:
+    """Return how many of a draft's tokens the target keeps, on average; bonuses are not drafted."""
+    return fmean(kept for _, kept in run["rounds"]) if run["rounds"] else None
+
+
 def first_acceptance(run: Run, data: Data) -> float | None:
     """Return the share of drafts whose first token the target kept: the acceptance rate α."""
     return fmean(kept > 0 for _, kept in run["rounds"]) if run["rounds"] else None
@@ -95,12 +100,26 @@ def exact_several(rule: str) -> Metric:
     """Return the metric: tokens a call that a rule's exact law expects of several drafts.
 
     Args:
-        rule: ``rrs``, ``block-rrs``, or ``one``: block on the first of them alone.
+        rule: for several drafts, or ``one``: block on the first of them alone.
     """
 
     def metric(run: Run, data: Data) -> float | None:
         found = run["exact"]
         return 1 + found[rule] / found["drafts"] if found["drafts"] else None
+
+    return metric
+
+
+def kept_whole(rule: str) -> Metric:
+    """Return the metric: how likely a draft of the longest length is kept to its end.
+
+    Args:
+        rule: ``tokenwise``, ``block``, or ``ideal``: min(1, R_n).
+    """
+
+    def metric(run: Run, data: Data) -> float | None:
+        found = run["exact"]["positions"]
+        return found[rule][-1] / found["drafts"] if found["drafts"] else None
 
     return metric
 

@@ -7,16 +7,19 @@ have nothing else to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.presets.registry import preset
+from hierspec_papers.p3.table1 import PRESETS
 from hierspec_papers.p5.systems import CAP, WINDOW
 
 from .families import FAMILIES, Family, Level
 
 PLAIN = "plain"
+SEVERAL = ("rrs", "block-rrs", "traversal", "induced-block")  # rules for several drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class Experiment:
     seed: int = 0
 
     @property
+    def file(self) -> str:
+        """Name of its file; a recorded one's may hold several temperatures."""
+        return f"{self.name.partition(' at ')[0]}.json"
+
+    @property
     def clock(self) -> bool:
         """Whether seconds are what it measures."""
         return self.together == 1
@@ -65,6 +73,12 @@ class Experiment:
     def methods(self) -> Ways:
         """Return the methods by name, in the order they are run in."""
         return self.make(self.family)
+
+    def kin(self, names: Sequence[str]) -> str:
+        """Return what the family says of its larger drafter, if a method of these names has it."""
+        large = self.family.large.items()
+        levels = [level for name in names for level in self.methods[name].levels]
+        return self.family.kin if any(large <= level.items() for level in levels) else ""
 
 
 # --- P1 and P2: the small and the larger drafter, alone and stacked
@@ -153,6 +167,16 @@ def exits(family: Family) -> Ways:
     return out
 
 
+def pairs(family: Family) -> Ways:
+    """P3 Figures 5 and 8: every pair of a drafting and a verifying exit among the trained ones."""
+    return {f"{low}-{high}": hispec(family, low, high) for low, high in every_pair(family)}
+
+
+def every_pair(family: Family) -> list[tuple[int, int]]:
+    """Return all pairs of a family's exits, the lower first; the first pair is P3's."""
+    return list(itertools.combinations(family.exits, 2))
+
+
 def lengths(family: Family) -> Ways:
     """P3 Figure 7: N_d at N_i = 4, and N_i at N_d = 2."""
     low, high = family.exits[:2]
@@ -164,11 +188,20 @@ def others(family: Family) -> Ways:
     """P3 Table 1's look-ahead, adaptive-exit and layer-skipping baselines beside HiSpec."""
     low, high = family.exits[:2]
     out = {"hispec": hispec(family, low, high)}
-    for name in ("lookahead", "adadecode", "swift"):
-        file = preset(name, family.target).to_dict()
-        top = {k: v for k, v in file.items() if k not in ("target", "levels")}
-        out[name] = Way(tuple(file["levels"]), top)
-    return out
+    return out | {name: _preset(name, family) for name in ("lookahead", "adadecode", "swift")}
+
+
+def presets(family: Family) -> Ways:
+    """P3 Table 1's methods as their presets are, by the names they are printed with."""
+    ways = {printed: _preset(name, family) for printed, name in PRESETS.items()}
+    return {PLAIN: Way(), **ways}
+
+
+def _preset(name: str, family: Family) -> Way:
+    """Return a preset for the family's target."""
+    file = preset(name, family.target).to_dict()
+    top = {k: v for k, v in file.items() if k not in ("target", "levels")}
+    return Way(tuple(file["levels"]), top)
 
 
 def hispec(family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1) -> Way:
@@ -232,6 +265,17 @@ def eagle(family: Family) -> Ways:
     """P4 Table 4(b): EAGLE-3's drafter under both rules."""
     level = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
     return {rule: Way((level,), {"verify": rule}) for rule in ("tokenwise", "block")}
+
+
+def eagle_several(family: Family) -> Ways:
+    """P4 Table 4(b) with four drafts that EAGLE-3's drafter samples, under every rule for them."""
+    level = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
+    return {f"{rule} × 4": Way(({**level, "num_drafts": 4},), {"verify": rule}) for rule in SEVERAL}
+
+
+def block_long(family: Family) -> Ways:
+    """P4 Figure A.1: drafts of ten tokens, which block verifies."""
+    return {"block": Way((family.draft(family.small, 10),), {"verify": "block"})}
 
 
 def p4_clock(family: Family) -> Ways:
@@ -364,6 +408,21 @@ COUNTING = {  # in the order they are run in
             )
             for n in REPETITIONS
         ),
+        _experiment("p3-smollm2-pairs", "P3 Figures 5, 8", "smollm2", pairs, 0.0, tokens=32),
+        _experiment("p3-trunk-pairs", "P3 Figures 5, 8", "trunk", pairs, 0.0),
+        _experiment(
+            "p4-eagle3-several",
+            "P4 Table 4(b)",
+            "smollm2",
+            eagle_several,
+            1.0,
+            tokens=32,
+            gains=True,
+        ),
+        _experiment("p4-trunk-long", "P4 Figure A.1", "trunk", block_long, 1.0, gains=True),
+        _experiment(
+            "p4-smollm2-long", "P4 Figure A.1", "smollm2", block_long, 1.0, tokens=32, gains=True
+        ),
         _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
         _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
     )
@@ -406,4 +465,19 @@ CLOCK = {  # in order of importance
         ),
     )
 }
-EXPERIMENTS = {**COUNTING, **CLOCK}
+RECORDED = {  # in time, by ``hierspec reproduce``
+    one.name: one
+    for one in (
+        _experiment(
+            f"reproduce-p3-table1 at {temperature:g}",
+            "P3 Figure 1",
+            "large",
+            presets,
+            temperature,
+            tokens=40,
+            together=1,
+        )
+        for temperature in (0.0, 1.0)
+    )
+}
+EXPERIMENTS = {**COUNTING, **CLOCK, **RECORDED}

@@ -26,6 +26,7 @@ class Family:
         small, large: levels without a budget.
         exits: layers, ascending; the first two are P3's pair (about L/8 and L/4).
         head: trained heads of the exits, if there are any.
+        kin: why the larger drafter is closer to the target than a drafter usually is, if so.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Family:
     large: Mapping[str, Any]
     exits: tuple[int, ...]
     head: str | None = None
+    kin: str = ""
 
     def models(self) -> BenchModels:
         """Return the family's checkpoints, in float32, loaded when they are needed."""
@@ -67,6 +69,7 @@ FAMILIES = {
             {"method": "quantized", "bits": 4},
             (5, 10, 15, 20),
             HEADS,
+            "M2 is the target's own copy in 4 bits",
         ),
         Family(
             "trunk",
@@ -84,6 +87,7 @@ FAMILIES = {
             _model("zoo:small"),
             _model("zoo:trunk"),
             (2, 4, 8),
+            kin="the target's law is made from M2's",
         ),
     )
 }

@@ -10,45 +10,67 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import computed
-from .claims import Claim, Finding, finding
-from .experiments import EXPERIMENTS
+from hierspec_papers.prompts import LONGEST
+
+from . import computed, recorded
+from .claims import Claim, Finding, finding, together
+from .experiments import EXPERIMENTS, RECORDED
 from .items import ITEMS, Fixed, Item, Status
 from .said import CLAIMS
 from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
+_ANSWERS = " to ".join(str(f(one.tokens for one in EXPERIMENTS.values())) for f in (min, max))
 ORDER = ("holds", "does not hold", "undecided", "cannot be had here")
 
 INTRO = f"""# What holds, here
 
-Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`; a test writes
-it again and compares. Every table, figure and algorithm of the five papers stands here with a
-verdict *on the models at hand*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk
-with its early exits, and a synthetic cost with a real law. None is a verdict on the papers' models.
+Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`, and for P3's
+Figure 1 from `reproduce-p3-table1.json` beside that folder; a test writes it again and compares.
+Every table, figure and algorithm of the five papers stands here with a verdict *on the models at
+hand*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early exits, and
+a synthetic cost with a real law. None is a verdict on the papers' models.
 
 **How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text, a domain after
-the other, cut to their last 64 tokens. An effect is paired by prompt. Intervals are Student's, on
-the mean of logarithms (ratios) or of differences. Runs stop at planned looks
-({", ".join(map(str, LOOKS))} prompts, as far as an experiment goes), and each look's interval has
-the level 1 − {ERROR:g} / number of looks (Bonferroni), so that all looks together err in
-{100 * ERROR:g} % of cases at most. *Holds*: the interval excludes 0 from below. *Does not hold*: it
-excludes every effect as large as the smallest that matters: 3 % of speed, tokens or cost between
-systems, 1 to 2 % between verification rules, .03 of an acceptance, .05 of an AUC. Else
-*undecided*. A claim has the verdict of the first of its families that decides it. An item does not
-hold if one of its claims does not, and is undecided if one is. *Needed*: prompts that show the
-smallest effect with probability {POWER:g}, given the measured spread.
+the other. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
+ratios) or of differences. Runs stop at planned looks ({", ".join(map(str, LOOKS))} prompts, as far
+as an experiment goes), and each look's interval has the level 1 − {ERROR:g} / number of looks
+(Bonferroni), so that all looks together err in {100 * ERROR:g} % of cases at most. *Holds*: the
+interval excludes 0 from below. *Does not hold*: it excludes every effect as large as the smallest
+that matters: 3 % of speed, tokens or cost between systems, 1 to 2 % between verification rules,
+half a per cent for P1's heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a
+variation, .01 of the time, .1 of a token kept, half a token of a window. Where a claim is that two
+are alike, it holds if the interval lies within the smallest that matters on both sides, and does
+not if it lies outside. Else *undecided*. *Needed*: prompts that show the smallest effect with
+probability {POWER:g}, given the measured spread.
+
+**From files to items.** A claim that several files measure holds if it holds by one of them and
+fails by none. Where two of them decide differently, both are shown, and it does not hold. An item
+does not hold if one of its claims does not, and is undecided if one is. *Beside* stands what does
+not decide an item, since it compares costs that differ in kind.
 
 **In time, by weights, by layers.** What is *in time* was measured with the clock, methods taking
 turns. *By weights* charges each call for the weights it runs through (P1's standardized walltime
 improvement), *by layers* the same where early exits share their trunk, each level charged for the
-layers above the exit below it. Tokens, acceptances and such costs do not depend on the load."""
+layers above the exit below it. Tokens, acceptances and such costs do not depend on the load.
+
+**Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
+its end, and have no chat template, although SmolLM2 was tuned with one. {_ANSWERS} tokens are
+written after each. On SmolLM2, P5's M2 is the target's own copy in 4 bits, and the checkpoint was
+released in 4 bits: the copy holds the same weights, agrees with the target far more often than a
+smaller model does, and what it decides says little of a real M2. On the synthetic cost, the
+target's law is made from that of M2, the trunk, with a like consequence. Only in the trunk's family
+is M2 a smaller model of its own. Where a claim takes such an M2, its line says so. In P4's Table
+4(b), published EAGLE-3 picks its drafts deterministically: q is one-hot there, and block is
+tokenwise. What is measured here is an EAGLE-3 drafter with *sampled* drafts, one or four. Llama
+3.1, part (a) of that table, is not measured."""
 
 
 def read(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the experiments' files by name, as far as there are any."""
-    paths = (folder / f"{name}.json" for name in EXPERIMENTS)
-    return {path.stem: json.loads(path.read_text()) for path in paths if path.exists()}
+    paths = {name: folder / one.file for name, one in EXPERIMENTS.items() if name not in RECORDED}
+    found = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
+    return {**found, **recorded.read(folder.parent)}
 
 
 def page(folder: Path) -> str:
@@ -96,16 +118,9 @@ def fixed(item: Item) -> list[Fixed]:
     return [*out, *computed.facts(item.name)]
 
 
-def decisive(group: list[Finding]) -> Finding:
-    """Return a claim's finding on the first family that decides it, else on the first measured."""
-    decided = [one for one in group if one.verdict != "undecided"]
-    measured = [one for one in group if one.found]
-    return (decided or measured or group)[0]
-
-
 def status_of(found: list[list[Finding]], facts: list[Fixed]) -> Status:
     """Return an item's verdict."""
-    said: set[Status] = {decisive(group).verdict for group in found}
+    said: set[Status] = {together(group) for group in found if group[0].claim.decides}
     said |= {fact.status for fact in facts}
     decided: tuple[Status, ...] = ("does not hold", "undecided", "holds")
     for status in decided:
@@ -114,17 +129,44 @@ def status_of(found: list[list[Finding]], facts: list[Fixed]) -> Status:
     return "cannot be had here"
 
 
+def shown(group: list[Finding]) -> list[Finding]:
+    """Return the findings that the item's line tells: the first one of either decision.
+
+    Where none decides, the first that was measured.
+    """
+    firsts = {one.verdict: one for one in reversed(group) if one.verdict != "undecided"}
+    measured = [one for one in group if one.found]
+    return [one for one in group if one in firsts.values()] or (measured or group)[:1]
+
+
 def _lines(found: list[list[Finding]], facts: list[Fixed], status: Status) -> list[str]:
     out = []
     for group in found:
-        one = decisive(group)
-        mark = f"{one.verdict}: " if one.verdict != status else ""
-        family = one.experiment.family.name
-        out.append(f"{mark}{one.claim.text}: {one.shown} ({family}{_count(one)})")
+        claim = group[0].claim
+        for one in shown(group):
+            mark = f"{one.verdict}: " if one.verdict != status else ""
+            mark = mark if claim.decides else f"beside, {one.verdict}: "
+            out.append(f"{mark}{claim.text}: {one.shown} ({_where(one, group)})")
     for fact in facts:
         mark = f"{fact.status}: " if fact.status != status else ""
         out.append(f"{mark}{fact.why}" + (f" ({fact.source})" if fact.source else ""))
     return out
+
+
+def _where(one: Finding, group: list[Finding]) -> str:
+    """Return models, prompts, what is special about the models, and where nothing is decided."""
+    undecided = [_models(other, group) for other in group if other.verdict == "undecided"]
+    parts = [_models(one, group) + _count(one), one.experiment.kin(one.claim.methods)]
+    if undecided and one.verdict != "undecided":
+        parts.append(f"undecided: {', '.join(undecided)}")
+    return "; ".join(filter(None, parts))
+
+
+def _models(one: Finding, group: list[Finding]) -> str:
+    """Return the family's name, with the temperature where the claim is about several."""
+    temperatures = {other.experiment.temperature for other in group}
+    at = f" at temperature {one.experiment.temperature:g}" if len(temperatures) > 1 else ""
+    return one.experiment.family.name + at
 
 
 def _count(one: Finding) -> str:
@@ -143,8 +185,8 @@ def _detail(item: Item, one: Finding) -> tuple[str, ...]:
         one.shown,
         str(one.found.n) if one.found else "",
         str(one.needed or ""),
-        one.verdict,
-        f"`{one.experiment.name}.json`",
+        one.verdict if claim.decides else f"beside: {one.verdict}",
+        f"`{one.experiment.file}`",
     )
 
 
@@ -152,7 +194,7 @@ def _origin(name: str, data: Mapping[str, Any]) -> tuple[str, ...]:
     machines = data["environment"]
     given = data["settings"]
     return (
-        f"`{name}.json`",
+        f"`{EXPERIMENTS[name].file}`",
         EXPERIMENTS[name].family.about,
         str(len(data["prompts"])),
         str(given["max_new_tokens"]),

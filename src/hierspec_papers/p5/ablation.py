@@ -89,8 +89,9 @@ def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
         if temperature in found
     ]
     note = (
-        "P5 took the other rows of this table from their own papers (SpecDec++, EAGLE and PEARL "
-        "need training or a second device): not reproducible here."
+        "P5 took the other rows of this table from their own papers. SpecDec++ and EAGLE need a "
+        "head or a drafter trained for the target, PEARL a second device to gain by: not run "
+        "against it here."
     )
     caption = "the full system by temperature"
     return [_printed(lab, "Table 1", caption, rows, note)] if rows else []

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import SHARE, Claim
-from hierspec_papers.evidence.experiments import PLAIN
+from hierspec_papers.evidence.experiments import PLAIN, RECORDED, every_pair
+from hierspec_papers.evidence.families import FAMILIES
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+
+
+def _pairs(item: str, family: str, shown: str) -> Claim:
+    """Return the claim: P3's pair of exits, or the nearest to it, over all other trained pairs."""
+    ours, *others = [f"{low}-{high}" for low, high in every_pair(FAMILIES[family])]
+    text = f"exits {shown}, nearest to (L/8, L/4), over the best of the {len(others)} other pairs"
+    name = f"p3-{family}-pairs"
+    return Claim(item, (name,), f"{text}, by layers run", (ours,), tuple(others), _COST)
 
 
 def claims() -> list[Claim]:
@@ -16,7 +25,7 @@ def claims() -> list[Claim]:
         Claim(
             "P3 Table 1",
             ("clock-p3-smollm2",),
-            "HiSpec over LayerSkip (exit at L/4), in time",
+            "HiSpec over LayerSkip (exit 10 of 30 layers), in time",
             ("hispec",),
             ("exit 10",),
             _SPEED,
@@ -40,7 +49,7 @@ def claims() -> list[Claim]:
         Claim(
             "P3 Table 1",
             (real, "clock-p3-smollm2"),
-            "HiSpec over LayerSkip (exit at L/4), by layers run",
+            "HiSpec over LayerSkip (exit 10 of 30 layers), by layers run",
             ("hispec",),
             ("exit 10",),
             _COST,
@@ -53,6 +62,22 @@ def claims() -> list[Claim]:
             ("exit 2",),
             _COST,
         ),
+        *(
+            Claim(
+                "P3 Figure 1",
+                tuple(RECORDED),
+                f"HiSpec over {name}, in time, presets untuned",
+                ("HiSpec",),
+                (theirs,),
+                _SPEED,
+            )
+            for theirs, name in (
+                ("LayerSkip", "LayerSkip (exit at L/4)"),
+                ("LookAhead", "Lookahead"),
+                ("SWIFT", "SWIFT"),
+                ("AdaDecode", "AdaDecode without trained heads"),
+            )
+        ),
         Claim(
             "P3 Figure 1",
             ("p3-trunk-others",),
@@ -64,39 +89,42 @@ def claims() -> list[Claim]:
         Claim(
             "P3 Figure 1",
             ("p3-trunk-others",),
-            "HiSpec over SWIFT, tokens a call",
+            "HiSpec over SWIFT, tokens a call of the target, whatever the drafts cost",
             ("hispec",),
             ("swift",),
             _CALLS,
+            decides=False,
         ),
         Claim(
             "P3 Figure 1",
             ("p3-trunk-others",),
-            "HiSpec over AdaDecode, tokens a call",
+            "HiSpec over AdaDecode without trained heads, tokens a call of the target, whatever "
+            "the drafts cost",
             ("hispec",),
             ("adadecode",),
             _CALLS,
+            decides=False,
         ),
-        Claim(
-            "P3 Figure 2",
-            ("clock-p3-smollm2",),
-            "a check over twice the time of six drafted tokens",
-            ("exit 5",),
-            metric=effects.verification_share,
-            against=2.0,
-        ),
-        Claim(
-            "P3 Table 2",
-            ("clock-p5-large-1",),
-            "a check over twice the time of six drafted tokens",
-            ("vanilla M1",),
-            metric=effects.verification_share,
-            against=2.0,
+        *(
+            Claim(
+                item,
+                (experiment,),
+                f"a check over twice the time of six tokens drafted by {drafter} (P3's drafts: 1/9 "
+                "to 1/400)",
+                (method,),
+                metric=effects.verification_share,
+                against=2.0,
+            )
+            for item in ("P3 Figure 2", "P3 Table 2")
+            for experiment, method, drafter in (
+                ("clock-p3-smollm2", "exit 5", "an exit of 1/6 of the target"),
+                ("clock-p5-large-1", "vanilla M1", "a model of 1/70 of the target"),
+            )
         ),
         Claim(
             "P3 Figure 4",
             (real,),
-            "acceptance of the exit at L/4, less one half",
+            "acceptance of the exit after 10 of 30 layers, less one half",
             ("exit 10",),
             metric=effects.first_acceptance,
             against=0.5,
@@ -113,21 +141,10 @@ def claims() -> list[Claim]:
             scale="difference",
             least=SHARE,
         ),
-        Claim(
-            "P3 Figure 5",
-            (real,),
-            "the pair (L/8, L/4) over a later intermediate exit, by layers run",
-            ("hispec",),
-            ("hispec 5-15",),
-            _COST,
-        ),
-        Claim(
-            "P3 Figure 8",
-            (trunk,),
-            "the pair (L/8, L/4) over a later intermediate exit, by layers run",
-            ("hispec",),
-            ("hispec 1-4",),
-            _COST,
+        *(
+            _pairs(item, family, shown)
+            for item in ("P3 Figure 5", "P3 Figure 8")
+            for family, shown in (("smollm2", "5 and 10 of 30 layers"), ("trunk", "1 and 2 of 8"))
         ),
         Claim(
             "P3 Figure 6",

@@ -6,7 +6,7 @@ from typing import Any
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import RULE, SMALL, Claim
-from hierspec_papers.evidence.experiments import REPETITIONS
+from hierspec_papers.evidence.experiments import REPETITIONS, SEVERAL
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
@@ -54,7 +54,38 @@ def claims() -> list[Claim]:
         gain("P4 Table 3", ("p4-trunk",), "block 5", ", n = 5, temperature 1"),
         gain("P4 Table 3", ("p4-trunk",), "block 15", ", n = 15, temperature 1"),
         gain("P4 Table 3", ("p4-trunk-cool",), "block", ", n = 5, temperature .6"),
-        gain("P4 Table 4", ("p4-eagle3",), "block", ", EAGLE-3's drafts"),
+        gain("P4 Table 4", ("p4-eagle3",), "block", ", one draft that EAGLE-3 samples"),
+        *(
+            Claim(
+                "P4 Table 4",
+                ("p4-eagle3-several",),
+                f"{rule} over rrs, tokens a call by the exact law on the same four drafts that "
+                "EAGLE-3 samples",
+                (f"{rule} × 4",),
+                (f"{rule} × 4",),
+                effects.exact_several(rule),
+                effects.exact_several("rrs"),
+                least=RULE,
+            )
+            for rule in SEVERAL
+            if rule != "rrs"
+        ),
+        *(
+            Claim(
+                "P4 Figure A.1",
+                ("p4-trunk-long", "p4-smollm2-long"),
+                f"chance that ten tokens are kept whole, {text}",
+                ("block",),
+                ("block",),
+                effects.kept_whole(more),
+                effects.kept_whole(less),
+                least=RULE,
+            )
+            for more, less, text in (
+                ("block", "tokenwise", "block over tokenwise"),
+                ("ideal", "block", "min(1, R), the ideal, over block"),
+            )
+        ),
         *(
             gain("P4 Table A.1", (f"p4-trunk-again-{n}",), "block", f", n = 5, repetition {n}")
             for n in REPETITIONS
