@@ -7,11 +7,17 @@ import pytest
 import torch
 
 from hierspec.bench.methods.base import Run
-from hierspec.bench.methods.ours import BenchModels
+from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec.config import exit_heads
 from hierspec.config.schema import TargetConfig
+from hierspec.lm.exit_heads import TRANSFORM, Heads
+from hierspec.lm.load import load as load_model
 from hierspec.profiling import stages
 from hierspec.profiling.candidates import load, parse
+from hierspec.profiling.measure import measure as measured_profile
+from hierspec.profiling.profile import from_dict
 from hierspec.utils.testing import save_tiny, tiny_model
+from hierspec.zoo import registry
 from hierspec_papers import MEASURED, measured, replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.p1 import models as p1_models
@@ -34,6 +40,27 @@ PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 def deep(tmp_path_factory):
     """A tiny target of eight layers, float64: exits at 1 and 2 are the default ones."""
     return str(save_tiny("llama", tmp_path_factory.mktemp("deep"), seed=3, layers=8))
+
+
+HEADS = (2, 3, 5)
+KNOWN = 40  # tokens that the heads score
+
+
+@pytest.fixture(scope="module")
+def headed(tmp_path_factory):
+    """The same target with heads in its folder, which score as exits without heads do."""
+    folder = save_tiny("llama", tmp_path_factory.mktemp("headed"), seed=3, layers=8)
+    backend = load_model(str(folder), backend="hf")
+    heads = Heads(TRANSFORM, HEADS, backend, torch.arange(KNOWN))
+    info = {
+        "kind": TRANSFORM,
+        "exits": list(HEADS),
+        "model": str(folder),
+        "vocabulary_size": KNOWN,
+        **{key: getattr(backend, key) for key in ("hidden_size", "vocab_size", "num_layers")},
+    }
+    exit_heads.write(folder / exit_heads.FILE, heads, torch.float64, info)
+    return str(folder)
 
 
 def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
@@ -141,8 +168,9 @@ def test_exits(deep):
     pairs = [f"{a}-{b}" for a in exits for b in exits if a < b]
     names = ("Figures 5 and 8", "Intermediate rules")
     titles = [f"{name}, temperature {t}" for t in (0, 1) for name in names]
-    assert [table.name for table in found.tables] == titles
-    for table in found.tables[::2]:
+    *tables, memory = found.tables
+    assert [table.name for table in tables] == titles
+    for table in tables[::2]:
         labels = [row.label.removesuffix(" (default)") for row in table.rows]
         assert labels == [*map(str, exits), *pairs]
         assert [r.label for r in table.rows if "default" in r.label] == ["1-2 (default)"]
@@ -169,7 +197,58 @@ def test_exits(deep):
     assert (len(single.x), single.kind) == (5, "points")
     assert 1 <= len(double.x) <= 4
     assert len(double.spread) == len(double.y)
+    assert [row.label for row in memory.rows] == [row.label for row in tables[0].rows]
+    state = 8 * lab.models.plain.root.model.trunk.backend.hidden_size
+    assert columns(memory)["caches per token"] == [state] * 5 + [2 * state] * len(pairs)
+    assert set(columns(memory)["weights"]) == {0}
     check_prints(found)
+
+
+def test_exits_that_have_trained_heads(headed):
+    lab = lab_of(headed, temperatures=(0.0,))
+    assert p3_systems.candidate_exits(lab.models) == HEADS
+    assert p3_systems.default_exits(lab.models) == (2, 3)
+    method = p3_systems.hispec(lab.models, 2, 4)
+    assert [level.get("head") for level in method.configuration["levels"]] == [headed, None]
+    found = p3_exits.measure(lab)
+    *_, memory = found.tables
+    check_lossless(found.tables[0])
+    pairs = ["2-3 (default)", "2-5", "3-5"]
+    for table in (found.tables[0], memory):
+        assert [row.label for row in table.rows] == [*map(str, HEADS), *pairs]
+    assert "Exits after layers 2, 3, 5 have heads trained for them" in found.tables[0].notes[2]
+    size = lab.models.plain.root.model.trunk.backend.hidden_size
+    head, rows = 8 * (size + 1) * size, 8 * KNOWN * size
+    assert columns(memory)["weights"] == [head + rows] * 3 + [2 * head + rows] * 3
+    check_prints(found)
+
+
+def test_one_trained_exit_is_too_few_for_a_pair(deep, monkeypatch):
+    monkeypatch.setattr(p3_systems, "trained_exits", lambda target: ("heads", (5,)))
+    models = lab_of(deep).models
+    assert p3_systems.candidate_exits(models) == (1, 2, 3, 4, 6)
+    assert p3_systems.single_exit(models, 5).configuration["levels"][0]["head"] == "heads"
+
+
+@pytest.mark.parametrize("backend", ["lean", "hf"])
+def test_caches_of_a_hierarchy(deep, tiny_family, backend):
+    """Keys and values of each model once, and hidden states at each of its exits."""
+
+    def of(target, *levels):
+        models = BenchModels(TargetConfig(model=target, dtype="float64", backend=backend))
+        return p3_systems.cache_bytes(HierarchyMethod("it", models, levels))
+
+    def edge(model):
+        size = load_model(model, backend="hf").hidden_size
+        return 8 * size
+
+    plain, exits = of(deep), [p3_systems.exit_level(layer, 2) for layer in (1, 2)]
+    assert of(deep, exits[0]) == plain + edge(deep)
+    assert of(deep, exits[0], {**exits[1], "verify": "block"}) == plain + 2 * edge(deep)
+    assert of(deep, {"method": "prompt_lookup", "num_speculative_tokens": 2}) == plain
+    small = {"method": "draft_model", "model": tiny_family["small"], "num_speculative_tokens": 2}
+    together = of(tiny_family["target"], {**small, "backend": backend})
+    assert together == of(tiny_family["target"]) + of(tiny_family["small"])
 
 
 def test_lengths(deep):
@@ -358,15 +437,17 @@ def test_best_of_each_size():
     assert choices[2].ms <= 10.7912  # the formula's plan of three models, priced exactly
 
 
-def test_pieces_of_p1(deep):
+def test_pieces_of_p1(deep, monkeypatch):
     lab = lab_of(deep, ["zoo:small"], prompts=([1], [2], [3]))
     planned_on, measured_on = p1_trials.split(lab)
     assert (planned_on, measured_on.prompts) == ([[2]], ([1], [3]))
     assert p1_trials.split(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
     assert p1_trials.candidates(lab) == {
-        "early exits": ["exit:1", "exit:2", "exit:4"],
+        "early exits": [f"exit:{layer}" for layer in range(1, 8)],
         "separate models": ["zoo:small"],
     }
+    monkeypatch.setattr(p1_trials, "EVERY_LAYER", 7)  # the target has eight
+    assert p1_trials.candidates(lab)["early exits"] == ["exit:1", "exit:2", "exit:4"]
     zoo = p1_trials.candidates(lab_of("zoo:trunk", ["zoo:small"]))
     assert zoo["separate models"] == ["ngram", "zoo:small"]
     levels = [{"method": "ngram_table"}, {"method": "draft_model", "model": "m"}]
@@ -379,6 +460,7 @@ def test_p1(monkeypatch):
         p1_trials.SETTINGS, max_speculative_tokens=3, places=1, rounds=1, repeats=1
     )
     monkeypatch.setattr(p1_trials, "SETTINGS", small)
+    monkeypatch.setattr(p1_trials, "EVERY_LAYER", 0)
     monkeypatch.setattr(p1_trials, "EXITS", (1 / 8, 1 / 2))
     monkeypatch.setattr(stages, "LONG_CONTEXT", 64)
     monkeypatch.setattr(p1_models, "TAILS", (1,))
@@ -386,6 +468,8 @@ def test_p1(monkeypatch):
     lab = lab_of("zoo:trunk", ["zoo:small"], tokens=8, dtype="float32")
     found = p1_models.measure(lab)
     tables = {table.name: table for table in found.tables}
+    state = 4 * lab.models.plain.root.model.trunk.backend.hidden_size
+    table_bytes = registry.ngram_path("zoo:ngram").stat().st_size
     for pool in ("early exits", "separate models"):
         for temperature in ("0", "1"):
             where = f"{pool}, temperature {temperature}"
@@ -398,6 +482,14 @@ def test_p1(monkeypatch):
             assert min(got["predicted ms"] + got["measured ms"] + got["by formula"]) > 0
             if temperature == "0":
                 assert set(got["same as plain"]) == {"1 of 1"}
+            memory = columns(tables[f"Memory, {where}"])
+            assert memory["hierarchy"] == got["hierarchy"]
+            assert (memory["weights"][0], memory["caches per token"][0]) == (0, 0)
+            if pool == "early exits":
+                assert memory["weights"] == [0, 0, 0]
+                assert memory["caches per token"] == [0, state, 2 * state]
+            else:
+                assert all(size >= table_bytes for size in memory["weights"][1:])
             rates = columns(tables[f"Acceptance rates, {where}"])["target"]
             assert all(0 < rate <= 1 for rate in rates[:-1])
             tails = tables[f"Horizontal heuristic, {where}"]
@@ -410,6 +502,36 @@ def test_p1(monkeypatch):
         assert [row.label for row in warm.rows] == ["0.5", "1", "0.5", "1"]
     assert f"Drafters' temperature, {pool}, request at 0" not in tables
     check_prints(found)
+
+
+def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
+    monkeypatch.setattr(p1_models, "TAILS", (1, 10))
+    lab = lab_of(headed, temperatures=(0.0,))
+    names = p1_trials.candidates(lab)["early exits"]
+    assert names == [f"exit:{layer},head={headed}" for layer in HEADS]
+    settings = dataclasses.replace(
+        p1_trials.SETTINGS, max_speculative_tokens=3, places=1, rounds=1, repeats=1, tokens=8
+    )
+    prompts = [list(prompt) for prompt in PROMPTS]
+    data = measured_profile(
+        lab.models.target, [parse(name) for name in names], prompts, (0.0,), settings,
+        loaded=lab.models.loaded,
+    )  # fmt: skip
+    pool = p1_trials.Candidates("early exits", from_dict(data), headed)
+    trials = p1_trials.trials_of(lab, pool, 0.0)
+    *_, deepest = trials
+    assert all(level["head"] == headed for level in deepest.hierarchy["levels"])
+    size = lab.models.plain.root.model.trunk.backend.hidden_size
+    head, rows = 8 * (size + 1) * size, 8 * KNOWN * size
+    for count, trial in enumerate(trials):
+        assert len(trial.choice.chain.levels) == count + 1
+        assert headed not in trial.names
+        assert trial.memory == (count * head + (rows if count else 0), 8 * size * count)
+    assert p1_trials.tailed(lab, deepest, 10).choice.chain.tail == 10
+    tables = p1_trials._at(lab, [pool], 0.0)
+    check_lossless(tables[1])
+    assert f"Exits score with heads trained for them ({headed})." in tables[1].notes
+    assert [row.label for row in tables[0].rows] == ["exit:2", "exit:3", "exit:5", "target"]
 
 
 # --- what cannot be done says so

@@ -1,10 +1,12 @@
 """P1 on the models at hand: hierarchies of K models, predicted and measured [P1 §4, §5].
 
 Two pools, as in the paper: early exits of the target (§4) and separate models (§5; for the shipped
-family its n-gram table joins them, as P1's statistical drafter does). Each is profiled on every
-other prompt; the best plan for each number of models is then measured on the prompts between, with
-the horizontal heuristic (tokens of the smallest model after everything that a level hands up) and
-with drafters at temperatures of their own.
+family its n-gram table joins them, as P1's statistical drafter does). Of a shallow target every
+layer is a candidate, as in the paper; where exits have trained heads, those exits alone are. Each
+pool is profiled on every other prompt; the best plan for each number of models is then measured on
+the prompts between, with the horizontal heuristic (tokens of the smallest model after everything
+that a level hands up) and with drafters at temperatures of their own. What each needs in memory
+beyond the target is computed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from hierspec.bench.memory import level_parameters
+from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.records import LevelCounters
 from hierspec.bench.summary import (
@@ -29,6 +32,7 @@ from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import Choice
 from hierspec.planner.search import plan
+from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import at_shares
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure as measured_profile
@@ -44,12 +48,17 @@ from hierspec_papers.measured import (
     side_by_side,
     written,
 )
+from hierspec_papers.p3.systems import cache_bytes, head_bytes
 from hierspec_papers.tables import Reproduction, Table
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
+# Of a target of at most so many layers every layer is one, as in P1; 0: of none. The number of
+# pairs that are timed grows with the square.
+EVERY_LAYER = 16
+MOST_MODELS = 6  # in a hierarchy, the target included: P1's Table 1 goes no further
 LARGEST_BUDGET = 12
 SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
-TAILS = (1, 2, 3)  # tokens of the smallest model after every level
+TAILS = (1, 2, 3, 5, 10)  # tokens of the smallest model after every level; P1 Table 4: 10
 WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
 
 # P1 Table 3: model → (speed-up of HSD, of a single draft); early exits, CNN-DM unless named
@@ -70,10 +79,19 @@ TABLE_4 = {
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A pool of drafters and what was measured of it."""
+    """A pool of drafters and what was measured of it.
+
+    Attributes:
+        heads: trained for the exits in it, if any.
+    """
 
     title: str
     profile: Profile
+    heads: str | None = None
+
+    def shown(self, name: str) -> str:
+        """Return a candidate's name without the file of heads, which is the same for all exits."""
+        return name.removesuffix(f",head={self.heads}")
 
 
 @dataclass(slots=True)
@@ -90,8 +108,26 @@ class Trial:
     @property
     def names(self) -> str:
         chain, models = self.choice.chain, self.estimates.names
-        parts = [f"{models[i]} {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
+        parts = [
+            f"{self.pool.shown(models[i])} {n}"
+            for i, n in zip(chain.levels, chain.budgets, strict=False)
+        ]
         return " > ".join((*parts, "target"))
+
+    @property
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes beyond the target's, computed: of weights, and of caches for each token.
+
+        ``None`` where the models cannot form the hierarchy.
+        """
+        levels, plain = self.choice.chain.levels, HierarchyMethod("plain", self.method.models)
+        models = self.estimates.bytes(levels) - self.estimates.bytes(levels[-1:])
+        try:
+            # a profile counts weights by model, and to it the head of an exit is the target's
+            weights = models + head_bytes(self.method)
+            return weights, cache_bytes(self.method) - cache_bytes(plain)
+        except Unavailable:
+            return None
 
     @property
     def improvement(self) -> float | None:
@@ -120,18 +156,25 @@ def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
 
 def candidates(lab: Lab) -> dict[str, list[str]]:
     """Return pool → names, as ``hierspec profile --candidates`` takes them."""
-    exits = at_shares(lab.models.num_layers, EXITS)
+    depth = lab.models.num_layers
+    heads, layers = trained_exits(lab.target)
+    if not heads:
+        layers = range(1, depth) if depth <= EVERY_LAYER else at_shares(depth, EXITS)
+    suffix = f",head={heads}" if heads else ""
     table = ["ngram"] if lab.models.drafts and lab.target.startswith("zoo:") else []
     return {
-        "early exits": [f"exit:{layer}" for layer in exits],
+        "early exits": [f"exit:{layer}{suffix}" for layer in layers],
         "separate models": [*table, *lab.models.drafts],
     }
 
 
 def best_of_each_size(estimates: Estimates) -> list[Choice]:
-    """Return the best chain of exactly 1, 2, … models, as far as they can be stacked."""
+    """Return the best chain of exactly 1, 2, … models, as far as they can be stacked.
+
+    Of no more than :data:`MOST_MODELS`.
+    """
     out = []
-    for count in range(1, len(estimates.names) + 1):
+    for count in range(1, min(len(estimates.names), MOST_MODELS) + 1):
         found = plan(estimates, max_models=count, top=64)
         choices = [c for c in (found.best, *found.runners_up) if len(c.chain.levels) == count]
         if choices:
@@ -215,8 +258,9 @@ def measure(lab: Lab) -> Reproduction:
     """
     lab.require("p1-models")
     planned_on, lab = split(lab)
+    heads, _ = trained_exits(lab.target)
     pools = [
-        Candidates(title, profiled(lab, planned_on, title, names))
+        Candidates(title, profiled(lab, planned_on, title, names), heads)
         for title, names in candidates(lab).items()
         if names
     ]
@@ -249,7 +293,11 @@ def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table
         trial.found = measured
     tables = []
     for pool, trials, tails, warmer in zip(pools, by_pool, extra, warmed, strict=True):
-        tables += [_rates(pool, temperature), _sizes(lab, pool, trials, temperature)]
+        tables += [
+            _rates(pool, temperature),
+            _sizes(lab, pool, trials, temperature),
+            _memory(pool, trials, temperature),
+        ]
         if tails:
             tables.append(_heuristic(pool, planned(trials, 3), tails, temperature))
         tables.append(_improvements(pool, trials, tails, temperature))
@@ -261,6 +309,7 @@ def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table
 def _rates(pool: Candidates, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
+    shown = [pool.shown(name) for name in names]
     greedy = temperature == 0
     found = {
         (pair["drafter"], pair["verifier"]): pair.get("equal_argmax" if greedy else "acceptance")
@@ -269,15 +318,15 @@ def _rates(pool: Candidates, temperature: float) -> Table:
     rows = []
     for i, model in enumerate(pool.profile.models[:-1]):
         rates = (found.get((i, k)) for k in range(1, len(names)))
-        shown = ("" if rate is None else rate for rate in rates)
-        rows.append((names[i], (model["call_ms"], *shown)))
+        cells = ("" if rate is None else rate for rate in rates)
+        rows.append((shown[i], (model["call_ms"], *cells)))
     rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
     return own_table(
         f"Acceptance rates, {pool.title}, temperature {temperature:g}",
         "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",
         "model",
         rows,
-        ("ms a call", *names[1:-1], "target"),
+        ("ms a call", *shown[1:-1], "target"),
         notes=(
             "Along the target's own texts; greedy: the share of equal choices, else 1 − TV. Empty: "
             "not measured, since the one model's call is no cheaper, or a look-up has no law.",
@@ -310,9 +359,39 @@ def _sizes(lab: Lab, pool: Candidates, trials: Sequence[Trial], temperature: flo
             "Calls were timed minutes before the runs; where the machine has other work, compare "
             "the speed-ups.",
             *compared,
+            *(
+                (f"Exits score with heads trained for them ({pool.heads}).",)
+                if pool.heads and pool.title == "early exits"
+                else ()
+            ),
             *(_table_3() if pool.title == "early exits" else ()),
             "Profiled on every other prompt, measured on those between.",
             *notes(lab),
+        ),
+    )
+
+
+def _memory(pool: Candidates, trials: Sequence[Trial], temperature: float) -> Table:
+    """Return the bytes that each hierarchy needs beyond plain decoding's."""
+    plain, *_ = trials
+    weights = plain.estimates.bytes(plain.choice.chain.levels)
+    caches = cache_bytes(plain.method)
+    rows = [
+        (str(len(trial.choice.chain.levels)), (trial.names, *(trial.memory or ("", ""))))
+        for trial in trials
+    ]
+    return own_table(
+        f"Memory, {pool.title}, temperature {temperature:g}",
+        "bytes that each hierarchy needs beyond the target's, computed from the models",
+        "models",
+        rows,
+        ("hierarchy", "weights", "caches per token"),
+        {"target weights": weights, "target caches per token": caches},
+        notes=(
+            "weights: of other models, of tables as their files, and of trained exit heads; exits "
+            "share the target's. caches: keys and values of other models, and hidden states at "
+            "each exit.",
+            f"The target's own: {weights:,} bytes of weights, {caches:,} of caches per token.",
         ),
     )
 

@@ -3,15 +3,32 @@
 P3's claims: the pair near (L/8, L/4) is the fastest, both sooner and later intermediate exits
 being slower; and against a single exit (LayerSkip) the intermediate check raises acceptance by the
 target and throughput together.
+
+Where the target has trained exit heads, their exits are those tried. A table says what each choice
+needs in memory beyond the target: computed, not measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hierspec.bench.memory import weight_bytes
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.presets.registry import trained_exits
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, own_table, side_by_side
 from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Table
 
-from .systems import N_D, N_I, default_exits, exits_to_try, hispec, single_exit
+from .systems import (
+    N_D,
+    N_I,
+    cache_bytes,
+    candidate_exits,
+    default_exits,
+    head_bytes,
+    hispec,
+    single_exit,
+)
 
 RULES = ("leading", "tokenwise", "block")  # at the intermediate exit
 PRINTED_PAIR = "3-8 of 32 layers"  # P3 Appendix C: the fastest pair of Llama3-8B
@@ -27,15 +44,14 @@ def measure(lab: Lab) -> Reproduction:
         HierspecError: the target is too shallow for two exits.
     """
     default = default_exits(lab.models)
-    exits = exits_to_try(lab.models.num_layers, *default)
+    exits = candidate_exits(lab.models)
     pairs = [(low, high) for low in exits for high in exits if low < high]
+    of_exits = [single_exit(lab.models, layer) for layer in exits]
+    of_pairs = [hispec(lab.models, *pair) for pair in pairs]
+    others = [hispec(lab.models, *default, rule=rule) for rule in RULES[1:]]
+    methods = [*of_exits, *of_pairs, *others]
     tables, figures = [], []
     for temperature in lab.temperatures:
-        methods = [
-            *(single_exit(lab.models, layer) for layer in exits),
-            *(hispec(lab.models, *pair) for pair in pairs),
-            *(hispec(lab.models, *default, rule=rule) for rule in RULES[1:]),
-        ]
         found = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
         singles = dict(zip(exits, found[: len(exits)], strict=True))
         doubles = dict(zip(pairs, found[len(exits) :], strict=False))
@@ -48,6 +64,8 @@ def measure(lab: Lab) -> Reproduction:
             _grid(lab, temperature, exits, doubles, default),
             _tradeoff(lab, temperature, singles, doubles),
         ]
+    labels = [*map(str, exits), *(_named(pair, default) for pair in pairs)]
+    tables.append(_memory(lab, labels, [*of_exits, *of_pairs]))
     return Reproduction("p3-exits", tuple(tables), tuple(figures), lab.to_dict())
 
 
@@ -74,6 +92,7 @@ def _throughput(
             "intervals overlap are not told apart.",
             f"A single exit drafts {N_I} tokens, as many as HiSpec holds for the target; kept by "
             "target: share of the tokens handed to it.",
+            *_heads(lab),
             *notes(lab),
         ),
     )
@@ -99,6 +118,37 @@ def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -
         (*_COLUMNS, "kept by intermediate"),
         notes=(greedy if temperature == 0 else sampled,),
     )
+
+
+def _memory(lab: Lab, labels: Sequence[str], methods: Sequence[HierarchyMethod]) -> Table:
+    """Return the bytes that single exits and pairs need beyond plain decoding's."""
+    plain = HierarchyMethod("plain", lab.models)
+    weights, caches = weight_bytes(plain), cache_bytes(plain)
+    told = "" if weights is None else f"{weights:,} bytes of weights, "
+    return own_table(
+        "Memory",
+        "bytes that single exits and pairs need beyond the target's, computed from the models",
+        "exits",
+        [
+            (label, (head_bytes(method), cache_bytes(method) - caches))
+            for label, method in zip(labels, methods, strict=True)
+        ],
+        ("weights", "caches per token"),
+        {"target weights": weights, "target caches per token": caches},
+        notes=(
+            "weights: of trained heads, none where an exit scores with the target's own. caches: "
+            "hidden states at each exit; keys and values are the target's own [P3 §3.1].",
+            f"The target's own: {told}{caches:,} bytes of caches per token.",
+        ),
+    )
+
+
+def _heads(lab: Lab) -> tuple[str, ...]:
+    heads, trained = trained_exits(lab.target)
+    if not heads:
+        return ()
+    layers = ", ".join(map(str, trained))
+    return (f"Exits after layers {layers} have heads trained for them ({heads}).",)
 
 
 def _grid(

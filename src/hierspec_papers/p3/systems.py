@@ -3,12 +3,22 @@
 HiSpec's final rule here is ``block``: greedy it is P3's own leading-substring check token for
 token; with sampling P3's is lossy as a final rule, while as an intermediate one (``leading``) it
 is sound, since the law of what it hands up is reported (MATH §1).
+
+Exits for which heads were trained use them, as the presets do.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.presets.registry import preset
+from hierspec.core.nodes import walk
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.exit_heads import ExitHead
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.presets.registry import preset, trained_exits
 from hierspec.presets.systems import at_shares
 
 N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the target verifies
@@ -35,6 +45,19 @@ def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
     return tuple(sorted({*at_shares(num_layers, FRACTIONS), *others}))
 
 
+def candidate_exits(models: BenchModels) -> tuple[int, ...]:
+    """Return the exits to try, ascending; the default ones are among them.
+
+    Where two or more have trained heads, those: others draft badly, and nobody would use them.
+
+    Raises:
+        HierspecError: the target is too shallow for two exits below its last layer.
+    """
+    default = default_exits(models)
+    _, trained = trained_exits(models.target.model)
+    return trained if len(trained) >= 2 else exits_to_try(models.num_layers, *default)
+
+
 def hispec(
     models: BenchModels,
     draft: int,
@@ -45,8 +68,8 @@ def hispec(
 ) -> HierarchyMethod:
     """Exit ``draft`` writes, exit ``intermediate`` verifies by ``rule``, the target by block."""
     levels = [
-        exit_level(draft, n_d),
-        {**exit_level(intermediate, n_i), "verify": rule},
+        exit_level(draft, n_d, head_of(models, draft)),
+        {**exit_level(intermediate, n_i, head_of(models, intermediate)), "verify": rule},
     ]
     name = f"hispec {draft}-{intermediate} {n_d}/{n_i} {rule}"
     return HierarchyMethod(name, models, levels, verify="block")
@@ -54,8 +77,71 @@ def hispec(
 
 def single_exit(models: BenchModels, layer: int, tokens: int = N_I) -> HierarchyMethod:
     """LayerSkip's way: one exit drafts for the target (Elhoushi et al., 2024)."""
-    return HierarchyMethod(f"exit {layer}", models, [exit_level(layer, tokens)], verify="block")
+    levels = [exit_level(layer, tokens, head_of(models, layer))]
+    return HierarchyMethod(f"exit {layer}", models, levels, verify="block")
 
 
-def exit_level(layer: int, tokens: int) -> dict:
-    return {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": tokens}
+def exit_level(layer: int, tokens: int, head: str | None = None) -> dict[str, Any]:
+    """Return an early exit's level, as in a hierarchy file.
+
+    Args:
+        head: trained for this exit; ``None``: the model's own final norm and head.
+    """
+    level = {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": tokens}
+    return level if head is None else {**level, "head": head}
+
+
+def head_of(models: BenchModels, layer: int) -> str | None:
+    """Return the file of heads in which there is one for this exit of the target, if any."""
+    heads, trained = trained_exits(models.target.model)
+    return heads if layer in trained else None
+
+
+def head_bytes(method: HierarchyMethod) -> int:
+    """Return the bytes of weights of a hierarchy's trained exit heads.
+
+    The rows of the output matrix that heads of a part of the vocabulary copy are among them, once
+    for all heads that share them.
+
+    Raises:
+        Unavailable: the models cannot form the hierarchy.
+    """
+    found: dict[int, int] = {}
+    for node in walk(method.hierarchy.root):
+        head = getattr(getattr(node, "model", None), "head", None)
+        if isinstance(head, ExitHead):
+            found[id(head)] = head.num_parameters * head.dtype.itemsize
+            if head.part is not None and head.part.matrix is not None:
+                found[id(head.part)] = head.part.matrix.num_weights * head.dtype.itemsize
+    return sum(found.values())
+
+
+def cache_bytes(method: HierarchyMethod) -> int:
+    """Return the bytes that a hierarchy keeps for every token of a text, all levels together.
+
+    That is keys and values of each model, once for all of its exits, and the hidden states at each
+    exit and at the last layer, from which a level above goes on.
+
+    Raises:
+        Unavailable: the models cannot form the hierarchy.
+    """
+    found: dict[int, int] = {}
+    for node in walk(method.hierarchy.root):
+        model = getattr(node, "model", None)
+        owner = getattr(model, "cache_owner", None)
+        if isinstance(owner, Trunk):
+            found[id(owner)] = _bytes_per_token(owner)
+        if isinstance(model, Eagle3Model):
+            found[id(model)] = model.layer.new_cache(1).nbytes
+    return sum(found.values())
+
+
+def _bytes_per_token(trunk: Trunk) -> int:
+    backend = trunk.backend
+    size = backend.dtype.itemsize
+    states = len(trunk.exits) * backend.hidden_size * size
+    cache = backend.new_cache(1)
+    if isinstance(cache, torch.Tensor):
+        return cache.nbytes + states
+    # Shapes that only the layers know: keys and values as wide as the hidden states, at most.
+    return 2 * backend.num_layers * backend.hidden_size * size + states
