@@ -54,7 +54,7 @@ from hierspec_papers.tables import Reproduction, Table
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
 # Of a target of at most so many layers every layer is one, as in P1; 0: of none. The number of
 # pairs that are timed grows with the square.
-EVERY_LAYER = 16
+EVERY_LAYER = 12
 MOST_MODELS = 6  # in a hierarchy, the target included: P1's Table 1 goes no further
 LARGEST_BUDGET = 12
 SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
