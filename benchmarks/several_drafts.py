@@ -4,7 +4,11 @@ Random tables of V tokens, L tokens a draft, K drafts. Every list of drafts is e
 optimum is a linear programme over what is kept of every set of drafts and what follows, such that
 the text written has the target's distribution. Nothing is timed.
 
-    python benchmarks/several_drafts.py
+With more drafts, P4's eleven among them, lists of drafts are sampled, each rule's expectation over
+its own tests is exact, and drafts have one token, where the optimum is a formula: on random tables,
+and with ``--data`` on the rows of two shipped models after real prompts.
+
+    python benchmarks/several_drafts.py --data FOLDER
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement, product
+from pathlib import Path
 from typing import Any
 
 import common
@@ -24,11 +29,14 @@ from rich.progress import track
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
+from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig
+from hierspec.bench.joint_law import joint_law
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers.multi_draft import outcomes
+from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes
 from hierspec.verifiers.registry import get
+from hierspec_papers import prompts
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"
@@ -132,10 +140,95 @@ def compared(shape: Sequence[int], seed: int) -> dict[str, float]:
     return found | {OPTIMUM: one.optimum(num_drafts)}
 
 
+MANY = (1, 2, 4, 8, 11)  # drafts of a place; P4 takes 11
+MANY_RULES = ("rrs", "rrs-without-replacement", "induced-block")
+MODELS = ("zoo:small", "zoo:trunk")
+
+
+def kept_of_many(
+    q: torch.Tensor, p: torch.Tensor, num_drafts: int, lists: int, generator: torch.Generator
+) -> dict[str, float]:
+    """Return how likely each rule keeps one of so many tokens of one place, and the optimum."""
+    rows = DenseDistributions(torch.stack([p, p]))
+    found = dict.fromkeys(MANY_RULES, 0.0)
+    for _ in range(lists):
+        for rule in MANY_RULES:
+            drafts = _one_place(q, num_drafts, generator, distinct=get(rule).distinct)
+            ends = outcomes(get(rule), drafts, [rows] * len(drafts))
+            found[rule] += sum(share * end.num_accepted for share, end in ends) / lists
+    return found | {OPTIMUM: optimal_acceptance(p, q, num_drafts)}
+
+
+def _one_place(
+    q: torch.Tensor, num_drafts: int, generator: torch.Generator, *, distinct: bool
+) -> list[Proposal]:
+    """Draw drafts of one token, each from q or from what those before it leave of q."""
+    drafts, left = [], q.clone()
+    for _ in range(num_drafts):
+        if float(left.sum()) <= 0.0:
+            break
+        law = left / left.sum()
+        token = int(torch.multinomial(law, 1, generator=generator))
+        drafts.append(Proposal((token,), DenseDistributions(law[None]), (0,), (0,), (math.nan,)))
+        if distinct:
+            left[token] = 0.0
+    return drafts
+
+
+def random_rows(count: int, vocab: int = 50) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return pairs (q, p) of random distributions, peaked as a language model's are."""
+    generator = torch.Generator().manual_seed(0)
+    both = torch.randn(count, 2, vocab, generator=generator, dtype=torch.float64)
+    alike = both[:, :1].expand(-1, 2, -1) + both  # q and p share half of their scores
+    q, p = (1.5 * alike).softmax(-1).unbind(1)
+    return list(zip(q, p, strict=True))
+
+
+def model_rows(folder: Path, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return pairs (q, p) of the shipped small model and trunk after real prompts."""
+    read, _ = prompts.read(folder, count)
+    models = [
+        Hierarchy.from_config(HierarchyConfig(target=TargetConfig(model=name, dtype="float32")))
+        for name in MODELS
+    ]
+    ids = [models[0].tokenizer(one.text)["input_ids"][-prompts.LONGEST :] for one in read]
+    laws = [[_next_token(model, text) for text in ids] for model in models]
+    return list(zip(*laws, strict=True))
+
+
+def _next_token(model: Hierarchy, text: Sequence[int]) -> torch.Tensor:
+    """Return a model's distribution after a text, [V] float64."""
+    law = joint_law(model, text, SamplingParams(temperature=1.0), 1)
+    out = torch.zeros(model.root.model.vocab_size, dtype=torch.float64)
+    for (token,), chance in law.items():
+        out[token] = chance
+    return out / out.sum()
+
+
+def many(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], lists: int) -> list[dict[str, Any]]:
+    """Return a cell for each number of drafts."""
+    cells = []
+    for num_drafts in MANY:
+        generator = torch.Generator().manual_seed(num_drafts)
+        runs = [
+            kept_of_many(q, p, num_drafts, lists, generator)
+            for q, p in track(pairs, f"{num_drafts} drafts of a token")
+        ]
+        mean = {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
+        cells.append({"num_drafts": num_drafts, "mean_kept": mean, "runs": runs})
+        print(f"{num_drafts}: " + ", ".join(f"{name} {value:.4f}" for name, value in mean.items()))
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=24, help="pairs of random tables a shape")
+    parser.add_argument("--data", type=Path, help="folder of prompt files, for the models' rows")
+    parser.add_argument("--lists", type=int, default=100, help="of many drafts, sampled a pair")
     args = parser.parse_args()
+    one_token = {"random": many(random_rows(args.tables), args.lists)}
+    if args.data is not None:
+        one_token["models"] = many(model_rows(args.data, args.tables), args.lists)
     names = (ONE, *RULES, OPTIMUM)
     cells: list[dict[str, Any]] = []
     for shape in SHAPES:
@@ -159,7 +252,12 @@ def main() -> None:
         print("  " + ", ".join(f"{name}: {count}" for name, count in cells[-1]["wins"].items()))
     common.write(
         "several-drafts",
-        {"environment": common.environment(), "settings": vars(args), "cells": cells},
+        {
+            "environment": common.environment(),
+            "settings": {"tables": args.tables, "lists": args.lists, "models": MODELS},
+            "cells": cells,
+            "one_token": one_token,
+        },
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -34,7 +36,7 @@ from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
 from hierspec.verifiers import induced
-from hierspec.verifiers.multi_draft import outcomes, verify_drafts
+from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes, verify_drafts
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 
@@ -62,6 +64,33 @@ def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
     assert kept["traversal"] >= kept["block-rrs"] - TIGHT
     if k == 1:
         assert kept["induced-block"] == pytest.approx(kept["block-rrs"], abs=TIGHT)
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros"])
+@pytest.mark.parametrize(("k", "V"), [(1, 5), (2, 4), (3, 3), (11, 2)])
+def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
+    """The optimum by all sets of tokens; every rule by all lists of drafts."""
+    q, p = (model.law(()) for model in pair(V, 0, 7 * V + k, kind))
+    found = optimal_acceptance(p, q, k)
+    sets = itertools.product((0.0, 1.0), repeat=V)
+    by_sets = [
+        float(chosen @ p) + 1.0 - float(chosen @ q) ** k
+        for chosen in map(p.new_tensor, sets)
+    ]
+    assert found == pytest.approx(min(by_sets), abs=TIGHT)
+    if k == 1:
+        assert found == pytest.approx(float(torch.minimum(p, q).sum()), abs=TIGHT)
+    rows, row = DenseDistributions(torch.stack([p, p])), DenseDistributions(q[None])
+    for rule in set(RULES) - {"rrs-without-replacement"}:
+        kept = 0.0
+        for tokens in itertools.product(range(V), repeat=k):
+            chance = float(torch.stack([q[token] for token in tokens]).prod())
+            if not chance:
+                continue
+            drafts = [Proposal((token,), row, (0,), (0,), (math.nan,)) for token in tokens]
+            ends = outcomes(get(rule), drafts, [rows] * k)
+            kept += chance * sum(share * end.num_accepted for share, end in ends)
+        assert kept <= found + TIGHT
 
 
 def one_round(rule, q, p, k, n):

@@ -109,6 +109,19 @@ def stacks(family: Family) -> Ways:
     }
 
 
+def exit_stacks(family: Family) -> Ways:
+    """P1 Table 3: early exits alone and two of them stacked, at several lengths."""
+    low, second, third, top = family.exits
+    out: Ways = {PLAIN: Way()}
+    for layer in family.exits:
+        for n in (2, 4):
+            out[f"exit {layer}, {n}"] = single_exit(family, layer, n)
+    for lower, upper in ((low, second), (low, third), (low, top), (second, top)):
+        levels = (family.exit(lower, 2), family.exit(upper, 4, verify="block"))
+        out[f"exits {lower} and {upper}"] = Way(levels, {"verify": "block"})
+    return out
+
+
 def tails(family: Family) -> Ways:
     """P1's horizontal heuristic: h tokens of the smallest model after what each level hands up."""
     out = {}
@@ -214,6 +227,13 @@ def hispec(family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_
 def single_exit(family: Family, layer: int, tokens: int = 4) -> Way:
     """LayerSkip's way."""
     return Way((family.exit(layer, tokens),), {"verify": "block"})
+
+
+def others_clock(family: Family) -> Ways:
+    """P3 Figure 1 in time: the target's own exits, adaptive with their heads, and what has none."""
+    return {PLAIN: Way(), f"exit {family.exits[1]}": single_exit(family, family.exits[1])} | others(
+        family
+    )
 
 
 def p3_clock(family: Family) -> Ways:
@@ -323,6 +343,45 @@ def p5_clock(family: Family) -> Ways:
     return {PLAIN: Way(), **systems(family)}
 
 
+def rivals(family: Family) -> Ways:
+    """P5 Table 1: the full system beside methods of other papers, these as their presets are."""
+    return {
+        PLAIN: Way(),
+        "full": systems(family)["full"],
+        **{name: _preset(name, family) for name in family.rivals},
+    }
+
+
+THRESHOLDS = (0.5, 1.0, 2.0, 3.0)  # nats
+
+
+def thresholds(family: Family) -> Ways:
+    """P5's systems whose windows end at a fixed entropy, beside those whose windows do not adapt.
+
+    The running mean that P5's threshold is starts at 0 and forgets nothing; a fixed one is chosen
+    on other prompts, as lengths are.
+    """
+    every = systems(family)
+    out = {PLAIN: Way(), "pre-verify": every["pre-verify"]}
+    out |= {f"vanilla M2, K = {k}": systems(family, k)["vanilla M2"] for k in (3, 6, 10)}
+    for name in ("self-verify M2", "pre-verify + self-verify", "full"):
+        for limit in THRESHOLDS:
+            levels = tuple(_limited(level, limit) for level in every[name].levels)
+            out[f"{name}, {limit:g} nats"] = Way(levels, every[name].top)
+    return out
+
+
+def _limited(level: Level, limit: float) -> Level:
+    """Return the level with a fixed threshold, if its window adapts."""
+    window = {"kind": "entropy", "threshold": limit}
+    return {**level, "window": window} if "window" in level else level
+
+
+def orders_clock(family: Family) -> Ways:
+    """P2's orders in time."""
+    return {PLAIN: Way(), **orders(family)}
+
+
 def p1_clock(family: Family) -> Ways:
     """The stacks that counting finds near the best, in time."""
     kept = ("single large 3", "single large 6", "single large 10")
@@ -425,6 +484,9 @@ COUNTING = {  # in the order they are run in
         ),
         _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
         _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
+        _experiment(
+            "p5-trunk-thresholds", "P5 Table 2", "trunk", thresholds, 1.0, tokens=32, most=60
+        ),
     )
 }
 CLOCK = {  # in order of importance
@@ -462,6 +524,42 @@ CLOCK = {  # in order of importance
         ),
         _experiment(
             "clock-p3-large", "P3 Table 1, Table 2", "large", p3_clock, 0.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p3-smollm2-others",
+            "P3 Figure 1",
+            "smollm2",
+            others_clock,
+            0.0,
+            tokens=32,
+            together=1,
+        ),
+        _experiment(
+            "clock-p1-smollm2-exits",
+            "P1 Table 3",
+            "smollm2",
+            exit_stacks,
+            0.0,
+            tokens=32,
+            together=1,
+        ),
+        _experiment(
+            "clock-p5-large-thresholds",
+            "P5 Table 2",
+            "large",
+            thresholds,
+            1.0,
+            tokens=32,
+            together=1,
+        ),
+        _experiment(
+            "clock-p5-large-rivals", "P5 Table 1", "large", rivals, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p5-smollm2-rivals", "P5 Table 1", "smollm2", rivals, 1.0, tokens=32, together=1
+        ),
+        _experiment(
+            "clock-p2-smollm2", "P2 Figure 1", "exits", orders_clock, 0.0, tokens=32, together=1
         ),
     )
 }

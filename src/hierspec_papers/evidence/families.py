@@ -27,6 +27,7 @@ class Family:
         exits: layers, ascending; the first two are P3's pair (about L/8 and L/4).
         head: trained heads of the exits, if there are any.
         kin: why the larger drafter is closer to the target than a drafter usually is, if so.
+        rivals: presets of other papers that stand beside P5's full system.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Family:
     exits: tuple[int, ...]
     head: str | None = None
     kin: str = ""
+    rivals: tuple[str, ...] = ()
 
     def models(self) -> BenchModels:
         """Return the family's checkpoints, in float32, loaded when they are needed."""
@@ -57,6 +59,10 @@ def _model(name: str) -> Level:
     return {"method": "draft_model", "model": name}
 
 
+def _exit(layer: int) -> Level:
+    return {"method": "early_exit", "exit_layer": layer, "head": HEADS}
+
+
 FAMILIES = {
     one.name: one
     for one in (
@@ -65,11 +71,22 @@ FAMILIES = {
             "zoo:smollm2",
             "SmolLM2-135M-Instruct; M1 its exit after layer 5 with a trained head, M2 its copy in "
             "4 bits",
-            {"method": "early_exit", "exit_layer": 5, "head": HEADS},
+            _exit(5),
             {"method": "quantized", "bits": 4},
             (5, 10, 15, 20),
             HEADS,
             "M2 is the target's own copy in 4 bits",
+            ("eagle3",),
+        ),
+        Family(
+            "exits",
+            "zoo:smollm2",
+            "SmolLM2-135M-Instruct and two of its exits with trained heads: M_s after layer 5, "
+            "M_q after layer 15",
+            _exit(5),
+            _exit(15),
+            (5, 10, 15, 20),
+            HEADS,
         ),
         Family(
             "trunk",
@@ -88,6 +105,7 @@ FAMILIES = {
             _model("zoo:trunk"),
             (2, 4, 8),
             kin="the target's law is made from M2's",
+            rivals=("specdec++", "pearl"),
         ),
     )
 }

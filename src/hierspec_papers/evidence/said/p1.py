@@ -6,17 +6,29 @@ import math
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import SMALL, Claim
+from hierspec_papers.evidence.experiments import exit_stacks
+from hierspec_papers.evidence.families import FAMILIES
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
 _DEEP = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
 _CLOCK_SINGLE = ("single large 3", "single large 6", "single large 10")
 _CLOCK_DEEP = ("three 2-6", "three 3-6", "three 3-10")
+_EXITS = FAMILIES["smollm2"]
 
 
 def claims() -> list[Claim]:
     """Return the claims."""
+    exits = tuple(exit_stacks(_EXITS))
     return [
+        Claim(
+            "P1 Table 3",
+            ("clock-p1-smollm2-exits",),
+            "best two early exits, stacked, over best single exit, in time",
+            tuple(name for name in exits if name.startswith("exits ")),
+            tuple(name for name in exits if name.startswith("exit ")),
+            _SPEED,
+        ),
         Claim(
             "P1 Table 3",
             ("clock-p1-large-0",),

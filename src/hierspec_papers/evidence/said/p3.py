@@ -78,6 +78,21 @@ def claims() -> list[Claim]:
                 ("AdaDecode", "AdaDecode without trained heads"),
             )
         ),
+        *(
+            Claim(
+                "P3 Figure 1",
+                ("clock-p3-smollm2-others",),
+                f"HiSpec over {said}, in time",
+                ("hispec",),
+                (theirs,),
+                _SPEED,
+            )
+            for theirs, said in (
+                ("lookahead", "Lookahead"),
+                ("swift", "SWIFT"),
+                ("adadecode", "AdaDecode with trained heads"),
+            )
+        ),
         Claim(
             "P3 Figure 1",
             ("p3-trunk-others",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import AREA, SHARE, TOKEN, Claim
-from hierspec_papers.evidence.experiments import PLAIN, WINDOWS
+from hierspec_papers.evidence.experiments import PLAIN, THRESHOLDS, WINDOWS
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 _P5_1 = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1")  # the one with drafters apart first
@@ -14,6 +14,18 @@ _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 def _over(system: str) -> tuple[str, ...]:
     return tuple(f"{system}, K = {k}" for k in WINDOWS)
+
+
+def _limited(system: str) -> tuple[str, ...]:
+    return tuple(f"{system}, {limit:g} nats" for limit in THRESHOLDS)
+
+
+_CALIBRATED_PARTS = (
+    "pre-verify",
+    *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
+    *_limited("self-verify M2"),
+    *_limited("pre-verify + self-verify"),
+)
 
 
 def claims() -> list[Claim]:
@@ -26,6 +38,37 @@ def claims() -> list[Claim]:
             ("full",),
             (PLAIN,),
             _SPEED,
+        ),
+        *(
+            Claim(
+                "P5 Table 1",
+                (f"clock-p5-{family}-rivals",),
+                f"the full system over {said}, in time",
+                ("full",),
+                (theirs,),
+                _SPEED,
+            )
+            for family, theirs, said in (
+                ("large", "specdec++", "SpecDec++ with zoo:mid and its trained head"),
+                ("large", "pearl", "PEARL with zoo:mid, two threads on two cores"),
+                ("smollm2", "eagle3", "EAGLE-3 (a chain of four)"),
+            )
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-thresholds",),
+            "the full system over the best of its parts, thresholds and K calibrated, in time",
+            _limited("full"),
+            _CALIBRATED_PARTS,
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("p5-trunk-thresholds",),
+            "the full system over the best of its parts, thresholds and K calibrated, by weights",
+            _limited("full"),
+            _CALIBRATED_PARTS,
+            _COST,
         ),
         Claim(
             "P5 Table 2",
