@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
@@ -51,16 +49,6 @@ def cache_tokens(hierarchy: Hierarchy) -> int:
         owner = node.model.cache_owner
         if isinstance(owner, Trunk) and id(owner) not in owners:
             owners.add(id(owner))
-            size += _bytes_per_token(owner)
+            size += owner.bytes_per_token
     room = available_memory() * _SHARE_OF_MEMORY / max(size, 1)
     return int(min(max(room, _FEWEST), _MOST))
-
-
-def _bytes_per_token(trunk: Trunk) -> int:
-    backend = trunk.backend
-    edges = len(trunk.exits) * backend.hidden_size * backend.dtype.itemsize
-    cache = backend.new_cache(1)
-    if isinstance(cache, torch.Tensor):
-        return cache.nbytes + edges
-    # Shapes that only the layers know: keys and values as wide as the hidden states, at most.
-    return 2 * backend.num_layers * backend.hidden_size * backend.dtype.itemsize + edges

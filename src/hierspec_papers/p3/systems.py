@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.nodes import walk
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -130,18 +128,7 @@ def cache_bytes(method: HierarchyMethod) -> int:
         model = getattr(node, "model", None)
         owner = getattr(model, "cache_owner", None)
         if isinstance(owner, Trunk):
-            found[id(owner)] = _bytes_per_token(owner)
+            found[id(owner)] = owner.bytes_per_token
         if isinstance(model, Eagle3Model):
             found[id(model)] = model.layer.new_cache(1).nbytes
     return sum(found.values())
-
-
-def _bytes_per_token(trunk: Trunk) -> int:
-    backend = trunk.backend
-    size = backend.dtype.itemsize
-    states = len(trunk.exits) * backend.hidden_size * size
-    cache = backend.new_cache(1)
-    if isinstance(cache, torch.Tensor):
-        return cache.nbytes + states
-    # Shapes that only the layers know: keys and values as wide as the hidden states, at most.
-    return 2 * backend.num_layers * backend.hidden_size * size + states

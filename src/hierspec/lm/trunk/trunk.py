@@ -125,6 +125,17 @@ class Trunk:
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
         self.counters = Counters(len(self.bounds))
 
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes: keys and values of all layers, and its hidden states at the exits."""
+        states = len(self.exits) * self.backend.hidden_size * self.backend.dtype.itemsize
+        cache = self.backend.new_cache(1)
+        if isinstance(cache, torch.Tensor):
+            return cache.nbytes + states
+        # Shapes that only the layers know: keys and values as wide as the hidden states, at most.
+        width = 2 * self.backend.num_layers * self.backend.hidden_size
+        return width * self.backend.dtype.itemsize + states
+
     def view(self, exit_layer: int | None = None, head: ScoreHead | None = None) -> ExitModel:
         """The language model that ends after ``exit_layer`` layers (default: all of them).
 
