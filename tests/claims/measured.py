@@ -16,13 +16,14 @@ from .base import RESULTS, Claim, data, percent, words
 
 README_PAGE, MEASURED = "README.md", "docs/measured.md"
 CHATS = "smollm2"  # the bench on a released model
-EVERY = "smollm2-greedy"  # the same with more methods, more prompts and longer answers, greedily
+# The same with more methods, more prompts and longer answers, by temperature.
+EVERY = {0.0: "smollm2-greedy", 1.0: "smollm2-sampled"}
 
 
 @cache
 def bench(name: str) -> BenchResults:
     """A result file of ``hierspec bench``."""
-    return results.read(RESULTS / f"{name if name in (CHATS, EVERY) else f'bench-eps-{name}'}.json")
+    return results.read(RESULTS / f"{name if name.startswith(CHATS) else f'bench-eps-{name}'}.json")
 
 
 def method(file: str, temperature: float, name: str) -> MethodRecord:
@@ -238,7 +239,7 @@ def _plain_row(begins: str, file: str) -> Claim:
 
 
 def _every_table() -> list[Claim]:
-    """Each way to decode the released model greedily: time, times plain, tokens a call."""
+    """Each way to decode the released model: time, times plain and tokens a call, twice."""
     rows = {
         "| planned: levels and budgets computed |": "planned",
         "| planned, adapted while text is written |": "online",
@@ -260,47 +261,64 @@ def _every_table() -> list[Claim]:
     }
 
     def figures(name: str) -> list[str]:
-        found = method(EVERY, 0.0, name).summed
-        assert found.speedup is not None
-        length = found.mean_acceptance_length
-        shown = "" if length is None else f"{length:.1f}"
-        return [f"{found.ms_per_token.median:.1f}", found.speedup.said(), shown]
+        return [_cell(name, temperature) for temperature in EVERY]
 
-    plain = method(EVERY, 0.0, "plain").summed.ms_per_token
+    def plain() -> list[float]:
+        return [method(EVERY[t], t, "plain").summed.ms_per_token.median for t in EVERY]
+
     return [
         *(
-            Claim(MEASURED, f"{row} {{}} | {{}} | {{}} |", lambda name=name: figures(name))
+            Claim(MEASURED, f"{row} {{}} | {{}} |", lambda name=name: figures(name))
             for row, name in rows.items()
         ),
         Claim(
-            MEASURED, "| **plain decoding, bfloat16** | {:.1f} | 1× | 1.0 |", lambda: [plain.median]
+            MEASURED, "| **plain decoding, bfloat16** | {:.1f} · 1× · 1.0 | {:.1f} · 1× · 1.0 |", plain
         ),
     ]
 
 
-def _over(slow: str, fast: str) -> str:
+def _cell(name: str, temperature: float) -> str:
+    """As in ``7.3 · 2.65× [2.50, 2.84] · 13.5``, or a dash where the method does not sample."""
+    try:
+        found = method(EVERY[temperature], temperature, name).summed
+    except ValueError:
+        return "–"
+    length = found.mean_acceptance_length
+    assert found.speedup is not None and length is not None
+    return f"{found.ms_per_token.median:.1f} · {found.speedup.said()} · {length:.1f}"
+
+
+def _over(temperature: float, slow: str, fast: str) -> str:
     """How many times as fast one way is as another, paired by prompt."""
-    return ratio(_times(method(EVERY, 0.0, slow)), _times(method(EVERY, 0.0, fast))).said()
+    file = EVERY[temperature]
+    times = [_times(method(file, temperature, name)) for name in (slow, fast)]
+    return ratio(*times).said()
 
 
-def _fastest(*names: str) -> str:
-    return min(names, key=lambda name: method(EVERY, 0.0, name).summed.ms_per_token.median)
+def _fastest(temperature: float, names: Iterable[str]) -> str:
+    (cell,) = bench(EVERY[temperature]).cells
+    some = [one for one in cell.measured if one.name in set(names)]
+    return min(some, key=lambda one: one.summed.ms_per_token.median).name
 
 
-def _transformers() -> str:
-    names = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
-    return _fastest(*names)
+TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
+DRAFTERS = ("alone-quantized-4", "alone-quantized", "alone-suffix", "alone-smollm2-eagle3")
+OWN = (*DRAFTERS, "hierarchy", "prompt-lookup", "layerskip", "hispec")
 
 
-OWN = ("alone-quantized-4", "alone-quantized", "alone-suffix", "alone-smollm2-eagle3", "hierarchy",
-       "prompt-lookup", "layerskip", "hispec")  # fmt: skip
-
-
-def _swept() -> list[object]:
-    """Hierarchies of ours tried while tuning, and the plan over the fastest of those measured."""
-    records = [method(EVERY, 0.0, name) for name in OWN]
+def _compared(temperature: float) -> list[object]:
+    """The plan over others, and hierarchies over single drafts; how many tuning tried."""
+    records = [method(EVERY[temperature], temperature, name) for name in OWN]
     tried = sum(len(record.tuning.trials) for record in records if record.tuning)
-    return [tried, _over(_fastest(*OWN), "planned")]
+    return [
+        by_domain(temperature, EVERY[temperature]),
+        _over(temperature, _fastest(temperature, TRANSFORMERS), "planned"),
+        _over(temperature, "llama.cpp-file", "planned"),
+        _over(temperature, _fastest(temperature, DRAFTERS), "hierarchy"),
+        _over(temperature, "layerskip", "hispec"),
+        tried,
+        _over(temperature, _fastest(temperature, OWN), "planned"),
+    ]
 
 
 _CHATS = "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most"
@@ -368,30 +386,23 @@ PAGE = [
         MEASURED,
         "two Zen 4 cores, {} chat prompts of {} domains, answers of {} tokens at most",
         lambda: (
-            bench(EVERY).settings.num_prompts,
-            words(len(method(EVERY, 0.0, "planned").summed.by_category)),
-            bench(EVERY).settings.max_new_tokens,
+            bench(EVERY[0.0]).settings.num_prompts,
+            words(len(method(EVERY[0.0], 0.0, "planned").summed.by_category)),
+            bench(EVERY[0.0]).settings.max_new_tokens,
         ),
     ),
     *_every_table(),
-    Claim(MEASURED, "By domain the planned hierarchy gains {}.", lambda: [by_domain(0.0, EVERY)]),
-    Claim(
-        MEASURED,
-        "Of {} hierarchies tried while tuning the best of each kind was measured; the plan is {} "
-        "as fast as the best of these.",
-        _swept,
-    ),
-    Claim(
-        MEASURED,
-        "It is {} as fast as the fastest of transformers' ways and {} as fast as llama.cpp on the "
-        "4-bit file; three levels are {} as fast as the best drafter alone, and HiSpec {} as fast "
-        "as LayerSkip.",
-        lambda: (
-            _over(_transformers(), "planned"),
-            _over("llama.cpp-file", "planned"),
-            _over(_fastest("alone-quantized-4", "alone-quantized", "alone-suffix"), "hierarchy"),
-            _over("layerskip", "hispec"),
-        ),
+    *(
+        Claim(
+            MEASURED,
+            f"{begins}, the planned hierarchy gains by domain: {{}}. It is {{}} as fast as the "
+            "fastest of transformers' ways and {} as fast as llama.cpp on the 4-bit file; three "
+            "levels are {} as fast as the best drafter alone, and HiSpec {} as fast as LayerSkip. "
+            "Of {} hierarchies tried while tuning the best of each kind was measured; the plan is "
+            "{} as fast as the best of these.",
+            lambda t=t: _compared(t),
+        )
+        for t, begins in ((0.0, "Greedily"), (1.0, "At temperature 1"))
     ),
     Claim(
         MEASURED,
