@@ -164,6 +164,9 @@ def released(args: argparse.Namespace) -> None:
     ids, others, identity = common.chat_prompts(
         args.chats, args.num_prompts, args.chi_prompts, plain, args.tokens
     )
+    if args.longest:
+        ids, others = ([text[-args.longest :] for text in some] for some in (ids, others))
+        identity["longest"] = args.longest
     settings = {
         "target": target.model,
         "prompts": args.num_prompts,
@@ -218,6 +221,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--chats", type=Path, help="prompt files of chats: a released model")
     parser.add_argument("--presets", nargs="+", help="of the released model; default: all")
+    parser.add_argument("--longest", type=int, help="cut chats to their last tokens: much faster")
     parser.add_argument("--samples", type=int, default=2000, help="a prompt, for each χ² test")
     parser.add_argument("--chi-prompts", type=int, default=2)
     parser.add_argument("--time-limit", type=float, help="minutes; the same command goes on then")
