@@ -89,9 +89,8 @@ def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
         if temperature in found
     ]
     note = (
-        "P5 took the other rows of this table from their own papers. SpecDec++ and EAGLE need a "
-        "head or a drafter trained for the target, PEARL a second device to gain by: not run "
-        "against it here."
+        "P5 took the other rows of this table from their own papers. The full system stands beside "
+        "SpecDec++, PEARL and EAGLE-3 among the evidence (docs/papers/evidence.md)."
     )
     caption = "the full system by temperature"
     return [_printed(lab, "Table 1", caption, rows, note)] if rows else []
