@@ -296,7 +296,8 @@ def _over(temperature: float, slow: str, fast: str) -> str:
 
 
 def _fastest(temperature: float, names: Iterable[str]) -> str:
-    (cell,) = bench(EVERY[temperature]).cells
+    cells_of = bench(EVERY[temperature]).cells
+    (cell,) = (cell for cell in cells_of if cell.temperature == temperature)
     some = [one for one in cell.measured if one.name in set(names)]
     return min(some, key=lambda one: one.summed.ms_per_token.median).name
 
