@@ -1,8 +1,8 @@
 """Train three T5-shaped models on Python sources, for P1's experiments with encoder-decoders.
 
-No T5 is released where no hub is reachable, so a target of six layers on either side and two smaller
-models are trained here, the smaller ones to write what the target would. The encoder reads some
-tokens of a file, the decoder writes those that follow. Interrupted, the same command goes on.
+Where no hub is reachable there is no released T5, so a target of six layers on either side and two
+smaller models are trained here, the smaller ones to write what the target would. The encoder reads
+some tokens of a file, the decoder writes those that follow. Interrupted, the same command goes on.
 
     python benchmarks/encoder_decoder.py                    # about twelve minutes on two cores
     python benchmarks/evidence.py count --data FOLDER --only p1-t5-0 --only p1-t5-1
