@@ -74,8 +74,7 @@ def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
     found = optimal_acceptance(p, q, k)
     sets = itertools.product((0.0, 1.0), repeat=V)
     by_sets = [
-        float(chosen @ p) + 1.0 - float(chosen @ q) ** k
-        for chosen in map(p.new_tensor, sets)
+        float(chosen @ p) + 1.0 - float(chosen @ q) ** k for chosen in map(p.new_tensor, sets)
     ]
     assert found == pytest.approx(min(by_sets), abs=TIGHT)
     if k == 1:
