@@ -47,6 +47,7 @@ def claims() -> list[Claim]:
                 ("full",),
                 (theirs,),
                 _SPEED,
+                decides=False,  # each has drafters of its own
             )
             for family, theirs, said in (
                 ("large", "specdec++", "SpecDec++ with zoo:mid and its trained head"),
