@@ -47,7 +47,8 @@ probability {POWER:g}, given the measured spread.
 **From files to items.** A claim that several files measure holds if it holds by one of them and
 fails by none. Where two of them decide differently, both are shown, and it does not hold. An item
 does not hold if one of its claims does not, and is undecided if one is. *Beside* stands what does
-not decide an item, since it compares costs that differ in kind, or methods with drafters of their own.
+not decide an item, since it compares costs that differ in kind, or methods with drafters of their
+own.
 
 **In time, by weights, by layers.** What is *in time* was measured with the clock, methods taking
 turns. *By weights* charges each call for the weights it runs through (P1's standardized walltime
