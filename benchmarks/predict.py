@@ -267,9 +267,9 @@ def main() -> None:
                 f"faster than planned: {cell['faster_than_planned'] or 'none'}",
                 flush=True,
             )
-        report["targets"][target] = cells
-    report["environment"]["load_average_after"] = common.environment()["load_average"]
-    common.write(args.name, report)
+            report["targets"][target] = cells
+            report["environment"]["load_average_after"] = common.environment()["load_average"]
+            common.write(args.name, report)  # after each temperature: a run may be cut short
 
 
 if __name__ == "__main__":
