@@ -484,8 +484,6 @@ COUNTING = {  # in the order they are run in
         ),
         _experiment("p1-trunk-1", "P1 Tables 3, 4", "trunk", stacks, 1.0, tokens=32, most=60),
         _experiment("p2-trunk-1", "P2 Figure 1", "trunk", orders, 1.0, tokens=32, most=60),
-        _experiment("p1-t5-0", "P1 Table 4", "t5", stacks, 0.0, tokens=32, most=60),
-        _experiment("p1-t5-1", "P1 Table 4", "t5", stacks, 1.0, tokens=32, most=60),
         _experiment(
             "p5-trunk-thresholds", "P5 Table 2", "trunk", thresholds, 1.0, tokens=32, most=60
         ),

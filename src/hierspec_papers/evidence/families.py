@@ -15,7 +15,6 @@ from hierspec.config.schema import TargetConfig
 from hierspec.zoo.registry import HEADS
 
 Level = dict[str, Any]
-T5_FOLDER = "build/t5"  # of the repository: benchmarks/encoder_decoder.py trains what lies there
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +96,6 @@ FAMILIES = {
             _model("zoo:small"),
             _model("zoo:mid"),
             (1, 2, 4),
-        ),
-        Family(
-            "t5",
-            f"{T5_FOLDER}/target",
-            "three T5-shaped models, trained for minutes on Python sources: an encoder reads, a "
-            "decoder of 6, 3 (M2) or 1 (M1) layers writes",
-            _model(f"{T5_FOLDER}/small"),
-            _model(f"{T5_FOLDER}/mid"),
-            (),
         ),
         Family(
             "large",

@@ -39,7 +39,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P1 Table 4",
-            ("p1-t5-0", "p1-t5-1", "p1-trunk-0", "p1-trunk-1"),
+            ("p1-trunk-0", "p1-trunk-1"),
             "best three models over best single draft, by weights",
             _DEEP,
             _SINGLE,
