@@ -148,7 +148,10 @@ MODELS = ("zoo:small", "zoo:trunk")
 def kept_of_many(
     q: torch.Tensor, p: torch.Tensor, num_drafts: int, lists: int, generator: torch.Generator
 ) -> dict[str, float]:
-    """Return how likely each rule keeps one of so many tokens of one place, and the optimum."""
+    """Return how likely each rule keeps one of so many tokens of one place, and the optimum.
+
+    The optimum is of tokens drawn independently: distinct ones may be kept more often.
+    """
     rows = DenseDistributions(torch.stack([p, p]))
     found = dict.fromkeys(MANY_RULES, 0.0)
     for _ in range(lists):
@@ -178,9 +181,9 @@ def _one_place(
 def random_rows(count: int, vocab: int = 50) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return pairs (q, p) of random distributions, peaked as a language model's are."""
     generator = torch.Generator().manual_seed(0)
-    both = torch.randn(count, 2, vocab, generator=generator, dtype=torch.float64)
-    alike = both[:, :1].expand(-1, 2, -1) + both  # q and p share half of their scores
-    q, p = (1.5 * alike).softmax(-1).unbind(1)
+    shared = torch.randn(count, 1, vocab, generator=generator, dtype=torch.float64)
+    own = torch.randn(count, 2, vocab, generator=generator, dtype=torch.float64)
+    q, p = (1.5 * shared + 0.7 * own).softmax(-1).unbind(1)
     return list(zip(q, p, strict=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from hierspec.bench import results
@@ -266,23 +266,23 @@ def _every_table() -> list[Claim]:
         "| transformers, early exit |": "transformers-early-exit",
     }
 
-    def figures(name: str) -> list[str]:
-        return [_cell(name, temperature) for temperature in EVERY]
+    plain = "| **plain decoding, bfloat16** | {:.1f} · 1× · 1.0 | {:.1f} · 1× · 1.0 |"
+    return _both_temperatures(MEASURED, rows, plain, _cell)
 
-    def plain() -> list[float]:
+
+def _both_temperatures(
+    page: str, rows: dict[str, str], plain: str, cell: Callable[[str, float], str]
+) -> list[Claim]:
+    """A claim for each row, by the method it is about, and one for plain decoding's."""
+
+    def times() -> list[float]:
         return [method(EVERY[t], t, "plain").summed.ms_per_token.median for t in EVERY]
 
-    return [
-        *(
-            Claim(MEASURED, f"{row} {{}} | {{}} |", lambda name=name: figures(name))
-            for row, name in rows.items()
-        ),
-        Claim(
-            MEASURED,
-            "| **plain decoding, bfloat16** | {:.1f} · 1× · 1.0 | {:.1f} · 1× · 1.0 |",
-            plain,
-        ),
-    ]
+    every = (
+        Claim(page, f"{row} {{}} | {{}} |", lambda name=name: [cell(name, t) for t in EVERY])
+        for row, name in rows.items()
+    )
+    return [*every, Claim(page, plain, times)]
 
 
 def _cell(name: str, temperature: float) -> str:
@@ -303,33 +303,25 @@ def every_settings() -> tuple[object, ...]:
 def _readme_table() -> list[Claim]:
     """The main rows of that table, each with where the method is from."""
     rows = {
-        "| planned: levels and budgets computed | here, P1": "planned",
-        "| planned, adapted while text is written | here": "online",
-        "| a copy in 4 bits drafts | QuantSpec": "alone-quantized-4",
-        "| a copy in 8 bits drafts | QuantSpec": "alone-quantized",
-        "| three levels, the best of all stacks | P1": "hierarchy",
-        "| llama.cpp, plain decoding of the 4-bit file |": "llama.cpp-file",
-        "| suffix look-up | SuffixDecoding": "alone-suffix",
-        "| EAGLE-3, trained for an hour | EAGLE-3": "alone-smollm2-eagle3",
-        "| one early exit with a trained head | LayerSkip": "layerskip",
-        "| two early exits with trained heads | P3": "hispec",
-        "| transformers, prompt look-up |": "transformers-prompt-lookup",
-        "| transformers, plain `generate` |": "transformers",
+        "| planned: levels and budgets computed | here, P1 |": "planned",
+        "| planned, adapted while text is written | here |": "online",
+        "| a copy in 4 bits drafts | QuantSpec |": "alone-quantized-4",
+        "| a copy in 8 bits drafts | QuantSpec |": "alone-quantized",
+        "| three levels, the best of all stacks | P1 |": "hierarchy",
+        "| llama.cpp, plain decoding of the 4-bit file | |": "llama.cpp-file",
+        "| suffix look-up | SuffixDecoding |": "alone-suffix",
+        "| EAGLE-3, trained for an hour | EAGLE-3 |": "alone-smollm2-eagle3",
+        "| one early exit with a trained head | LayerSkip |": "layerskip",
+        "| two early exits with trained heads | P3 |": "hispec",
+        "| transformers, prompt look-up | |": "transformers-prompt-lookup",
+        "| transformers, plain `generate` | |": "transformers",
     }
 
-    def figures(name: str) -> list[str]:
-        return [_cell(name, temperature).rpartition(" · ")[0] for temperature in EVERY]
+    def cell(name: str, temperature: float) -> str:
+        return _cell(name, temperature).rpartition(" · ")[0]
 
-    def plain() -> list[float]:
-        return [method(EVERY[t], t, "plain").summed.ms_per_token.median for t in EVERY]
-
-    return [
-        *(
-            Claim(README_PAGE, f"{row} | {{}} | {{}} |", lambda name=name: figures(name))
-            for row, name in rows.items()
-        ),
-        Claim(README_PAGE, "| **plain decoding, bfloat16** | | {:.1f} · 1× | {:.1f} · 1× |", plain),
-    ]
+    plain = "| **plain decoding, bfloat16** | | {:.1f} · 1× | {:.1f} · 1× |"
+    return _both_temperatures(README_PAGE, rows, plain, cell)
 
 
 def _over(temperature: float, slow: str, fast: str) -> str:

@@ -231,9 +231,8 @@ def single_exit(family: Family, layer: int, tokens: int = 4) -> Way:
 
 def others_clock(family: Family) -> Ways:
     """P3 Figure 1 in time: the target's own exits, adaptive with their heads, and what has none."""
-    return {PLAIN: Way(), f"exit {family.exits[1]}": single_exit(family, family.exits[1])} | others(
-        family
-    )
+    layer = family.exits[1]
+    return {PLAIN: Way(), f"exit {layer}": single_exit(family, layer), **others(family)}
 
 
 def p3_clock(family: Family) -> Ways:
@@ -338,11 +337,6 @@ def windows(family: Family) -> Ways:
     return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOWS for name in names}
 
 
-def p5_clock(family: Family) -> Ways:
-    """All systems in time."""
-    return {PLAIN: Way(), **systems(family)}
-
-
 def rivals(family: Family) -> Ways:
     """P5 Table 1: the full system beside methods of other papers, these as their presets are."""
     return {
@@ -377,16 +371,16 @@ def _limited(level: Level, limit: float) -> Level:
     return {**level, "window": window} if "window" in level else level
 
 
-def orders_clock(family: Family) -> Ways:
-    """P2's orders in time."""
-    return {PLAIN: Way(), **orders(family)}
-
-
 def p1_clock(family: Family) -> Ways:
     """The stacks that counting finds near the best, in time."""
     kept = ("single large 3", "single large 6", "single large 10")
     deep = ("three 2-6", "three 3-6", "three 3-10")
     return {PLAIN: Way(), **{name: stacks(family)[name] for name in (*kept, *deep)}}
+
+
+def beside_plain(make: Callable[[Family], Ways]) -> Callable[[Family], Ways]:
+    """Return the same methods with plain decoding before them, for the clock."""
+    return lambda family: {PLAIN: Way(), **make(family)}
 
 
 def _experiment(
@@ -502,7 +496,13 @@ CLOCK = {  # in order of importance
             together=1,
         ),
         _experiment(
-            "clock-p5-large-1", "P5 Tables 1–4", "large", p5_clock, 1.0, tokens=32, together=1
+            "clock-p5-large-1",
+            "P5 Tables 1–4",
+            "large",
+            beside_plain(systems),
+            1.0,
+            tokens=32,
+            together=1,
         ),
         _experiment(
             "clock-p1-large-0", "P1 Table 3", "large", p1_clock, 0.0, tokens=32, together=1
@@ -520,7 +520,13 @@ CLOCK = {  # in order of importance
             together=1,
         ),
         _experiment(
-            "clock-p5-large-0", "P5 Table 1", "large", p5_clock, 0.0, tokens=32, together=1
+            "clock-p5-large-0",
+            "P5 Table 1",
+            "large",
+            beside_plain(systems),
+            0.0,
+            tokens=32,
+            together=1,
         ),
         _experiment(
             "clock-p3-large", "P3 Table 1, Table 2", "large", p3_clock, 0.0, tokens=32, together=1
@@ -559,7 +565,13 @@ CLOCK = {  # in order of importance
             "clock-p5-smollm2-rivals", "P5 Table 1", "smollm2", rivals, 1.0, tokens=32, together=1
         ),
         _experiment(
-            "clock-p2-smollm2", "P2 Figure 1", "exits", orders_clock, 0.0, tokens=32, together=1
+            "clock-p2-smollm2",
+            "P2 Figure 1",
+            "exits",
+            beside_plain(orders),
+            0.0,
+            tokens=32,
+            together=1,
         ),
     )
 }
