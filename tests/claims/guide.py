@@ -22,10 +22,24 @@ def _several_drafts() -> list[Claim]:
         shape = (cell["vocab"], cell["length"], cell["num_drafts"])
         return [*shape, *means, wins[more], wins[less]]
 
+    def kept(number: int) -> list[object]:
+        cells = [some[number] for some in data("several-drafts")["one_token"].values()]
+        means = (cell["mean_kept"][name] for cell in cells for name in many)
+        return [cells[0]["num_drafts"], *map(short, means)]
+
+    many = ("rrs", "rrs-without-replacement", "induced-block", "optimum")
     row = "| {}, {}, {} | {} | {} | {} | {} | {} | {} : {} |"
+    one_token = "| {} | {} | {} | {} | {} | {} | {} | {} | {} |"
+    counts = range(len(data("several-drafts")["one_token"]["random"]))
     return [
-        Claim("docs/several-drafts.md", row, lambda cell=cell: figures(cell))
-        for cell in data("several-drafts")["cells"]
+        *(
+            Claim("docs/several-drafts.md", row, lambda cell=cell: figures(cell))
+            for cell in data("several-drafts")["cells"]
+        ),
+        *(
+            Claim("docs/several-drafts.md", one_token, lambda number=number: kept(number))
+            for number in counts
+        ),
     ]
 
 
