@@ -21,6 +21,7 @@ from hierspec.utils import openmp
 from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
 from .output import Output
+from .prefixes import share_beginnings
 from .results import GenerationResult, TokenEvent
 from .runtime import Runtime
 from .sequences import LiveSequence
@@ -115,6 +116,10 @@ class Generation:
             for stream, kept in zip(live, self.caches, strict=True):
                 if kept is not None:
                     stream.sequence.adopt(kept)
+            if len(live) > 1:
+                fresh = [stream.sequence for stream in live if stream.sequence.kept is None]
+                with self.lock:
+                    share_beginnings(fresh)
             prefill = True
             while live:
                 for stream in live:

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Concatenate, Verify, initial_states, walk
+from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
-from hierspec.lm.base import LanguageModel, Query, Slot
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean.linear import give_back_memory
 from hierspec.sampling.scores import logprobs, top_logprobs
@@ -35,7 +34,7 @@ from .control import Controller, Steering
 from .load import LoadControl, Plans, alike, named
 from .metrics import LevelStats, PerSequence
 from .output import Output
-from .prefixes import PrefixCache
+from .prefixes import PrefixCache, read
 from .results import TokenEvent
 from .runtime import Runtime
 from .sequences import LiveSequence
@@ -347,22 +346,12 @@ class EngineLoop:
         """Let every model of the hierarchy read the prompt up to ``end``."""
         assert ticket.output is not None
         sequence = ticket.output.sequence
-        lane = self.lanes[self._lane(ticket)]
-        context = Context(sequence.tokens[:end])
-        seen: set[int] = set()
-        nodes = [node for node in walk(sequence.root) if not isinstance(node, Concatenate)]
-        with lane.lock:
-            for node in reversed(nodes):  # the target first: its exits then have nothing to do
-                model = node.model
-                if isinstance(model, LanguageModel) and id(model.cache_owner) not in seen:
-                    seen.add(id(model.cache_owner))
-                    slot: Slot = sequence.slot(model)
-                    if node is nodes[-1] and ticket.request.prompt_logprobs is not None:
-                        first = ticket.read + 1  # row r scores the token after so many
-                        rows = model.score([Query(slot, context, first)])
-                        ticket.scores += _scored(rows, sequence.tokens[first:], ticket.request)
-                    else:
-                        model.score([Query(slot, context, end)])
+        scored = ticket.request.prompt_logprobs is not None
+        first = ticket.read + 1 if scored else None  # row r scores the token after so many
+        with self.lanes[self._lane(ticket)].lock:
+            rows = read(sequence, end, first)
+        if scored:
+            ticket.scores += _scored(rows, sequence.tokens[ticket.read + 1 :], ticket.request)
         ticket.read = end
 
     def _round(self, name: str, tickets: list[Ticket]) -> None:

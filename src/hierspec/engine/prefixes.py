@@ -8,19 +8,28 @@ a scan, since a service keeps dozens of texts and a comparison of a thousand ids
 
 A text is matched only with texts of its own tenant, so that nobody can find out by the clock what
 another has asked.
+
+A batch that its caller has put together shares beginnings as well (:func:`share_beginnings`):
+several samples of a prompt, or questions that follow the same examples, read them once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 
-from hierspec.lm.base import Forking, Slot
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.nodes import Concatenate, walk
+from hierspec.lm.base import Forking, LanguageModel, Query, Slot
 
 from .caches import Slots
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter beginnings are read faster than looked for
+WORTH_A_CALL = 32  # tokens that are not read again; about what a call of its own takes
 
 
 @dataclass(slots=True, eq=False)
@@ -81,9 +90,7 @@ class PrefixCache:
         if kept is not None:
             self.kept.remove(kept)
             self.kept.append(kept)
-        for key, (owner_, slot) in best.items():
-            if key[1] == 0 and isinstance(owner_, Forking) and isinstance(slot, Slot):
-                sequence.slots[key] = (owner_, owner_.fork(slot, common(prompt, slot.held)))
+        _copy(best, sequence)
         found = len(sequence.slots[id(owner), 0][1].held) if (id(owner), 0) in sequence.slots else 0
         found = min(found, len(prompt) - 1)  # the last one is read for its scores
         self.hits += found > 0
@@ -126,6 +133,54 @@ class PrefixCache:
         self.kept.remove(kept)
         for owner, slot in kept.slots.values():
             owner.close(slot)
+
+
+def read(sequence: LiveSequence, end: int, first: int | None = None) -> torch.Tensor:
+    """Let every model of a sequence's hierarchy read its text up to ``end``, at least 1.
+
+    Returns the target's scores [end − first + 1, V] for the tokens after the first ``first``
+    (default: ``end``, one row) to ``end`` of the text.
+    """
+    context, target = Context(sequence.tokens[:end]), sequence.root.model
+    query = Query(sequence.slot(target), context, end if first is None else first)
+    scores, seen = target.score([query]), {id(target.cache_owner)}
+    for node in reversed(list(walk(sequence.root))):  # those above first: exits of theirs are done
+        model = None if isinstance(node, Concatenate) else node.model
+        if isinstance(model, LanguageModel) and id(model.cache_owner) not in seen:
+            seen.add(id(model.cache_owner))
+            model.score([Query(sequence.slot(model), context, end)])
+    return scores
+
+
+def share_beginnings(sequences: Iterable[LiveSequence]) -> None:
+    """Read what new sequences of one hierarchy have in common once, and copy the caches.
+
+    In the order of their tokens each sequence has most in common with its neighbour. What pays
+    for a call of its own is read; the rest every sequence reads itself, in its first round.
+    """
+    order = sorted(sequences, key=lambda one: one.tokens)
+    shared = [min(common(a.tokens, b.tokens), len(b.tokens) - 1) for a, b in pairwise(order)]
+    held = 0  # of the sequence at hand
+    for k, (one, following) in enumerate(pairwise(order)):
+        n = shared[k]
+        if n > held and n >= MIN_TOKENS:
+            alike = sum(1 for _ in takewhile(lambda length, n=n: length >= n, shared[k:]))
+            if alike * n - held >= WORTH_A_CALL:
+                read(one, n)
+                held = n
+        held = min(held, n)
+        if held >= MIN_TOKENS:
+            _copy(one.slots, following)
+        else:
+            held = 0
+
+
+def _copy(slots: Slots, sequence: LiveSequence) -> None:
+    """Give a new sequence what slots of another hold of its beginning."""
+    for key, (owner, slot) in slots.items():
+        if key[1] == 0 and isinstance(owner, Forking) and isinstance(slot, Slot):
+            beginning = owner.fork(slot, common(sequence.tokens, slot.held))
+            sequence.slots[key] = (owner, beginning)
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
