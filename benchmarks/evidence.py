@@ -39,7 +39,8 @@ def measure(given: argparse.Namespace) -> int:
     for name, experiment in chosen.items():
         if given.only and name not in given.only:
             continue
-        texts, files = prompts.read(given.data, experiment.most + 1)
+        read = prompts.second_turns if experiment.chats else prompts.read
+        texts, files = read(given.data, experiment.most + 1)
         path = given.results / f"{name}.json"
         more = {"most": given.prompts}
         if not measuring.measure(experiment, texts, files, path, decided, until, **more):

@@ -1,4 +1,8 @@
-"""Prompts of several domains, mixed evenly: code, mathematics, and Spec-Bench's kinds of text."""
+"""Prompts of several domains, mixed evenly: code, mathematics, and Spec-Bench's kinds of text.
+
+They are cut to their ends and have no chat template, for any model; :func:`second_turns` are whole
+conversations, for a model that was tuned on its template.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hierspec.bench import chats
 from hierspec.errors import HierspecError
 from hierspec.utils.prompts import read_prompt_file
 
@@ -30,6 +35,25 @@ class Prompt:
         """Return what identifies it, without the text, which is not ours to copy."""
         return {"file": self.file, "line": self.line, "domain": self.domain}
 
+    def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
+        """Return the end of the text."""
+        return tokenizer(self.text, verbose=False)["input_ids"][-LONGEST:]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondTurn(Prompt):
+    """The second turn of a conversation; ``text`` is what the user says there."""
+
+    chat: chats.Chat
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what identifies it."""
+        return {**Prompt.to_dict(self), "turn": 2}
+
+    def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
+        """Return the whole conversation in the chat template, the first turn answered."""
+        return chats.token_ids(tokenizer, [chats.ChatTurn(self.chat, 1)], answer)[0]
+
 
 def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     """Return the first ``count`` prompts in turns of the domains, and the files' sha256.
@@ -40,11 +64,7 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     by_domain: dict[str, list[Prompt]] = {}
     files = []
     for name in FILES:
-        path = folder / name
-        if not path.is_file():
-            raise HierspecError(
-                f"there is no {name} in {folder}: give a folder with {', '.join(FILES)}"
-            )
+        path = _file(folder, name)
         file = read_prompt_file(path)
         files.append({"file": name, "sha256": file.sha256})
         lines = (
@@ -58,6 +78,33 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     rounds = range(max(map(len, by_domain.values())))
     mixed = [some[i] for i in rounds for some in by_domain.values() if i < len(some)]
     return mixed[:count], files
+
+
+def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
+    """Return the first ``count`` second turns of Spec-Bench, its categories in turns; and its file.
+
+    Raises:
+        HierspecError: the file is missing, or a line holds no conversation.
+    """
+    name = FILES[-1]
+    found, identity = chats.read(_file(folder, name))
+    lines = (folder / name).read_text("utf-8-sig").split("\n")
+    said = {tuple(json.loads(line)["turns"]): n for n, line in enumerate(lines, 1) if line.strip()}
+    several: list[Prompt] = [
+        SecondTurn(chat.turns[1], name, said[chat.turns], chat.category, chat)
+        for chat in found
+        if len(chat.turns) > 1
+    ]
+    return several[:count], [{"file": name, "sha256": identity["sha256"]}]
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        raise HierspecError(
+            f"there is no {name} in {folder}: give a folder with {', '.join(FILES)}"
+        )
+    return path
 
 
 def _domain(name: str, row: Any) -> str:

@@ -399,6 +399,35 @@ def test_prompts_take_turns(tmp_path):
     assert [len(one["sha256"]) for one in files] == [64] * 3
 
 
+def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
+    class Tokenizer:
+        chat_template = "set"
+
+        def apply_chat_template(self, messages, **options):
+            return [len(one["content"]) for one in messages]
+
+    rows = [
+        {"question_id": 1, "turns": ["a", "bb"], "category": "writing"},
+        {"question_id": 2, "turns": ["alone"], "category": "qa"},
+        {"question_id": 3, "turns": ["cccc", "ddddd"], "category": "math"},
+    ]
+    (tmp_path / "spec_bench.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found, files = prompts.second_turns(tmp_path, 24)
+    assert [one.to_dict() for one in found] == [
+        {"file": "spec_bench.jsonl", "line": line, "domain": kind, "turn": 2}
+        for line, kind in ((1, "writing"), (3, "math"))
+    ]
+    asked = []
+
+    def answer(ids):
+        asked.append(ids)
+        return "answered"
+
+    assert found[1].token_ids(Tokenizer(), answer) == [4, len("answered"), 5]
+    assert asked == [[4]]
+    assert [one["file"] for one in files] == ["spec_bench.jsonl"]
+
+
 # --- the page
 
 

@@ -121,10 +121,12 @@ Optimisers = Callable[[nn.Module, Schedule], Sequence[Optimizer]]  # with their 
 
 
 def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
-    """Muon for the matrices inside layers, AdamW for embeddings and norms."""
+    """Muon for the matrices inside layers, AdamW for embeddings, an untied head and norms."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    rows = {id(table.weight) for table in tables}
     matrices, others = [], []
     for name, parameter in model.named_parameters():
-        inside = parameter.dim() == 2 and "embed_tokens" not in name
+        inside = parameter.dim() == 2 and id(parameter) not in rows and "lm_head" not in name
         (matrices if inside else others).append(parameter)
     muon = torch.optim.Muon(
         matrices,

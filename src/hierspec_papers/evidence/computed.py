@@ -15,7 +15,7 @@ from hierspec_papers.prompts import MATHEMATICS
 from . import effects
 from .experiments import SEVERAL
 from .items import TABLES, Fixed
-from .sequential import estimate
+from .sequential import LOOKS, estimate
 
 Data = Mapping[str, Any]
 CASES = [(a, b, n, m) for a in (0.5, 0.8) for b in (0.3, 0.6) for n in (1, 2, 3) for m in (1, 4)]
@@ -108,7 +108,7 @@ machine, so such families have calls only.""",
 _TABLE_3 = """Gain of the full system over vanilla M2, problems of mathematics (GSM8K and
 Spec-Bench's) and the rest. P5 prints 2.95 / 2.40 = 1.23 on all, 2.08 / 2.29 = .91 on mathematics,
 3.04 / 2.41 = 1.26 on the rest, and blames a drafter that knows no mathematics."""
-_DOMAINS = ("clock-p5-large-1", "p5-smollm2-1", "p5-trunk-1")
+_DOMAINS = ("clock-p5-large-1", "p5-smollm2-1", "p5-trunk-domains")
 
 
 _TABLE_1 = """Tokens a call of the target, all prompts of a data set together; printed: Qwen2.5 0.5B
@@ -237,7 +237,7 @@ def _pooled(runs: Sequence[Data], data: Data) -> float | None:
 
 
 def _domains(name: str, data: Data) -> str:
-    """Return a table: the full system over vanilla M2 by kind of prompt."""
+    """Return a table: the full system over vanilla M2 on mathematics, and by kind of prompt."""
     clock = data["settings"]["together"] == 1
     metric = effects.tokens_per_second if clock else effects.tokens_per_cost
     priced = clock or data["prices"]["full"] is not None
@@ -246,9 +246,17 @@ def _domains(name: str, data: Data) -> str:
     maths = [one["domain"] in MATHEMATICS for one in data["prompts"]]
     full, vanilla = (effects.values(data, one, metric) for one in ("full", "vanilla M2"))
     ratios = effects.log_ratio(full, vanilla)
+    groups = {
+        "all": set(ratios),
+        "mathematics": {number for number in ratios if maths[number]},
+        "rest": {number for number in ratios if not maths[number]},
+    }
+    kinds = [one["domain"] for one in data["prompts"]]
+    if len(kinds) >= LOOKS[0] * len(set(kinds)):  # enough of each
+        groups |= {kind: {n for n in ratios if kinds[n] == kind} for kind in dict.fromkeys(kinds)}
     rows = []
-    for label, wanted in (("all", (True, False)), ("mathematics", (True,)), ("rest", (False,))):
-        some = [value for number, value in ratios.items() if maths[number] in wanted]
+    for label, wanted in groups.items():
+        some = [ratios[number] for number in sorted(wanted)]
         if len(some) > 1:
             one = estimate(some, 1)
             value, low, high = map(math.exp, (one.value, one.low, one.high))

@@ -45,6 +45,8 @@ class Experiment:
         entropies: methods whose drafter's entropies are kept with every verdict.
         gains: whether every draft that the target verifies is held against the exact law.
         seed: of the samples; repetitions of an experiment have others.
+        chats: prompts are second turns of conversations, whole and in the chat template.
+        looks: prompts at which it may stop; default: the usual ones up to ``most``.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Experiment:
     entropies: tuple[str, ...] = ()
     gains: bool = False
     seed: int = 0
+    chats: bool = False
+    looks: tuple[int, ...] = ()
 
     @property
     def file(self) -> str:
@@ -328,6 +332,11 @@ def systems(family: Family, window: int = WINDOW) -> Ways:
     return {name: Way(levels, {"verify": rule}) for name, levels in every.items()}
 
 
+def full_alone(family: Family) -> Ways:
+    """P5 Table 3: the full system and the larger drafter alone."""
+    return {name: systems(family)[name] for name in ("vanilla M2", "full")}
+
+
 WINDOWS = (2, 6, 10, 15)
 
 
@@ -395,6 +404,8 @@ def _experiment(
 
 
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
+COOLER = (0.4, 0.8)  # temperatures of P4's Table 3(a) beside .6 and 1
+DOMAINS = 24  # prompts of each of the eight domains
 _ENTROPIES = ("vanilla M2", "vanilla M1")
 
 COUNTING = {  # in the order they are run in
@@ -448,6 +459,18 @@ COUNTING = {  # in the order they are run in
         _experiment(
             "p4-trunk-cool", "P4 Table 3(a)", "trunk", rules_short, 0.6, most=60, gains=True
         ),
+        *(
+            _experiment(
+                f"p4-trunk-at-{temperature:g}",
+                "P4 Table 3(a)",
+                "trunk",
+                rules_short,
+                temperature,
+                most=60,
+                gains=True,
+            )
+            for temperature in COOLER
+        ),
         _experiment("p4-smollm2", "P4 Table 1", "smollm2", rules_short, 1.0, tokens=32, gains=True),
         *(
             _experiment(
@@ -481,6 +504,21 @@ COUNTING = {  # in the order they are run in
         _experiment(
             "p5-trunk-thresholds", "P5 Table 2", "trunk", thresholds, 1.0, tokens=32, most=60
         ),
+        _experiment(
+            "p5-trunk-domains",
+            "P5 Table 3",
+            "trunk",
+            full_alone,
+            1.0,
+            most=8 * DOMAINS,
+            looks=(8 * DOMAINS,),
+        ),
+        _experiment("p3-smollm2-chats", "P3 Figure 6, Table 1", "smollm2", exits, 0.0, chats=True),
+        _experiment("p5-smollm2-chats", "P5 Tables 2, 4", "smollm2", systems, 1.0, chats=True),
+        _experiment("p1-t5-0", "P1 Table 4", "t5", stacks, 0.0, tokens=32, most=60),
+        _experiment("p1-t5-1", "P1 Table 4", "t5", stacks, 1.0, tokens=32, most=60),
+        _experiment("p1-tuned-0", "P1 Table 4", "tuned", stacks, 0.0, tokens=32, most=60),
+        _experiment("p1-tuned-1", "P1 Table 4", "tuned", stacks, 1.0, tokens=32, most=60),
     )
 }
 CLOCK = {  # in order of importance

@@ -15,6 +15,9 @@ from hierspec.config.schema import TargetConfig
 from hierspec.zoo.registry import HEADS
 
 Level = dict[str, Any]
+TRAINED = (
+    "build/evidence"  # of the repository: benchmarks/evidence_models.py trains what lies there
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,23 @@ FAMILIES = {
             _model("zoo:small"),
             _model("zoo:mid"),
             (1, 2, 4),
+        ),
+        Family(
+            "tuned",
+            "zoo:trunk",
+            "the shipped trunk; M1 zoo:small, fine-tuned to write what M2, zoo:mid, would",
+            _model(f"{TRAINED}/tuned"),
+            _model("zoo:mid"),
+            (1, 2, 4),
+        ),
+        Family(
+            "t5",
+            f"{TRAINED}/t5-target",
+            "three T5-shaped models, trained for an hour on Python sources: an encoder reads, a "
+            "decoder of 4, 2 (M2) or 1 (M1) layers writes",
+            _model(f"{TRAINED}/t5-small"),
+            _model(f"{TRAINED}/t5-mid"),
+            (),
         ),
         Family(
             "large",

@@ -24,6 +24,7 @@ from . import counting
 from .experiments import Experiment
 from .sequential import LOOKS
 
+ANSWER = 200  # tokens of a conversation's first turn, which plain decoding writes greedily
 KIND, SCHEMA_VERSION = "hierspec-evidence", 1
 Data = dict[str, Any]
 Decided = Callable[[Data], bool]
@@ -36,10 +37,10 @@ def settings(experiment: Experiment) -> Data:
         "dtype": "float32",
         "temperature": experiment.temperature,
         "max_new_tokens": experiment.tokens,
-        "prompt_tokens": LONGEST,
+        "prompt_tokens": None if experiment.chats else LONGEST,
         "together": experiment.together,
         "seed": experiment.seed,
-        "looks": [n for n in LOOKS if n <= experiment.most],
+        "looks": list(experiment.looks) or [n for n in LOOKS if n <= experiment.most],
     }
 
 
@@ -134,7 +135,12 @@ def _add(
     first: int,
 ) -> None:
     """Run all methods on some prompts, and add their runs to the data."""
-    ids = [models.tokenizer(one.text, verbose=False)["input_ids"][-LONGEST:] for one in chosen]
+    plain = HierarchyMethod("plain", models, ())
+
+    def answer(ids: list[int]) -> str:
+        return plain.hierarchy.generate(ids, max_new_tokens=ANSWER).text
+
+    ids = [one.token_ids(models.tokenizer, answer) for one in chosen]
     request = Request(experiment.tokens, experiment.temperature, experiment.seed + first)
     began = load_average()
     for which in order(len(methods), first // experiment.together, experiment.seed):

@@ -47,6 +47,22 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P1 Table 4",
+            ("p1-t5-0", "p1-t5-1"),
+            "best three encoder-decoders over best single draft, by weights",
+            _DEEP,
+            _SINGLE,
+            _COST,
+        ),
+        Claim(
+            "P1 Table 4",
+            ("p1-tuned-0", "p1-tuned-1"),
+            "best three models over best single draft, the smallest fine-tuned on M2, by weights",
+            _DEEP,
+            _SINGLE,
+            _COST,
+        ),
+        Claim(
+            "P1 Table 4",
             ("clock-p1-large-0",),
             "best three models over best single draft, by weights",
             _CLOCK_DEEP,

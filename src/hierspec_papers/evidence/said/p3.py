@@ -20,7 +20,7 @@ def _pairs(item: str, family: str, shown: str) -> Claim:
 
 def claims() -> list[Claim]:
     """Return the claims."""
-    real, trunk = "p3-smollm2", "p3-trunk"
+    real, chats, trunk = "p3-smollm2", "p3-smollm2-chats", "p3-trunk"
     return [
         Claim(
             "P3 Table 1",
@@ -48,7 +48,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P3 Table 1",
-            (real, "clock-p3-smollm2"),
+            (real, "clock-p3-smollm2", chats),
             "HiSpec over LayerSkip (exit 10 of 30 layers), by layers run",
             ("hispec",),
             ("exit 10",),
@@ -163,7 +163,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P3 Figure 6",
-            (real,),
+            (real, chats),
             "acceptance, HiSpec less a single exit at its draft layer",
             ("hispec",),
             ("exit 5",),
@@ -183,7 +183,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P3 Figure 6",
-            (real,),
+            (real, chats),
             "HiSpec over the best single exit, by layers run",
             ("hispec",),
             ("exit 5", "exit 10", "exit 15"),

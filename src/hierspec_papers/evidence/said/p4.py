@@ -6,7 +6,7 @@ from typing import Any
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import RULE, SMALL, Claim
-from hierspec_papers.evidence.experiments import REPETITIONS, SEVERAL
+from hierspec_papers.evidence.experiments import COOLER, REPETITIONS, SEVERAL
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
@@ -54,6 +54,10 @@ def claims() -> list[Claim]:
         gain("P4 Table 3", ("p4-trunk",), "block 5", ", n = 5, temperature 1"),
         gain("P4 Table 3", ("p4-trunk",), "block 15", ", n = 15, temperature 1"),
         gain("P4 Table 3", ("p4-trunk-cool",), "block", ", n = 5, temperature .6"),
+        *(
+            gain("P4 Table 3", (f"p4-trunk-at-{t:g}",), "block", f", n = 5, temperature {t:g}")
+            for t in COOLER
+        ),
         gain("P4 Table 4", ("p4-eagle3",), "block", ", one draft that EAGLE-3 samples"),
         *(
             Claim(
