@@ -35,14 +35,15 @@ a synthetic cost with a real law. None is a verdict on the papers' models.
 the other. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
 ratios) or of differences. Runs stop at planned looks ({", ".join(map(str, LOOKS))} prompts, as far
 as an experiment goes), and each look's interval has the level 1 − {ERROR:g} / number of looks
-(Bonferroni), so that all looks together err in {100 * ERROR:g} % of cases at most. *Holds*: the
-interval excludes 0 from below. *Does not hold*: it excludes every effect as large as the smallest
-that matters: 3 % of speed, tokens or cost between systems, 1 to 2 % between verification rules,
-half a per cent for P1's heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a
-variation, .01 of the time, .1 of a token kept, half a token of a window. Where a claim is that two
-are alike, it holds if the interval lies within the smallest that matters on both sides, and does
-not if it lies outside. Else *undecided*. *Needed*: prompts that show the smallest effect with
-probability {POWER:g}, given the measured spread.
+(Bonferroni), so that all looks together err in {100 * ERROR:g} % of cases at most. Where domains
+are told apart there is one look, at 24 prompts of each. *Holds*: the interval excludes 0 from
+below. *Does not hold*: it excludes every effect as large as the smallest that matters: 3 % of
+speed, tokens or cost between systems, 1 to 2 % between verification rules, half a per cent for P1's
+heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time,
+.1 of a token kept, half a token of a window, a tenth of P5's gain off mathematics over that on it.
+Where a claim is that two are alike, it holds if the interval lies within the smallest that matters
+on both sides, and does not if it lies outside. Else *undecided*. *Needed*: prompts that show the
+smallest effect with probability {POWER:g}, given the measured spread.
 
 **From files to items.** A claim that several files measure holds if it holds by one of them and
 fails by none. Where two of them decide differently, both are shown, and it does not hold. An item
@@ -56,15 +57,16 @@ improvement), *by layers* the same where early exits share their trunk, each lev
 layers above the exit below it. Tokens, acceptances and such costs do not depend on the load.
 
 **Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
-its end, and have no chat template, although SmolLM2 was tuned with one. {_ANSWERS} tokens are
-written after each. On SmolLM2, P5's M2 is the target's own copy in 4 bits, and the checkpoint was
-released in 4 bits: the copy holds the same weights, agrees with the target far more often than a
-smaller model does, and what it decides says little of a real M2. On the synthetic cost, the
-target's law is made from that of M2, the trunk, with a like consequence. Only in the trunk's family
-is M2 a smaller model of its own. Where a claim takes such an M2, its line says so. In P4's Table
-4(b), published EAGLE-3 picks its drafts deterministically: q is one-hot there, and block is
-tokenwise. What is measured here is an EAGLE-3 drafter with *sampled* drafts, one or four. Llama
-3.1, part (a) of that table, is not measured."""
+its end, and have no chat template, although SmolLM2 was tuned with one. Files named `chats` have
+second turns of Spec-Bench's conversations instead, whole and in the template, the first turn
+answered greedily by plain decoding. {_ANSWERS} tokens are written after each. On SmolLM2, P5's M2
+is the target's own copy in 4 bits, and the checkpoint was released in 4 bits: the copy holds the
+same weights, agrees with the target far more often than a smaller model does, and what it decides
+says little of a real M2. On the synthetic cost, the target's law is made from that of M2, the
+trunk, with a like consequence. Only in the trunk's family is M2 a smaller model of its own. Where a
+claim takes such an M2, its line says so. In P4's Table 4(b), published EAGLE-3 picks its drafts
+deterministically: q is one-hot there, and block is tokenwise. What is measured here is an EAGLE-3
+drafter with *sampled* drafts, one or four. Llama 3.1, part (a) of that table, is not measured."""
 
 
 def read(folder: Path) -> dict[str, Mapping[str, Any]]:
