@@ -16,9 +16,10 @@ from hierspec_papers import prompts
 from hierspec_papers.evidence import counting, effects, experiments, measuring, page, recorded
 from hierspec_papers.evidence.claims import Claim, Finding, effect, finding, together
 from hierspec_papers.evidence.computed import law_of_tokens
-from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment, Way
+from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment
 from hierspec_papers.evidence.families import FAMILIES
 from hierspec_papers.evidence.items import ITEMS
+from hierspec_papers.evidence.methods import Way, hispec
 from hierspec_papers.evidence.said import CLAIMS
 from hierspec_papers.evidence.sequential import (
     LOOKS,
@@ -274,7 +275,7 @@ def test_never_fewer_than_24_prompts():
 def test_counts_are_the_runs(tmp_path):
     """Sequence by sequence in a batch, what one alone has; and the engine's own counters."""
     family = FAMILIES["trunk"]
-    way = experiments.hispec(family, 1, 2)
+    way = hispec(family, 1, 2)
     models = family.models()
     method = counting.ObservedMethod("hispec", models, way.levels, **way.top)
     texts = [list(range(40, 52)), list(range(90, 99))]

@@ -13,8 +13,8 @@ from hierspec_papers.p2.formula import interleaved_tokens
 from hierspec_papers.prompts import MATHEMATICS
 
 from . import effects
-from .experiments import SEVERAL
 from .items import TABLES, Fixed
+from .methods import SEVERAL
 from .sequential import LOOKS, estimate
 
 Data = Mapping[str, Any]

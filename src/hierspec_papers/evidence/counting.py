@@ -25,7 +25,7 @@ from hierspec_papers.p4.watching import Seen, seen
 from hierspec_papers.p5.entropy import entropies, judged
 from hierspec_papers.p5.rounds import Round
 
-from .experiments import SEVERAL
+from .methods import SEVERAL
 
 Record = dict[str, Any]
 Events = Sequence[dict[str, Any]]

@@ -6,8 +6,8 @@ import math
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import SMALL, Claim
-from hierspec_papers.evidence.experiments import exit_stacks
 from hierspec_papers.evidence.families import FAMILIES
+from hierspec_papers.evidence.methods import exit_stacks
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import SHARE, Claim
-from hierspec_papers.evidence.experiments import PLAIN, RECORDED, every_pair
+from hierspec_papers.evidence.experiments import RECORDED
 from hierspec_papers.evidence.families import FAMILIES
+from hierspec_papers.evidence.methods import PLAIN, every_pair
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import RULE, SMALL, Claim
-from hierspec_papers.evidence.experiments import COOLER, REPETITIONS, SEVERAL
+from hierspec_papers.evidence.experiments import COOLER, REPETITIONS
+from hierspec_papers.evidence.methods import SEVERAL
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 

@@ -6,7 +6,7 @@ import math
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import AREA, SHARE, TOKEN, Claim
-from hierspec_papers.evidence.experiments import PLAIN, THRESHOLDS, WINDOWS
+from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOWS
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 # The one with drafters apart first.
