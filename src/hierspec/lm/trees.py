@@ -128,19 +128,27 @@ class Branches:
         places = range(start, start + n)
         return [i if i < base else base + nodes[i - base].depth - 1 for i in places]
 
+    def path_to(self, place: int) -> tuple[int, list[int]]:
+        """What is stored at ``place`` attends to, in the order of the text: the first so many
+        stored tokens, then those at these places, itself the last."""
+        base, path = self.base, list[int]()
+        node = place - base
+        while node >= 0:
+            path.append(base + node)
+            node = self.nodes[node].parent
+        return min(base, place + 1), path[::-1]
+
     def seen(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
         """[n, start + n] bool: which stored tokens each of those attends to.
 
         ``window``: only to so many last positions, its own among them.
         """
-        end, base = start + n, self.base
+        end = start + n
         seen = torch.zeros(n, end, dtype=torch.bool)
         for row in range(n):
-            node = start + row - base
-            seen[row, : min(base, start + row + 1)] = True
-            while node >= 0:
-                seen[row, base + node] = True
-                node = self.nodes[node].parent
+            text, path = self.path_to(start + row)
+            seen[row, :text] = True
+            seen[row, path] = True
         if window is not None:
             at = torch.tensor(self.positions(0, end))
             seen &= at[None] > at[start:, None] - window

@@ -34,15 +34,23 @@ class Alibi:
 
     def mask(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Biases where a row may look, and the least number elsewhere: [1, heads, n, L]."""
-        end = span.start + span.n
-        rows = torch.arange(span.start, end, device=device)[:, None]
-        hidden = torch.arange(end, device=device)[None, :] > rows
+        _, start, n, branches = span
+        if branches is None:
+            rows = torch.arange(start, start + n, device=device)[:, None]
+            hidden = torch.arange(start + n, device=device)[None, :] > rows
+        else:
+            hidden = ~branches.seen(start, n).to(device)
         biases = self._biases(span, dtype, device)[None] * self.scale
         return biases.masked_fill(hidden, torch.finfo(dtype).min)
 
     def _biases(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        ones = torch.ones(1, span.start + span.n, dtype=torch.long, device=device)
-        return self.build(ones, self.num_heads, dtype)
+        end = span.start + span.n
+        ones = torch.ones(1, end, dtype=torch.long, device=device)
+        biases = self.build(ones, self.num_heads, dtype)
+        if span.branches is None:
+            return biases
+        # A key's bias is that of its position, whatever the query's: only differences weigh.
+        return biases[..., span.branches.positions(0, end)]
 
 
 def alibi_of(model: Any, config: Any) -> Alibi | None:

@@ -22,6 +22,7 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
 
 from .cache import ManySpans
 
@@ -84,6 +85,46 @@ def attention_paths(layer: nn.Module) -> tuple[str, ...]:
         if not all(map(stands_alone, above)):
             return ()
     return tuple(found)
+
+
+def own_masks(module: nn.Module) -> list[str]:
+    """The dotted names of its triangles [1, 1, L, L]: what a place may see by its number."""
+    return [name for name, buffer in module.named_buffers() if buffer.ndim == 4]
+
+
+def masks_by_position(layer: nn.Module) -> bool:
+    """Whether :func:`seeing` makes of a layer what runs on a token tree; it has masks or none."""
+    masks = [layer.get_buffer(name) for name in own_masks(layer)]
+    if not all(mask.dtype == torch.bool and mask.shape[:2] == (1, 1) for mask in masks):
+        return False
+    return not masks or all(map(stands_alone, layer.modules()))
+
+
+def seeing(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
+    """A stand-in for ``module`` whose own masks are read by position, not by order of storage.
+
+    Args:
+        masks: :func:`own_masks`.
+        span: with branches. A library's layer reads the last ``n`` of the first ``start + n`` rows.
+    """
+    assert span.branches is not None
+    end = span.start + span.n
+    at = torch.tensor(span.branches.positions(0, end))
+    for name in masks:
+        *path, last = name.split(".")
+        triangle = module.get_buffer(name)[0, 0]
+        own = triangle.new_zeros(end, end)
+        places = at.to(triangle.device)
+        own[span.start :] = triangle[places[span.start :, None], places]
+        module = _with_buffer(module, path, last, own[None, None])
+    return module
+
+
+def _with_buffer(module: nn.Module, path: Sequence[str], name: str, buffer: torch.Tensor) -> Any:
+    if not path:
+        return _module(module, _buffers={**module._buffers, name: buffer})
+    child: Any = _with_buffer(module.get_submodule(path[0]), path[1:], name, buffer)
+    return _module(module, _modules={**module._modules, path[0]: child})
 
 
 class _Nothing(nn.Module):

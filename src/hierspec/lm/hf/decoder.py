@@ -22,7 +22,16 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Part, Span
 
 from .alibi import alibi_of
-from .attention import PackedAttention, attention_paths, detached, divided, evaluating
+from .attention import (
+    PackedAttention,
+    attention_paths,
+    detached,
+    divided,
+    evaluating,
+    masks_by_position,
+    own_masks,
+    seeing,
+)
 from .cache import ManySpans, OneSpan, Storage
 from .support import check_supported, layer_kinds, longest_context
 
@@ -80,10 +89,8 @@ class HFBackend:
         self.takes_rotary = "position_embeddings" in arguments
         self.takes_alibi = "alibi" in arguments
         self.alibi = alibi_of(model, config) if self.takes_alibi else None
-        # Biases and masks of the library's own are read off the order in which tokens are stored.
-        self.trees = self.alibi is None and not any(
-            buffer.ndim == 4 for module in self.modules for buffer in module.buffers()
-        )
+        self.own_masks = [own_masks(layer) for layer in self.modules]
+        self.trees = all(map(masks_by_position, self.modules))
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
         self.attentions = [attention_paths(layer) for layer in self.modules]
@@ -152,6 +159,8 @@ class HFBackend:
                 layer = evaluating(layer)
             if not (attention and mlp):
                 layer = divided(layer, self.attentions[i], attention, mlp)
+            if self.own_masks[i] and spans[0].branches is not None:
+                layer = seeing(layer, self.own_masks[i], spans[0])
             if packed is not None and attention:
                 layer = packed.layer(layer, self.attentions[i])
             extra: dict[str, Any] = {self.cache_argument: cache}
@@ -216,10 +225,10 @@ class HFBackend:
         _, start, n, branches = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
-        if branches is not None:
-            return self._as_mask(branches.seen(start, n, window).to(self.device)[None, None])
         if self.alibi is not None and self.alibi.in_mask:
             return self.alibi.mask(span, self.dtype, self.device)
+        if branches is not None:
+            return self._as_mask(branches.seen(start, n, window).to(self.device)[None, None])
         unlimited = window is None or end <= window
         # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
         if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):

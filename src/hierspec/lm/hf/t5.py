@@ -69,12 +69,9 @@ class T5Backend:
 
     Raises:
         HierspecError: the model is of another shape, or lacks a start token.
-
-    Attributes:
-        trees: it takes none: its position biases are those of one text.
     """
 
-    trees = False
+    trees = True
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         check_supported(model)
@@ -175,13 +172,19 @@ class T5Backend:
         return self.lm_head.weight.detach()[ids], None
 
     def _bias(self, attention: Any, span: Span) -> torch.Tensor:
-        """Added to the scores of a span's rows, [1, H, n, start + n]: −∞ for tokens yet to come."""
-        end = span.start + span.n
-        rows = torch.arange(span.start, end, device=self.device)[:, None]
-        distance = rows - torch.arange(end, device=self.device)
+        """Added to the scores of a span's rows, [1, H, n, start + n]: −∞ for what they do not
+        attend to, as tokens yet to come."""
+        _, start, n, branches = span
+        end = start + n
+        places = range(end) if branches is None else branches.positions(0, end)
+        at = torch.tensor(places, device=self.device)
+        distance = at[start:, None] - at
+        hidden = distance < 0
+        if branches is not None:
+            hidden = ~branches.seen(start, n).to(self.device)
         buckets = self.buckets.upto(end)[distance.clamp(min=0)]
         bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
-        return bias.masked_fill(distance < 0, -math.inf)[None]
+        return bias.masked_fill(hidden, -math.inf)[None]
 
     def _check_against(self, model: Any) -> None:
         """A few tokens through both, after two sources, in bites beside each other.

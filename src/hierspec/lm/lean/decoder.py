@@ -161,7 +161,7 @@ class LeanBackend:
         """
         num, layers = len(h), self._run.layers
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
-        rotations = self.rotations_to(max(span.start + span.n for span in spans))
+        rotations = self._rotations_of(spans)
         attend = attention.of(spans, rotations, torch.get_num_threads())
         for i in range(lo, hi):
             layer: Any = layers[i]
@@ -284,17 +284,18 @@ class LeanBackend:
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
         """[N, 1, D / 2] complex, for the positions of ``spans``."""
-        places = [None if span.branches is None else list(span.positions) for span in spans]
-        ends = [
-            s.start + s.n if at is None else max(at) + 1
-            for s, at in zip(spans, places, strict=True)
-        ]
-        table = self.rotations_to(max(ends))
+        table = self._rotations_of(spans)
         parts = [
-            table.narrow(0, span.start, span.n) if at is None else table[at]
-            for span, at in zip(spans, places, strict=True)
+            table.narrow(0, span.start, span.n)
+            if span.branches is None
+            else table[list(span.positions)]
+            for span in spans
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _rotations_of(self, spans: Sequence[Span]) -> torch.Tensor:
+        """By position, for those of ``spans`` at least."""
+        return self.rotations_to(1 + max(max(span.positions) for span in spans))
 
     def rotations_to(self, end: int) -> torch.Tensor:
         """[at least ``end``, 1, D / 2] complex, by position."""
@@ -308,7 +309,7 @@ class LeanBackend:
 
 def _is_short(span: Span) -> bool:
     """Whether torch's attention, which takes many rows at a time, has no advantage."""
-    return span.n <= _FEW and span.branches is None
+    return span.n <= _FEW
 
 
 class _Loader:

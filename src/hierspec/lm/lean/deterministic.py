@@ -5,9 +5,12 @@ from the same row computed alone in its last bits, and a near-tie may fall the o
 our own (:mod:`.kernels`) add a row up in one order, whatever is computed with it, and so the layers
 run in them, with weights as they are (float32 or bfloat16), where there is a C compiler.
 
+There a token of a tree adds up its keys in the order of its path, wherever they are stored.
+
 Elsewhere, and for the small matrices of exits, all shapes are fixed. Tokens go through the layers
 in tiles of ``TILE`` rows, filled up with rows that nobody reads, and each attends by itself to the
-positions before it, as it does when decoding plainly. Everything else is the parent's own code.
+positions before it, as it does when decoding plainly. Everything else is the parent's own code,
+whose attention adds in the order of storage.
 
 What may still differ from row to row of a tile is tried when the model is loaded: equal rows must
 come out of all layers and the head with equal bits. Where a machine's kernels do not keep that,
@@ -58,10 +61,8 @@ class DeterministicLean(LeanBackend):
 
     Attributes:
         tile: rows computed at once, where no kernels run.
-        trees: it takes none, since a row attends to all that is stored before it.
+        trees: whether it takes any: the kernels do.
     """
-
-    trees = False
 
     def __init__(
         self,
@@ -77,12 +78,13 @@ class DeterministicLean(LeanBackend):
         self._kernels = self._compiled(dtype)
         if self._kernels is None and tile > 1 and not self._rows_are_alike():
             self.tile = 1
+        self.trees = self._kernels is not None
         how = f"in tiles of {self.tile}" if self._kernels is None else "in compiled kernels"
         self.fast_path += f", deterministic {how}"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         if self._kernels is not None and len(h):
-            rotations = self.rotations_to(max(span.start + span.n for span in spans))
+            rotations = self._rotations_of(spans)
             return self._kernels.layers(h, lo, hi, rotations, spans, torch.get_num_threads())
         rows = [Span(span.cache, span.start + i, 1) for span in spans for i in range(span.n)]
         out: list[torch.Tensor] = []

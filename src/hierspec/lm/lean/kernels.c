@@ -78,8 +78,18 @@ typedef struct {
 typedef struct {
     float *cache; /* one sequence's, of layer 0: [2 kv_heads, capacity, dim], keys then values */
     int64_t layer_stride, head_stride;
-    int64_t start, count; /* its rows: positions start … start + count − 1 */
+    int64_t start, count; /* its rows: stored at start … start + count − 1 */
+    const int64_t *tree;  /* null: stored by position. Else [count, 3], `position`, `text` and
+                             `length` of each as in Row, then all their paths */
 } Span;
+
+/* A row of a call: where it is stored, and which of the stored tokens it attends to, in the order of
+ * their positions: the first `text`, then those at the places of `path`. */
+typedef struct {
+    const Span *span;
+    int64_t place, position, text, length;
+    const int64_t *path; /* [length] */
+} Row;
 
 /* --- threads that meet */
 
@@ -551,6 +561,12 @@ ALWAYS vec totals(const vec *v) {
     return sums;
 }
 
+/* Keys, and their values, that lie side by side. */
+typedef struct {
+    const float *keys, *values;
+    int64_t n;
+} Run;
+
 /* scores[i] = q · keys[i], n of them. */
 static void scored(const float *q, const float *keys, int64_t n, int64_t dim, float *scores) {
     int64_t i = 0;
@@ -568,22 +584,25 @@ static void scored(const float *q, const float *keys, int64_t n, int64_t dim, fl
     for (; i < n; i++, keys += dim) scores[i] = dot(q, keys, dim);
 }
 
-/* out[0 … MANY · W − 1] = factor · Σ scores[i] values[i], n of them. */
-ALWAYS void mixed(const int MANY, const float *scores, const float *values, int64_t n, int64_t dim,
+/* out[0 … MANY · W − 1] = factor · Σ scores[i] values[i] from dimension d on, of two runs. */
+ALWAYS void mixed(const int MANY, const float *scores, const Run *runs, int64_t d, int64_t dim,
                   float factor, float *out) {
     vec even[4], odd[4];
 #pragma GCC unroll 4
     for (int j = 0; j < MANY; j++) even[j] = odd[j] = (vec){0};
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2, values += 2 * dim)
+    for (const Run *run = runs; run < runs + 2; scores += run->n, run++) {
+        const float *values = run->values + d;
+        int64_t i = 0;
+        for (; i + 2 <= run->n; i += 2, values += 2 * dim)
 #pragma GCC unroll 4
-        for (int j = 0; j < MANY; j++) {
-            even[j] += scores[i] * *(const vec *)(values + j * W);
-            odd[j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
-        }
-    if (i < n)
+            for (int j = 0; j < MANY; j++) {
+                even[j] += scores[i] * *(const vec *)(values + j * W);
+                odd[j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
+            }
+        if (i < run->n)
 #pragma GCC unroll 4
-        for (int j = 0; j < MANY; j++) even[j] += scores[i] * *(const vec *)(values + j * W);
+            for (int j = 0; j < MANY; j++) even[j] += scores[i] * *(const vec *)(values + j * W);
+    }
 #pragma GCC unroll 4
     for (int j = 0; j < MANY; j++) *(vec *)(out + j * W) = (even[j] + odd[j]) * factor;
 }
@@ -601,12 +620,13 @@ static float largest(const float *x, int64_t n) {
     return found;
 }
 
-/* One query over the keys and values first … last; `scores` has room for them, padded to 16. */
-static void attend(const float *q, const float *keys, const float *values, int64_t first,
-                   int64_t last, int64_t dim, float *scores, float *out) {
-    const int64_t n = last - first + 1, padded = (n + 15) / 16 * 16;
+/* One query over the keys and values of two runs; `scores` has room for them, padded to 16. The
+ * first is a whole number of vectors, unless it is all: so sums are those of one run. */
+static void attend(const float *q, const Run *runs, int64_t dim, float *scores, float *out) {
+    const int64_t n = runs[0].n + runs[1].n, padded = (n + 15) / 16 * 16;
     const float scale = 1.0f / sqrtf((float)dim);
-    scored(q, keys + first * dim, n, dim, scores);
+    scored(q, runs[0].keys, runs[0].n, dim, scores);
+    scored(q, runs[1].keys, runs[1].n, dim, scores + runs[0].n);
     for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
     const float most = largest(scores, padded);
     vec sums = {0};
@@ -618,24 +638,31 @@ static void attend(const float *q, const float *keys, const float *values, int64
     for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
     const float inverse = 1.0f / total(sums);
     int64_t d = 0;
-    values += first * dim;
-    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, values + d, n, dim, inverse, out + d);
-    for (; d + W <= dim; d += W) mixed(1, scores, values + d, n, dim, inverse, out + d);
+    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, runs, d, dim, inverse, out + d);
+    for (; d + W <= dim; d += W) mixed(1, scores, runs, d, dim, inverse, out + d);
     for (; d < dim; d++) {
         float sum = 0;
-        for (int64_t i = 0; i < n; i++) sum += scores[i] * values[i * dim + d];
+        for (int64_t i = 0; i < runs[0].n; i++) sum += scores[i] * runs[0].values[i * dim + d];
+        const float *rest = scores + runs[0].n;
+        for (int64_t i = 0; i < runs[1].n; i++) sum += rest[i] * runs[1].values[i * dim + d];
         out[d] = sum * inverse;
     }
 }
 
-/* Rows of a call: whose they are and at which position, [rows, 2]; null where there is no memory. */
-static int64_t *places(const Span *spans, int64_t num_spans, int64_t rows) {
-    int64_t *where = malloc(sizeof(int64_t) * 2 * (size_t)rows), row = 0;
-    for (int64_t s = 0; where && s < num_spans; s++)
-        for (int64_t i = 0; i < spans[s].count; i++, row++) {
-            where[2 * row] = s;
-            where[2 * row + 1] = spans[s].start + i;
+/* Rows of a call; null where there is no memory. */
+static Row *places(const Span *spans, int64_t num_spans, int64_t rows) {
+    Row *where = malloc(sizeof(Row) * (size_t)rows), *row = where;
+    for (const Span *span = spans; where && span < spans + num_spans; span++) {
+        const int64_t *path = span->tree ? span->tree + 3 * span->count : 0;
+        for (int64_t i = 0; i < span->count; i++, row++) {
+            const int64_t place = span->start + i;
+            *row = (Row){span, place, place, place + 1, 0, 0};
+            if (!span->tree) continue;
+            const int64_t *own = span->tree + 3 * i;
+            *row = (Row){span, place, own[0], own[1], own[2], path};
+            path += row->length;
         }
+    }
     return where;
 }
 
@@ -649,49 +676,77 @@ static int64_t room(const Span *spans, int64_t num_spans) {
     return (longest + 15) / 16 * 16 + 16;
 }
 
+/* For the keys and values of the longest path, and of some text before it: see `joined`. */
+static int64_t aside(const Row *where, int64_t rows, int64_t dim) {
+    int64_t longest = 0;
+    for (const Row *row = where; row < where + rows; row++)
+        if (row->length > longest) longest = row->length;
+    return longest ? 2 * (longest + W) * dim : 0;
+}
+
+/* What a row attends to, of one head, from its key number `first` on. Text is read where it is; of a
+ * path, and of the text that fills no vector before it, there are copies side by side in `room`. */
+static void joined(const Row *row, int64_t first, const float *keys, const float *values,
+                   int64_t dim, float *room, Run *runs) {
+    int64_t whole = row->text - first;
+    if (row->length) whole = whole > 0 ? whole / W * W : 0;
+    runs[0] = (Run){keys + first * dim, values + first * dim, whole};
+    const int64_t next = first + whole, rest = row->text + row->length - next;
+    for (int64_t i = 0; i < rest; i++) {
+        const int64_t at = next + i < row->text ? next + i : row->path[next + i - row->text];
+        memcpy(room + i * dim, keys + at * dim, sizeof(float) * (size_t)dim);
+        memcpy(room + (rest + i) * dim, values + at * dim, sizeof(float) * (size_t)dim);
+    }
+    runs[1] = (Run){room, room + rest * dim, rest};
+}
+
 /* Keys, rotated, and values of a thread's share of qkv [rows, heads + 2 kv, dim] go to layer l's
  * caches. */
-static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, const int64_t *where,
-                   const float *rotations, const Span *spans, int t, int all) {
+static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
+                   const float *rotations, int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
     const float *head_norm = model->layers[l].head_norm;
     Part own = share(rows * 2 * kv, t, all);
     for (int64_t i = own.lo; i < own.hi; i++) {
-        int64_t r = i / (2 * kv), g = i % (2 * kv), position = where[2 * r + 1];
-        const Span *span = spans + where[2 * r];
+        int64_t r = i / (2 * kv), g = i % (2 * kv);
+        const Row *row = where + r;
+        const Span *span = row->span;
         float *source = qkv + (r * (heads + 2 * kv) + heads + g) * dim;
         float *place =
-            span->cache + l * span->layer_stride + g * span->head_stride + position * dim;
+            span->cache + l * span->layer_stride + g * span->head_stride + row->place * dim;
         if (g >= kv) {
             memcpy(place, source, sizeof(float) * (size_t)dim);
         } else {
             if (head_norm)
                 normed(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
-            rotated(source, rotations + position * dim, dim, place);
+            rotated(source, rotations + row->position * dim, dim, place);
         }
     }
 }
 
 /* What a thread's share of the queries attends to: attended [rows, heads, dim]. `head` has room for
- * one query, `scores` for a text. */
-static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const int64_t *where,
-                     const float *rotations, const Span *spans, float *head, float *scores,
-                     float *attended, int t, int all) {
+ * one query and what is laid `aside`, `scores` for a text. */
+static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
+                     const float *rotations, float *head, float *scores, float *attended, int t,
+                     int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
     const Layer *layer = model->layers + l;
     Part own = share(rows * heads, t, all);
     for (int64_t i = own.lo; i < own.hi; i++) {
-        int64_t r = i / heads, g = i % heads, position = where[2 * r + 1];
-        const Span *span = spans + where[2 * r];
+        int64_t r = i / heads, g = i % heads;
+        const Row *row = where + r;
+        const Span *span = row->span;
         float *query = qkv + (r * (heads + 2 * kv) + g) * dim;
         if (layer->head_norm)
             normed(query, layer->head_norm + g * dim, model->head_eps, dim, query);
-        rotated(query, rotations + position * dim, dim, head);
-        int64_t first = layer->window ? position + 1 - layer->window : 0;
+        rotated(query, rotations + row->position * dim, dim, head);
+        int64_t first = layer->window ? row->text + row->length - layer->window : 0;
         const float *keys =
             span->cache + l * span->layer_stride + g / (heads / kv) * span->head_stride;
-        attend(head, keys, keys + kv * span->head_stride, first < 0 ? 0 : first, position, dim,
-               scores, attended + i * dim);
+        Run runs[2];
+        joined(row, first < 0 ? 0 : first, keys, keys + kv * span->head_stride, dim, head + dim,
+               runs);
+        attend(head, runs, dim, scores, attended + i * dim);
     }
 }
 
@@ -718,9 +773,10 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
     if (heads * dim > widest) widest = heads * dim;
     widest = groups(widest) * GROUP; /* a group of 4-bit weights takes whole inputs */
     int64_t common = rows * (width + heads * dim + 2 * inner);
-    int64_t each = rows * (d + widest) + dim + longest;
+    Row *where = places(spans, num_spans, rows);
+    const int64_t own_head = dim + (where ? aside(where, rows, dim) : 0);
+    const int64_t each = rows * (d + widest) + own_head + longest;
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    int64_t *where = places(spans, num_spans, rows);
     if (!memory || !where) {
         free(memory);
         free(where);
@@ -736,7 +792,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
         barrier.count = omp_get_num_threads();
         const int t = omp_get_thread_num(), all = barrier.count;
         float *x = memory + common + t * each, *packed = x + rows * d;
-        float *head = packed + rows * widest, *scores = head + dim;
+        float *head = packed + rows * widest, *scores = head + own_head;
         for (int64_t l = lo; l < hi; l++) {
             const Layer *layer = model->layers + l;
             for (int64_t r = 0; r < rows; r++)
@@ -746,9 +802,9 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
             product(&layer->qkv, own, packed, rows, qkv + own.lo * PANEL, width);
             meet(&barrier);
 
-            stored(model, l, qkv, rows, where, rotations, spans, t, all);
+            stored(model, l, qkv, rows, where, rotations, t, all);
             meet(&barrier);
-            gathered(model, l, qkv, rows, where, rotations, spans, head, scores, attended, t, all);
+            gathered(model, l, qkv, rows, where, rotations, head, scores, attended, t, all);
             meet(&barrier);
 
             pack(&layer->proj, attended, rows, packed);
@@ -783,17 +839,18 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
 int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
                        const float *rotations, const Span *spans, int64_t num_spans,
                        float *attended, int threads) {
-    const int64_t longest = room(spans, num_spans), each = model->dim + longest;
+    Row *where = places(spans, num_spans, rows);
+    const int64_t own_head = model->dim + (where ? aside(where, rows, model->dim) : 0);
+    const int64_t each = own_head + room(spans, num_spans);
     float *memory = malloc(sizeof(float) * (size_t)(threads * each));
-    int64_t *where = places(spans, num_spans, rows);
     if (memory && where) {
 #pragma omp parallel num_threads(threads)
         {
             const int t = omp_get_thread_num(), all = omp_get_num_threads();
-            float *head = memory + t * each, *scores = head + model->dim;
-            stored(model, l, qkv, rows, where, rotations, spans, t, all);
+            float *head = memory + t * each, *scores = head + own_head;
+            stored(model, l, qkv, rows, where, rotations, t, all);
 #pragma omp barrier
-            gathered(model, l, qkv, rows, where, rotations, spans, head, scores, attended, t, all);
+            gathered(model, l, qkv, rows, where, rotations, head, scores, attended, t, all);
         }
     }
     const int failed = memory && where ? 0 : -1;

@@ -29,6 +29,7 @@ import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
+from hierspec.lm.trees import Branches
 from hierspec.utils.files import cache_folder, write_whole
 
 from .layers import Layer, Matrix, Norm
@@ -73,6 +74,7 @@ class _Span(Structure):
     _fields_ = [
         ("cache", c_void_p),
         *((name, c_int64) for name in ("layer_stride", "head_stride", "start", "count")),
+        ("tree", POINTER(c_int64)),
     ]
 
 
@@ -415,11 +417,25 @@ class KernelAttention:
 
 def _spans(spans: Sequence[Span]) -> Any:
     array = (_Span * len(spans))()
-    for place, (held, start, count, _) in zip(array, spans, strict=True):
+    for place, span in zip(array, spans, strict=True):
+        held = span.cache
         place.cache = held.data_ptr()
         place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
-        place.start, place.count = start, count
+        place.start, place.count = span.start, span.n
+        if span.branches is not None:
+            place.tree = _tree(span, span.branches)
     return array
+
+
+def _tree(span: Span, branches: Branches) -> ctypes.Array[c_int64]:
+    """Where a span's rows stand and what each attends to, as C reads it."""
+    paths = [branches.path_to(span.start + i) for i in range(span.n)]
+    numbers: list[int] = []
+    for position, (text, path) in zip(span.positions, paths, strict=True):
+        numbers += [position, text, len(path)]
+    for _, path in paths:
+        numbers += path
+    return (c_int64 * len(numbers))(*numbers)
 
 
 def head(

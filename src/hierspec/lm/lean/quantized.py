@@ -165,11 +165,8 @@ class KernelBackend(LeanBackend):
     """A copy whose layers run in the compiled kernels; it shares all but the matrices.
 
     Attributes:
-        trees: it takes none: the kernels attend to all that is stored before a row.
         num_bytes: of the matrices; the output matrix counts in 8 bits, a large one also in 4.
     """
-
-    trees = False
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
         vars(self).update(vars(backend))
@@ -189,7 +186,7 @@ class KernelBackend(LeanBackend):
         self.num_bytes = self._layers.num_bytes + sum(panels.num_bytes for panels in both)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        rotations = self.rotations_to(max(span.start + span.n for span in spans))
+        rotations = self._rotations_of(spans)
         threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
         return self._layers(h, lo, hi, rotations, spans, threads)
 

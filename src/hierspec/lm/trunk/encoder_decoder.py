@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
-from hierspec.lm.base import Slot
+from hierspec.lm.base import Query, Slot
 
 from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
 
@@ -63,18 +63,25 @@ class EncoderDecoderTrunk(Trunk):
     def exit_model(self, index: int, head: ScoreHead | None) -> EncoderDecoderModel:
         return EncoderDecoderModel(self, index, head)
 
+    def prepare(self, query: Query) -> Work:
+        self._turn_to_source(query.slot, query.context)
+        return super().prepare(query)
+
     def _room(self, slot: Slot, context: Context, end: int) -> SlotState:
+        self._turn_to_source(slot, context)
+        return super()._room(slot, context, end)
+
+    def _turn_to_source(self, slot: Slot, context: Context) -> None:
+        """Forget a text under another source than the context's."""
         if not context.source:
             raise HierspecError(
                 f"{self.backend.name} is an encoder-decoder model and was given no source to read: "
                 "its hierarchy needs an encoder-decoder target"
             )
-        state = self.make_room(slot, end)
-        cache: SourceCache = state.cache
+        cache: SourceCache = self.make_room(slot, 1).cache
         if cache.source is not context.source and cache.source != context.source:
             self.rewind(slot, 0)
             cache.encoded, cache.source = None, context.source
-        return super()._room(slot, context, end)
 
     def _complete(self, work: list[Work], index: int) -> None:
         new: list[SourceCache] = [w.state.cache for w in work if w.state.cache.encoded is None]

@@ -38,8 +38,8 @@ class _Moved(Branches):
     def positions(self, start: int, n: int) -> list[int]:
         return [self.place + i - self.base for i in range(start, start + n)]
 
-    def seen(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
-        return torch.ones(n, start + n, dtype=torch.bool).tril_(start)
+    def path_to(self, place: int) -> tuple[int, list[int]]:
+        return place + 1, []
 
 
 @dataclass(slots=True, eq=False)

@@ -49,6 +49,11 @@ class SelfDraft(SharesSlots):
         with torch.no_grad():
             return self.backend.head(h)
 
+    @property
+    def trees(self) -> bool:
+        """Whether it scores a token tree in one call."""
+        return self.backend.trees
+
     @torch.inference_mode()
     def follow(
         self, queries: Sequence[Query], counts: Sequence[int]
@@ -74,28 +79,35 @@ class SelfDraft(SharesSlots):
     def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
         """The last layer's output for all rows asked, [Σ num_rows, d]."""
         work = [self.trunk.prepare(query) for query in queries]
-        rows: list[list[torch.Tensor]] = [[] for _ in work]
+        parts: list[list[torch.Tensor]] = [[] for _ in work]
         begin: list[int] = []
         for w in work:
             # Rows asked again are computed again: it keeps no hidden states.
-            done = min(max(w.state.lengths[-1], w.state.drafted), w.first)
+            first = w.first if w.rows is None else min(w.rows)
+            done = min(max(w.state.lengths[-1], w.state.drafted), first)
             w.state.drafted = done
             w.state.lengths = [min(n, done) for n in w.state.lengths]
             begin.append(done)
-        while any(at < w.end for at, w in zip(begin, work, strict=True)):
+        at = list(begin)
+        while any(place < w.end for place, w in zip(at, work, strict=True)):
             budget, busy = self.trunk.chunk, []
             for i, w in enumerate(work):
-                step = min(w.end - begin[i], budget)
+                step = min(w.end - at[i], budget)
                 budget -= step
                 if step:
                     busy.append((i, step))
-            spans = [Span(work[i].state.cache, begin[i], step) for i, step in busy]
-            ids = [t for i, n in busy for t in work[i].held[begin[i] : begin[i] + n]]
+            spans = [work[i].span(at[i], at[i] + step) for i, step in busy]
+            ids = [t for i, n in busy for t in work[i].held[at[i] : at[i] + n]]
             h = self._pass_through(ids, [work[i].state for i, _ in busy], spans)
             for (i, step), part in zip(busy, h.split([n for _, n in busy]), strict=True):
-                rows[i].append(part[max(work[i].first - begin[i], 0) :])
-                begin[i] += step
-        return torch.cat([part for own in rows for part in own])
+                parts[i].append(part)
+                at[i] += step
+        return torch.cat(
+            [
+                w.asked(torch.cat(own), since)
+                for w, own, since in zip(work, parts, begin, strict=True)
+            ]
+        )
 
     def _pass_through(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]

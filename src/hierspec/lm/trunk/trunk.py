@@ -81,8 +81,13 @@ class Work(NamedTuple):
 
     def edge(self, index: int) -> torch.Tensor:
         """The hidden states asked for, of a segment."""
-        edge = self.state.edges[index]
-        return edge[self.first : self.end] if self.rows is None else edge[self.rows]
+        return self.asked(self.state.edges[index])
+
+    def asked(self, h: torch.Tensor, since: int = 0) -> torch.Tensor:
+        """Those asked for of the hidden states ``h`` of what is stored from ``since`` on."""
+        if self.rows is None:
+            return h[self.first - since : self.end - since]
+        return h[[row - since for row in self.rows]]
 
     def span(self, start: int, end: int) -> Span:
         """Its tokens stored from ``start`` on, up to ``end``."""
@@ -310,11 +315,11 @@ class Trunk:
         """Of what is stored behind the text, keep the path that the context goes on with."""
         branches, lengths = state.branches, state.lengths
         assert branches is not None
-        base = branches.base
+        base, drafted = branches.base, state.drafted
         on = slot.overlap(context, end) == base < end
         path = branches.path(context.tokens(base)[: end - base]) if on else []
         # What no segment has seen may have no place yet: room is made after nodes are noted.
-        path = [node for node in path if base + node < lengths[0]]
+        path = [node for node in path if base + node < max(lengths[0], drafted)]
         places = [base + node for node in path]
         state.rewind(base)
         if places != list(range(base, base + len(path))):
@@ -324,6 +329,7 @@ class Trunk:
                     edge[base : base + len(path)] = edge[places]
         slot.held += [branches.nodes[node].token for node in path]
         state.lengths = [min(n, base) + sum(place < n for place in places) for n in lengths]
+        state.drafted = min(drafted, base) + sum(place < drafted for place in places)
 
     def _complete(self, work: list[Work], index: int) -> None:
         """Take every query's tokens through the segments up to ``index``."""
