@@ -31,7 +31,8 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.trace import ListTracer
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
-from hierspec.lm.base import Query
+from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
@@ -382,13 +383,23 @@ def test_samples_of_the_runtime_have_the_targets_law(rule):
     assert 10**result.log10_p > 1e-4, result
 
 
-def several_of(tiny_family, rule, k=4, level="draft"):
-    which = {"method": "early_exit", "exit_layer": 2}
-    if level == "draft":
-        which = {"method": "draft_model", "model": tiny_family["draft"]}
+def several_of(tiny_family, rule, k=4, level="draft", **top):
+    which = {
+        "draft": {"method": "draft_model", "model": tiny_family["draft"]},
+        "exit": {"method": "early_exit", "exit_layer": 2},
+        "without layers": {"method": "layer_skip", "skip_layers": [1]},
+        "8 bits": {"method": "quantized"},
+        "4 bits": {"method": "quantized", "bits": 4},
+    }[level]
+    if "bits" in level and kernels.load() is None:
+        pytest.skip("no C compiler here")
+    dtype = "float32" if "bits" in level or "deterministic" in top else "float64"
     levels = [{**which, "num_speculative_tokens": 3, "num_drafts": k}]
-    target = {"model": tiny_family["target"], "dtype": "float64"}
-    return Hierarchy.from_config({"target": target, "levels": levels, "verify": rule})
+    target = {"model": tiny_family["target"], "dtype": dtype}
+    return Hierarchy.from_config({"target": target, "levels": levels, "verify": rule, **top})
+
+
+LEVELS = ("draft", "exit", "without layers", "8 bits", "4 bits")
 
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60]]
@@ -440,6 +451,21 @@ def test_trees_change_nothing_but_the_work(tiny_family, rule, level, monkeypatch
     assert found[True, "rows"] < found[False, "rows"]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_bit_exact_text_over_trees_is_plain_decodings(tiny_family, level):
+    """Whatever the trees, the number of rows and the batch."""
+    if kernels.load() is None:
+        pytest.skip("no C compiler here: the bit-exact mode keeps a slot for each draft")
+    top = {"target": {"model": tiny_family["target"], "dtype": "float32"}, "deterministic": True}
+    options = {"max_new_tokens": 40, "ignore_eos": True, "logprobs": True}
+    plain = Hierarchy.from_config(top).generate_batch(PROMPTS, **options)
+    hierarchy = several_of(tiny_family, "traversal", level=level, deterministic=True)
+    assert takes_trees(hierarchy.root.model)
+    results = hierarchy.generate_batch(PROMPTS, **options)
+    assert [r.token_ids for r in results] == [r.token_ids for r in plain]
+    assert [r.logprobs for r in results] == [r.logprobs for r in plain], "to the last bit"
+
+
 def test_a_greedy_tree_keeps_what_one_draft_keeps_and_more(tiny_family):
     options = {"max_new_tokens": 40, "ignore_eos": True}
     calls = {}
@@ -479,14 +505,15 @@ def prefixes(tokens):
 
 
 @pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.3, "logit_bias": {5: 2.0}}])
-@pytest.mark.parametrize("rule", RULES)
-def test_greedy_drafts_change_nothing(tiny_family, rule, penalties):
-    plain = Hierarchy.from_config(
-        {"target": {"model": tiny_family["target"], "dtype": "float64"}, "levels": []}
-    )
+@pytest.mark.parametrize(
+    ("level", "rule"),
+    [*(("draft", rule) for rule in RULES), *((level, "traversal") for level in LEVELS[1:])],
+)
+def test_greedy_drafts_change_nothing(tiny_family, rule, penalties, level):
+    hierarchy = several_of(tiny_family, rule, level=level)
+    plain = Hierarchy.from_config({**hierarchy.config.to_dict(), "levels": []})
     options = {"max_new_tokens": 20, "ignore_eos": True, **penalties}
     expected = [r.token_ids for r in plain.generate_batch(PROMPTS, **options)]
-    hierarchy = several_of(tiny_family, rule)
     assert [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)] == expected
     mixed = hierarchy.generate_batch(
         PROMPTS[:2],

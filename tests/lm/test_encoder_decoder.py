@@ -19,6 +19,7 @@ from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.hf.t5 import T5Backend
 from hierspec.lm.load import load, wrap
+from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.encoder_decoder import EncoderDecoderTrunk
 from hierspec.utils.testing import ENCODER_DECODERS, tiny_model
 
@@ -102,13 +103,36 @@ def test_scores_are_the_models_own_beyond_the_longest_distance_it_tells_apart():
     assert (view.score([Query(slot, other, 701)]) - expected).abs().max() < 1e-9
 
 
+@pytest.mark.parametrize("family", ["t5", "umt5"])  # biases of one block for all, and of each
+def test_a_tree_scores_as_its_paths_do(family):
+    trunk = EncoderDecoderTrunk(T5Backend(tiny_model(family, seed=4)), [1], chunk=16)
+    view, slot = trunk.view(), trunk.open()
+    text, number = [0, *range(3, 60)], itertools.count(60)
+    tree, _ = Tree.of([[5, 6, 7], [5, 8, 9, 10], [11]])
+    for source in (SOURCES[1], SOURCES[0], SOURCES[0]):  # the second finds the first one's tree
+        source = tuple(source)
+        found = view.score([Query(slot, Context(text, source=source), 50, tree=tree)])
+        contexts = [Context(text[:n], source=source) for n in range(50, len(text) + 1)]
+        contexts += [Context(text, path, source) for path in tree.paths()]
+        wanted = [view.score([Query(trunk.open(), one, len(one))]) for one in contexts]
+        assert (found - torch.cat(wanted)).abs().max() < 1e-9
+        if source == tuple(SOURCES[0]):
+            before = trunk.counters.tokens[0]
+            text = [*text, 5, 8, next(number)]  # a path is accepted: its keys are moved, and kept
+            found = view.score([Query(slot, Context(text, source=source), len(text))])
+            assert trunk.counters.tokens[0] - before == 1
+            context = Context(text, source=source)
+            alone = view.score([Query(trunk.open(), context, len(text))])
+            assert (found - alone).abs().max() < 1e-9
+
+
 LEVELS = {
     "tokenwise": ([{"num_speculative_tokens": 2}], {"verify": "tokenwise"}),
     "block, three": (
         [{"num_speculative_tokens": 1}, {"num_speculative_tokens": 2, "verify": "block"}],
         {"verify": "block"},
     ),
-    "several drafts": ([{"num_speculative_tokens": 1, "num_drafts": 2}], {"verify": "rrs"}),
+    "several drafts": ([{"num_speculative_tokens": 2, "num_drafts": 2}], {"verify": "rrs"}),
 }
 
 

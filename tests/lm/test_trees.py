@@ -44,6 +44,7 @@ FAMILIES = (
 )
 KINDS = (
     *("skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"),
+    *("single llama", "single mistral"),  # several sequences' attention in the kernels
     *("bit-exact llama", "bit-exact mistral", "bit-exact qwen3"),
 )
 needs_kernels = pytest.mark.skipif(kernels.load() is None, reason="no C compiler here")
@@ -69,7 +70,8 @@ def models(request, saved, tmp_path) -> list[Any]:
     elif kind == "skipping":
         trunk = Trunk(SkippingBackend(load(path), [1]), [1, 2])
     else:
-        dtype = torch.float32 if kind in ("deepseek_v3", "gpt_neo") else torch.float64
+        single = how == "single" or kind in ("deepseek_v3", "gpt_neo")
+        dtype = torch.float32 if single else torch.float64
         exits = [*LAYERS, 2] if "eagle3" in kind else [1, 2]
         trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits, chunk=16)
     found: list[Any] = [trunk.view(), trunk.view(2)]

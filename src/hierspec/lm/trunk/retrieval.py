@@ -230,7 +230,7 @@ def _retrieving(backend: Backend) -> Retrieving:
     if not isinstance(backend, Retrieving) or not backend.trees:
         raise HierspecError(
             f"retrieval needs the lean backend, which {backend.name} does not run on: remove "
-            "backend and deterministic, or draft with early_exit"
+            "backend, and deterministic where there is no C compiler, or draft with early_exit"
         )
     if not backend.attends_to_all:
         raise HierspecError(

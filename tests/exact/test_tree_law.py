@@ -1,0 +1,100 @@
+"""Token trees on every backend that takes them: the engine's output law is the target's.
+
+Drafts and checks share a slot of tiny transformers, of which exits and copies draft; all of the
+engine's randomness is enumerated.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from engine_roads import distance
+
+from hierspec.core.context import Context
+from hierspec.core.nodes import Draft, Verify
+from hierspec.exact.engine_law import Neighbour, engine_law
+from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.layer_skip import SkippingBackend
+from hierspec.lm.lean import kernels
+from hierspec.lm.lean.quantized import quantized
+from hierspec.lm.load import load
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.testing import save_tiny
+from hierspec.verifiers.registry import get
+from hierspec.verifiers.soundness import check
+
+V = 3
+PROMPT = [1, 0]
+RULES = ("rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block")
+SAMPLING = SamplingParams(temperature=1.0)
+BESIDE = (Neighbour((0, 2, 1), SAMPLING, wanted=2), Neighbour((2,), SAMPLING, wanted=4))
+IN_KERNELS = ("bit-exact", "8 bits", "4 bits", "4 bits, bit-exact")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A target of three tokens, and what drafts in its slots."""
+    folder, ids = tmp_path_factory.mktemp("models"), ("bos", "eos", "pad")
+    small: Any = {"vocab_size": V, **{f"{name}_token_id": None for name in ids}}
+
+    def make(kind: str) -> tuple[Any, Any]:
+        if kind in IN_KERNELS and kernels.load() is None:
+            pytest.skip("no C compiler here")
+        family = kind if kind in ("bloom", "falcon_alibi") else "mistral"
+        sizes = {**small, "sliding_window": 3} if family == "mistral" else small
+        path = save_tiny(family, folder / kind, seed=3, layers=2, **sizes)
+        dtype = torch.float32 if kind in IN_KERNELS else torch.float64
+        backend: Any = load(path, dtype, backend="deterministic" if "exact" in kind else "auto")
+        trunk = Trunk(backend, [1])
+        if "bits" in kind:
+            return trunk.view(), SelfDraft(trunk, quantized(backend, int(kind[0])))
+        if kind == "without a layer":
+            return trunk.view(), SelfDraft(trunk, SkippingBackend(backend, [0]))
+        return trunk.view(), trunk.view(1)
+
+    return make
+
+
+class Laws:
+    """A model's distributions after texts, one by one."""
+
+    def __init__(self, model: Any) -> None:
+        self.vocab_size = model.vocab_size
+        self.rows: dict[tuple[int, ...], torch.Tensor] = {}
+        for n in range(4):
+            for text in product(range(V), repeat=n):
+                context = Context([*PROMPT, *text])
+                slot = model.open()
+                self.rows[text] = model.score([Query(slot, context, len(context))])[0].softmax(-1)
+
+    def law(self, text: Any) -> torch.Tensor:
+        return self.rows[tuple(text)[len(PROMPT) :]].double()
+
+
+@pytest.mark.parametrize("beside", [(), BESIDE], ids=["alone", "in a batch"])
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        *(("8 bits", rule) for rule in RULES),
+        *(
+            (kind, "induced-block")
+            for kind in ("4 bits", "bit-exact", "4 bits, bit-exact", "without a layer")
+        ),
+        *((family, "induced-block") for family in ("bloom", "falcon_alibi")),
+    ],
+)
+def test_the_engines_law_over_trees_is_the_targets(pair, kind, rule, beside):
+    target, drafter = pair(kind)
+    assert takes_trees(target)
+    assert takes_trees(drafter)
+    leaf = Draft(0, "drafter", drafter, 2, num_drafts=2).under(get(rule))
+    root = Verify(1, "target", target, 1, get(rule), leaf)
+    check(root)
+    found = engine_law(root, PROMPT, 2, SAMPLING, beside)
+    tight = 1e-6 if kind in (*IN_KERNELS, "bloom") else 1e-9  # BLOOM's softmax is in float32
+    assert distance(found, Laws(target), PROMPT, 2) < tight
