@@ -16,6 +16,7 @@ from engine_roads import distance
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.exact.engine_law import Neighbour, engine_law
+from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean import kernels
@@ -55,6 +56,8 @@ def pair(tmp_path_factory):
             return trunk.view(), SelfDraft(trunk, quantized(backend, int(kind[0])))
         if kind == "without a layer":
             return trunk.view(), SelfDraft(trunk, SkippingBackend(backend, [0]))
+        if kind == "adaptive":
+            return trunk.view(), AdaptiveExit([trunk.view(1), trunk.view()], 0.6, "adaptive")
         return trunk.view(), trunk.view(1)
 
     return make
@@ -83,9 +86,11 @@ class Laws:
         *(("8 bits", rule) for rule in RULES),
         *(
             (kind, "induced-block")
-            for kind in ("4 bits", "bit-exact", "4 bits, bit-exact", "without a layer")
+            for kind in (
+                *("4 bits", "bit-exact", "4 bits, bit-exact", "without a layer", "adaptive"),
+                *("bloom", "falcon_alibi"),
+            )
         ),
-        *((family, "induced-block") for family in ("bloom", "falcon_alibi")),
     ],
 )
 def test_the_engines_law_over_trees_is_the_targets(pair, kind, rule, beside):

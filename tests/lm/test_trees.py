@@ -12,6 +12,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
+from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -43,7 +44,7 @@ FAMILIES = (
     *("bloom", "falcon_alibi", "gpt_neo"),
 )
 KINDS = (
-    *("skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"),
+    *("adaptive llama", "skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"),
     *("single llama", "single mistral"),  # several sequences' attention in the kernels
     *("bit-exact llama", "bit-exact mistral", "bit-exact qwen3"),
 )
@@ -78,6 +79,9 @@ def models(request, saved, tmp_path) -> list[Any]:
     if "eagle3" in kind:
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
         found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))
+    if kind == "adaptive llama":
+        # Of their rows a third is the first exit's, a third the second's, a third the target's.
+        found.append(AdaptiveExit([trunk.view(n) for n in (1, 2, 4)], 0.2, "adaptive"))
     return found
 
 

@@ -8,7 +8,7 @@ from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Choice
 from hierspec.profiling import auto, candidates
-from hierspec.profiling.candidates import default_names, parse
+from hierspec.profiling.candidates import chosen, default_names, parse
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import CHATS, chats
 from hierspec.zoo import trained
@@ -85,3 +85,19 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     assert "quantized" not in default_names("zoo:smollm2")
     assert "exit:5,head=zoo:smollm2-heads" in default_names("zoo:smollm2")
     assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"
+
+
+def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
+    def trees(*names):
+        return [one.name for one in chosen("zoo:large", names) if one.several]
+
+    monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
+    assert trees() == []
+    monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
+    assert trees() == ["zoo:small,num_drafts=4"]
+    assert trees("zoo:mid", "zoo:small") == ["zoo:mid,num_drafts=4"]
+    assert trees("zoo:mid,window=entropy", "zoo:small") == ["zoo:small,num_drafts=4"]
+    assert trees("zoo:mid", "zoo:mid,num_drafts=4") == ["zoo:mid,num_drafts=4"]
+    assert trees("ngram", "zoo:mid") == [], "a list of the user's own is the whole list"
+    tree = next(one for one in chosen("zoo:large", ["zoo:mid"]) if one.several)
+    assert tree == parse("zoo:mid,num_drafts=4")

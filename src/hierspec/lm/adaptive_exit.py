@@ -26,7 +26,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 
-from .base import LanguageModel, Query, Slot
+from .base import LanguageModel, Query, Slot, takes_trees
 
 
 class AdaptiveExit:
@@ -65,6 +65,11 @@ class AdaptiveExit:
             last.device,
         )
 
+    @property
+    def trees(self) -> bool:
+        """Whether it scores a token tree in one call."""
+        return all(map(takes_trees, self.exits))
+
     def open(self) -> Slot:
         return self.cache_owner.open()
 
@@ -91,10 +96,7 @@ class AdaptiveExit:
             if not open_rows:
                 return out, [True] * len(out)
             # From the first row in doubt to the last one: what lies beyond need not go deeper.
-            asked = [
-                Query(queries[i].slot, _upto(queries[i], rows[-1]), queries[i].start + rows[0])
-                for i, rows in open_rows.items()
-            ]
+            asked = [_between(queries[i], rows[0], rows[-1]) for i, rows in open_rows.items()]
             found = deeper.score(asked).split([query.num_rows for query in asked])
             for (i, rows), part in zip(open_rows.items(), found, strict=True):
                 out[[at[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
@@ -129,10 +131,17 @@ class AdaptiveExit:
         return {i: own for i, own in left.items() if own}
 
 
-def _upto(query: Query, row: int) -> Context:
-    """The query's context, cut after the last token that its row ``row`` sees."""
-    context, length = query.context, query.start + row
+def _between(query: Query, first: int, last: int) -> Query:
+    """The query's rows from ``first`` on, cut after the last token that row ``last`` sees.
+
+    Before a tree nothing is cut: its nodes are stored behind the whole context.
+    """
+    context, start, length = query.context, query.start + first, query.start + last
+    if query.tree is not None:
+        return Query(query.slot, context, start, tree=query.tree.first(length - len(context)))
     base = len(context.committed)
     if length >= base:
-        return replace(context, pending=context.pending[: length - base])
-    return replace(context, committed=context.committed[:length], pending=())
+        context = replace(context, pending=context.pending[: length - base])
+    else:
+        context = replace(context, committed=context.committed[:length], pending=())
+    return Query(query.slot, context, start)

@@ -35,6 +35,11 @@ class Tree:
         """The length of the longest continuation."""
         return max(map(len, self.paths()), default=0)
 
+    def first(self, count: int) -> Tree:
+        """Its first nodes, none where ``count`` is negative."""
+        count = max(count, 0)
+        return Tree(self.tokens[:count], self.parents[:count])
+
     def paths(self) -> list[tuple[int, ...]]:
         """The tokens from the text to each node."""
         found: list[tuple[int, ...]] = []

@@ -43,6 +43,7 @@ _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
 # their costs are not measured
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool", "lookahead", "retrieval")
 _MODELS = ("draft_model", "early_exit", "quantized")  # which can verify, too
+_TREE = 4  # drafts of the token tree that ``auto`` tries
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
 
@@ -61,7 +62,7 @@ class Candidate:
     @property
     def verifies(self) -> bool:
         """Whether it may also verify: tables, look-ups and what drafts several times only draft."""
-        return self.level.method in _MODELS and not self.window.signal and not self.several
+        return self.level.method in _MODELS and self.single
 
     @property
     def window(self) -> Window:
@@ -71,6 +72,16 @@ class Candidate:
     def several(self) -> bool:
         """Whether it makes several drafts of a place: a token tree, right below the target."""
         return self.level.num_drafts > 1
+
+    @property
+    def single(self) -> bool:
+        """Whether it makes one draft, which may become several: its window reads nothing."""
+        return not self.several and not self.window.signal
+
+    def with_drafts(self, count: int) -> Candidate:
+        """The same model with so many drafts of a place."""
+        level = dataclasses.replace(self.level, num_drafts=count)
+        return Candidate(f"{self.name},num_drafts={count}", level)
 
     def in_file(self, target: TargetConfig) -> dict[str, Any]:
         """The level as in a hierarchy file for ``target``, without a budget."""
@@ -115,7 +126,9 @@ def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
 
     Models that are named stand beside what needs no model of the user's: look-ups, copies of the
     target, what is shipped for it. A list that names anything of that kind itself is the whole
-    list; an empty one means :func:`default_names`.
+    list; an empty one means :func:`default_names`. On an accelerator the first model also makes a
+    token tree: a check of many rows takes little longer there than one of few. On a CPU it takes
+    several times as long, and trees are measured where they are named.
     """
     named = [parse(text) for text in names]
     if any(candidate.level.method != "draft_model" for candidate in named):
@@ -124,7 +137,13 @@ def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
     if named:
         others = [one for one in others if one.level.method != "draft_model"]
     copies = [one for one in others if one.level.method == "quantized"]
-    return [*(one for one in others if one not in copies), *named, *copies]
+    found = [*(one for one in others if one not in copies), *named, *copies]
+    if machine.device("auto").type == "cpu" or any(one.several for one in found):
+        return found
+    for place, one in enumerate(found, start=1):
+        if one.level.method in ("draft_model", "eagle3") and one.single:
+            return [*found[:place], one.with_drafts(_TREE), *found[place:]]
+    return found
 
 
 def default_names(target: str) -> list[str]:
