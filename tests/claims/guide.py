@@ -341,6 +341,14 @@ def _tokens_per_call() -> list[str]:
     return [f"{found[key]:.2f}" for key in ("tokens_per_call", "greedy_tokens_per_call")]
 
 
+def _drafts_by_domain(domain: str) -> list[str]:
+    """Of the EAGLE-3 drafter: steps 1 and 3, and tokens a call."""
+    found = _eagle3()["figures"]["by domain"][domain]
+    steps = [short(found[key][i], 2) for i in (0, 2) for key in ("acceptance", "agreement")]
+    calls = [f"{found[key]:.2f}" for key in ("tokens_per_call", "greedy_tokens_per_call")]
+    return [*steps, *calls]
+
+
 def _coverage() -> list[str]:
     """The mass of the heads' tokens in code and chat."""
     domains = _exit_heads()["domains"]
@@ -379,6 +387,14 @@ TRAINED = [
         SMOLLM2,
         "That is {} tokens a call of the target at temperature 1 and {} greedily",
         _tokens_per_call,
+    ),
+    *(
+        Claim(
+            SMOLLM2,
+            f"| {domain} |" + " {} / {} |" * 3,
+            lambda domain=domain: _drafts_by_domain(domain),
+        )
+        for domain in ("chat", "code", "math", "own", "passage")
     ),
     Claim(SMOLLM2, "layers 5, 10, 15 and 20, {:,} parameters in all", _counted(_exit_heads)),
     Claim(

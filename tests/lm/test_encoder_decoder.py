@@ -21,6 +21,7 @@ from hierspec.lm.hf.t5 import T5Backend
 from hierspec.lm.load import load, wrap
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.encoder_decoder import EncoderDecoderTrunk
+from hierspec.profiling.candidates import parameters
 from hierspec.utils.testing import ENCODER_DECODERS, tiny_model
 
 SOURCES = [[5, 9, 7, 22, 2], [11, 4, 4, 30, 8, 61, 17, 90, 33, 2], [60, 2]]
@@ -51,6 +52,15 @@ def ours(hierarchy, length, **options):
 @pytest.fixture(scope="module")
 def model():
     return tiny_model("flan_t5", seed=1, dtype=torch.float32)
+
+
+def test_a_call_runs_through_the_decoder_alone(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    parts = model.encoder.parameters(), model.shared.parameters()
+    encoder, shared = (sum(one.numel() for one in part) for part in parts)
+    whole = parameters(str(tmp_path))
+    assert whole == sum(one.numel() for one in model.parameters())
+    assert parameters(str(tmp_path), encoder=False) == whole - (encoder - shared)
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)

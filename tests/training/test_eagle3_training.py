@@ -160,6 +160,9 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     assert [r.token_ids for r in built.generate_batch(prompts, **options)] == [
         r.token_ids for r in plain.generate_batch(prompts, **options)
     ]
+    unknown = {"start_from": Path("zoo:smollm2-eagle")}
+    with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-eagle'"):
+        train(str(target), settings, tmp_path / "more", [chats], **unknown)
     # On with what there is: its weights and vocabulary.
     more = Eagle3Settings(**QUICK, steps=1, batch=128)
     again = train(str(target), more, tmp_path / "more", [chats], start_from=out)

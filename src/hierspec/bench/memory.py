@@ -26,8 +26,9 @@ parameters = functools.cache(count)
 def level_parameters(method: Any) -> dict[str, int] | None:
     """Weights that a call of each level runs through, by the level's name; tables have none.
 
-    ``None`` for what is no hierarchy of ours, where weights cannot be counted, and where a level
-    decides anew at every call how many layers it runs.
+    An encoder runs once for a text, and counts for no call. ``None`` for what is no hierarchy of
+    ours, where weights cannot be counted, and where a level decides anew at every call how many
+    layers it runs.
     """
     if not isinstance(method, HierarchyMethod):
         return None
@@ -37,7 +38,8 @@ def level_parameters(method: Any) -> dict[str, int] | None:
             model = getattr(node, "model", None)
             whole = backend(model)
             share = 0.0 if whole is None else model.exit_layer / whole.num_layers  # type: ignore[union-attr]
-            out[node.name] = round(share * _count(method.models, whole)) if share else 0
+            weights = _count(method.models, whole, encoder=False) if share else 0
+            out[node.name] = round(share * weights)
     except (ValueError, KeyError, AttributeError, OSError):
         return None
     return out
@@ -67,11 +69,11 @@ def backend(model: Any) -> Any:
     return getattr(whole, "backend", whole)  # of one that skips layers
 
 
-def _count(models: BenchModels, backend: Any) -> int:
-    """Weights of a loaded checkpoint."""
+def _count(models: BenchModels, backend: Any, *, encoder: bool = True) -> int:
+    """Weights of a loaded checkpoint, those of its encoder included or not."""
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:
-            return parameters(name)
+            return parameters(name, encoder=encoder)
     raise KeyError("no checkpoint of this bench")
 
 

@@ -362,11 +362,23 @@ def _bytes_on_disk(entrant: Entrant) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def parameters(model: str) -> int:
-    """Number of weights; tied ones once."""
-    import torch
-    from transformers import AutoModelForCausalLM
+def parameters(model: str, *, encoder: bool = True) -> int:
+    """Number of weights; tied ones once.
 
+    Args:
+        encoder: count an encoder's as well, which runs once for each source.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    config = target_config(model)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(target_config(model))
-    return sum(weight.numel() for weight in empty.parameters())
+        empty = kind.from_config(config)
+    weights = {id(weight): weight for weight in empty.parameters()}
+    if config.is_encoder_decoder and not encoder:
+        shared = id(empty.get_input_embeddings().weight)  # the decoder's too
+        for weight in empty.get_encoder().parameters():
+            if id(weight) != shared:
+                weights.pop(id(weight), None)
+    return sum(weight.numel() for weight in weights.values())

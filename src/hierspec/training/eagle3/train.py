@@ -39,7 +39,7 @@ from hierspec.training.fit import (
 )
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import fingerprint, registry, trained
 
 from . import start, texts
 from .batches import Batch, Batches
@@ -77,7 +77,7 @@ def train(
         target: directory, hub id or ``zoo:NAME``; Llama-shaped.
         given: files and folders of conversations and texts.
         held_out: more of them, of other origins: each file is measured on by itself.
-        start_from: a network's folder, to go on with its weights and vocabulary.
+        start_from: a network's folder, or ``zoo:NAME``, to go on with its weights and vocabulary.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
             and thrown away with it.
         report: told what is being done, and the share of it that is done.
@@ -110,7 +110,7 @@ def train(
     if tokenizer is None:
         raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
     backend: Any = load(source, torch.float32, backend="lean")
-    old = None if start_from is None else checkpoint.read(start_from)
+    old = None if start_from is None else checkpoint.read(trained.located(str(start_from)))
     config = start.config_for(source.config, settings) if old is None else old.config
     layers = config.layers_of(backend.num_layers)
     key = [fingerprint.weights(target) if fingerprint.found(target) else target, list(layers)]
