@@ -185,7 +185,12 @@ def test_a_look_up_may_say_what_it_does_anyway(level):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{not json", "not valid JSON"), ("no/such/file.json", "cannot read"), ("[1]", "cannot read")],
+    [
+        ("{not json", "not valid JSON"),
+        ("no/such/file.json", "cannot read"),
+        ("[1]", "a hierarchy is a JSON object, not list"),
+        ('{"target": "a", "levels": [], "target": "b"}', "'target' is said twice"),
+    ],
 )
 def test_unreadable_files(text, says):
     with pytest.raises(ValueError, match=says):

@@ -5,9 +5,11 @@ from functools import partial
 import pytest
 from eagle3_cases import save_drafter
 
-from hierspec import Hierarchy
+from hierspec import Hierarchy, HierspecError
+from hierspec.engine import generation, prefixes
+from hierspec.engine.caches import KeptCache
 from hierspec.engine.prefixes import MIN_TOKENS, WORTH_A_CALL
-from hierspec.utils.testing import tiny_config
+from hierspec.utils.testing import save_tiny, tiny_config
 
 EXAMPLES = [5 + i % 60 for i in range(48)]  # as a prompt's few shots
 TAILS = [[], [70, 71], [70, 72], [73] * 9]
@@ -55,6 +57,46 @@ def test_texts_are_those_of_each_prompt_alone(hierarchy, temperature):
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
     assert reading(hierarchy, batch)[0] == [list(one.token_ids) for one in alone]
+
+
+def test_a_drafter_of_a_shorter_context_reads_no_longer_beginning(tiny_family, tmp_path):
+    """It drafts nothing in texts so long, as it does in each alone."""
+    short = save_tiny("llama", tmp_path / "short", seed=3, layers=1, max_position_embeddings=40)
+    draft = {"method": "draft_model", "model": str(short), "num_speculative_tokens": 3}
+    target = {"model": tiny_family["target"], "dtype": "float32"}
+    hierarchy = Hierarchy.from_config({"target": target, "levels": [draft]})
+    assert hierarchy.root.below.model.max_length < len(EXAMPLES)
+    prompts, options = [[*EXAMPLES, 70], [*EXAMPLES, 71], EXAMPLES[:30]], {"max_new_tokens": 6}
+    batch = hierarchy.generate_batch(prompts, **options)
+    alone = [hierarchy.generate(prompt, **options) for prompt in prompts]
+    assert [one.token_ids for one in batch] == [one.token_ids for one in alone]
+
+
+def test_a_token_more_in_common_is_not_worth_a_call(hierarchy, monkeypatch):
+    calls = []
+    read = prefixes.read
+    monkeypatch.setattr(prefixes, "read", lambda *given: (calls.append(given[1]), read(*given)))
+    groups = [[*EXAMPLES, 70 + group, 80 + i] for group in range(4) for i in range(3)]
+    hierarchy.generate_batch(groups, max_new_tokens=1, ignore_eos=True)
+    assert calls == [len(EXAMPLES) + 1]  # of the first group
+
+
+def test_empty_kept_caches_share_as_none_do(hierarchy):
+    options = {"max_new_tokens": 1, "ignore_eos": True, "temperature": 1.0, "seed": 0}
+    call = partial(hierarchy.generate_batch, [EXAMPLES] * 4, **options)
+    none = reading(hierarchy, call)
+    assert reading(hierarchy, partial(call, cache=[KeptCache() for _ in range(4)])) == none
+
+
+def test_too_little_memory_says_what_to_do(hierarchy, monkeypatch):
+    def full(*given):
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+        )
+
+    monkeypatch.setattr(generation, "share_beginnings", full)
+    with pytest.raises(HierspecError, match="out of memory with 2 texts at once: give fewer"):
+        hierarchy.generate_batch([EXAMPLES] * 2, max_new_tokens=1)
 
 
 def test_samples_of_a_prompt_read_it_once(hierarchy):

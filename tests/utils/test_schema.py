@@ -206,6 +206,13 @@ def test_what_is_not_json_is_said(text: Any):
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_said_twice_and_an_empty_file():
+    with pytest.raises(HierspecError, match=r"^f\.json: 'a' is said twice: leave one of them out$"):
+        parse_json('{"b": {"a": 1, "c": 2, "a": 3}}', "f.json")
+    with pytest.raises(HierspecError, match=r"^f\.json: not valid JSON: there is nothing in it$"):
+        parse_json(" \n", "f.json")
+
+
 def test_json_that_is_no_object_is_said():
     assert json_object('{"a": 1}', "f.json", "a case") == {"a": 1}
     with pytest.raises(HierspecError, match=r"^f\.json: a case is a JSON object, not list"):

@@ -249,8 +249,8 @@ def generate(
             fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
             _report(results, references, about, ids, fixed, console)
             exact = deterministic or models.config.deterministic
-            if fixed and not exact and not as_json and _differ(results, references):
-                say(console, _near_tie(dtypes.name(models.root.model)))
+            if fixed and not as_json and _differ(results, references):
+                say(console, _EQUAL if exact else _near_tie(dtypes.name(models.root.model)))
             if not as_json and any(_context_ended(result, max_new_tokens) for result in results):
                 say(console, "hierspec: note: a text ended where the model's context does")
             if cancelled:
@@ -428,6 +428,9 @@ def _differ(
 
 def _context_ended(result: GenerationResult, max_new_tokens: int) -> bool:
     return result.finish_reason == "length" and result.num_tokens < max_new_tokens
+
+
+_EQUAL = "hierspec: note: with --deterministic texts are equal: this is a bug, please report it"
 
 
 def _near_tie(dtype: str) -> str:

@@ -144,7 +144,7 @@ class HierarchyConfig:
                 f"not {type(source).__name__}"
             )
         text = str(source)
-        if text.lstrip().startswith("{"):
+        if text.lstrip()[:1] in ("{", "["):
             return cls.from_dict(json_object(text, "the inline hierarchy", "a hierarchy"))
         path = Path(source)
         fix = ": give a .json or .toml file, inline JSON, or the name of a preset"

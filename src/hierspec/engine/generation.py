@@ -7,9 +7,11 @@ printed: callers get :class:`TokenEvent` values, and :class:`GenerationResult` w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+
+import torch
 
 from hierspec.core.nodes import Node, Verify, walk
 from hierspec.core.rng import PhiloxRng
@@ -27,6 +29,22 @@ from .runtime import Runtime
 from .sequences import LiveSequence
 from .stopping import StopConditions, TextStream
 from .trace import Tracer, Tracing
+
+
+@contextmanager
+def _memory_for(texts: int) -> Generator[None]:
+    """Say what to do where there is not enough."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # What torch raises on a CPU is known by its words alone.
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not (known or "can't allocate memory" in str(error)):
+            raise
+        raise HierspecError(
+            f"out of memory with {texts} text{'s' * (texts > 1)} at once: give fewer or shorter "
+            "prompts at a time, or ask for fewer samples or tokens"
+        ) from error
 
 
 class Generation:
@@ -117,14 +135,14 @@ class Generation:
                 if kept is not None:
                     stream.sequence.adopt(kept)
             if len(live) > 1:
-                fresh = [stream.sequence for stream in live if stream.sequence.kept is None]
-                with self.lock:
+                fresh = [one.sequence for one in live if not one.sequence.slots]
+                with self.lock, _memory_for(len(live)):
                     share_beginnings(fresh)
             prefill = True
             while live:
                 for stream in live:
                     stream.prepare()
-                with self.lock:
+                with self.lock, _memory_for(len(live)):
                     verdicts = self.runtime.round([stream.sequence for stream in live])
                 if prefill:
                     self.runtime.metrics.reset()

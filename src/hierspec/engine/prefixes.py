@@ -29,7 +29,9 @@ from .caches import Slots
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter beginnings are read faster than looked for
-WORTH_A_CALL = 32  # tokens that are not read again; about what a call of its own takes
+# Tokens that are not read again, to be worth a call of its own; on an accelerator, where a call is
+# bound by its launch, this many is a guess.
+WORTH_A_CALL, WORTH_ON_ACCELERATOR = 32, 512
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +140,8 @@ class PrefixCache:
 def read(sequence: LiveSequence, end: int, first: int | None = None) -> torch.Tensor:
     """Let every model of a sequence's hierarchy read its text up to ``end``, at least 1.
 
+    A drafter whose context is shorter than that takes no part in a text so long, and reads nothing.
+
     Returns the target's scores [end − first + 1, V] for the tokens after the first ``first``
     (default: ``end``, one row) to ``end`` of the text.
     """
@@ -146,7 +150,9 @@ def read(sequence: LiveSequence, end: int, first: int | None = None) -> torch.Te
     scores, seen = target.score([query]), {id(target.cache_owner)}
     for node in reversed(list(walk(sequence.root))):  # those above first: exits of theirs are done
         model = None if isinstance(node, Concatenate) else node.model
-        if isinstance(model, LanguageModel) and id(model.cache_owner) not in seen:
+        if not isinstance(model, LanguageModel) or model.max_length < end:
+            continue
+        if id(model.cache_owner) not in seen:
             seen.add(id(model.cache_owner))
             model.score([Query(sequence.slot(model), context, end)])
     return scores
@@ -160,12 +166,14 @@ def share_beginnings(sequences: Iterable[LiveSequence]) -> None:
     """
     order = sorted(sequences, key=lambda one: one.tokens)
     shared = [min(common(a.tokens, b.tokens), len(b.tokens) - 1) for a, b in pairwise(order)]
-    held = 0  # of the sequence at hand
+    held = 0  # of the sequence at hand; it is copied in any case
+    on_cpu = bool(order) and order[0].root.model.device.type == "cpu"
+    worth = WORTH_A_CALL if on_cpu else WORTH_ON_ACCELERATOR
     for k, (one, following) in enumerate(pairwise(order)):
         n = shared[k]
         if n > held and n >= MIN_TOKENS:
             alike = sum(1 for _ in takewhile(lambda length, n=n: length >= n, shared[k:]))
-            if alike * n - held >= WORTH_A_CALL:
+            if alike * (n - held) >= worth:
                 read(one, n)
                 held = n
         held = min(held, n)

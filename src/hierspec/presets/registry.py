@@ -153,6 +153,11 @@ def configured(
             raise HierspecError(
                 f"{hierarchy} is not a hierarchy file by its name: it ends in .json or .toml"
             )
+        if hierarchy and hierarchy not in PRESETS and Path(hierarchy).is_dir():
+            raise HierspecError(
+                f"{hierarchy} is a folder: a hierarchy is a preset's name, or a .json or .toml "
+                "file; a model goes to --target or --draft"
+            )
         if not ignore_unused:
             _check_number(hierarchy, len(drafts))
         config = preset(hierarchy, target, drafts)
@@ -162,7 +167,7 @@ def configured(
 
 def is_file(hierarchy: str) -> bool:
     """Whether a word means a hierarchy file or inline JSON, not a preset."""
-    return hierarchy.lstrip().startswith("{") or Path(hierarchy).suffix in (".json", ".toml")
+    return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 
 def _check_number(name: str, drafts: int) -> None:

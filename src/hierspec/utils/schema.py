@@ -199,14 +199,27 @@ def parse_json(text: str | bytes, where: str) -> Any:
     """What JSON text holds.
 
     Raises:
-        HierspecError: it is not JSON, or nested too deeply to be anything of ours.
+        HierspecError: it is not JSON, says a key twice, or is nested too deeply to be anything of
+            ours.
     """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise HierspecError(f"{where}: {twice!r} is said twice: leave one of them out")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise HierspecError(f"{where}: nested too deeply to be anything of hierspec's") from None
+    except HierspecError:
+        raise
     except ValueError as error:  # also of bytes that are no text
-        raise HierspecError(f"{where}: not valid JSON: {error}") from None
+        why = str(error) if text.strip() else "there is nothing in it"
+        raise HierspecError(f"{where}: not valid JSON: {why}") from None
 
 
 def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _OPTIONS = 64  # characters of another engine's configuration
 def rendered(results: BenchResults) -> Iterable[RenderableType]:
     """Everything that ``hierspec bench`` prints on results, finished or not."""
     settings = results.settings
-    head = f"{settings.target}, {settings.dtype}, {settings.num_prompts} prompts × "
+    head = f"{settings.target}, dtype {settings.dtype}, {settings.num_prompts} prompts × "
     head += f"{settings.max_new_tokens} tokens, batch size {settings.batch_size}"
     yield Text(head if results.finished else f"{head} (unfinished)", style="bold")
     for note in results.notes:

@@ -86,7 +86,7 @@ def verdict(result: GenerationResult, plain: GenerationResult | None, same: bool
     pairs = zip(result.token_ids, plain.token_ids, strict=False)
     alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     alike = min(result.num_tokens, plain.num_tokens) if alike is None else alike
-    return f", text differs from token {alike + 1} on"
+    return f", text differs from token {alike + 1} on (see the note)"
 
 
 def speeds(result: GenerationResult, plain: GenerationResult | None, more: str = "") -> Text:
