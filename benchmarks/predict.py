@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,10 @@ class Retimer:
         return from_dict({**profile.data, "temperatures": temperatures})
 
 
-def released(profile: Profile, temperature: float) -> list[dict[str, int]]:
-    """Plain decoding, every drafter alone with two lengths, and pairs that were measured."""
+def released(profile: Profile, temperature: float, lengths: Sequence[int]) -> list[dict[str, int]]:
+    """Plain decoding, every drafter alone with these lengths, and pairs that were measured."""
     *names, _ = (model["name"] for model in profile.models)
-    wanted: list[dict[str, int]] = [{}, *({name: n} for name in names for n in (3, 6))]
+    wanted: list[dict[str, int]] = [{}, *({name: n} for name in names for n in lengths)]
     for row in profile.measured(temperature)["costs"]:
         low, high = row["drafter"], row["verifier"]
         if low is not None and high < len(names):
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--places", type=int, default=6)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[3, 6], help="of single drafts")
     parser.add_argument("--keep", type=Path, help="folder for the profiles, reused if there")
     parser.add_argument("--name", default="predict")
     args = parser.parse_args()
@@ -205,7 +207,7 @@ def main() -> None:
         (target,) = args.targets
         names = tuple(default_names(target))
         HIERARCHIES[target] = names, []
-        chains = 2 + 2 * len(names) + len(names) ** 2 // 2
+        chains = 2 + len(args.lengths) * len(names) + len(names) ** 2 // 2
         runs = len(args.temperatures) * chains * args.num_prompts * args.tokens
         print(f"expected: {runs * 25 / 60_000:.0f} minutes and the profile, at 25 ms a token")
         plain = Hierarchy.from_config({"target": target})
@@ -227,6 +229,7 @@ def main() -> None:
         else "profiled on every other prompt of the file, measured on those between; "
         "zoo:large is a synthetic cost with a real distribution",
         "tokens": args.tokens,
+        "prompts": args.num_prompts,
         "targets": {},
     }
     settings = ProfileSettings(
@@ -251,7 +254,7 @@ def main() -> None:
         ordered = [by_name[model["name"]] for model in profile.models[:-1]]
         pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
-            chains = wanted or released(profile, temperature)
+            chains = wanted or released(profile, temperature, args.lengths)
             cell = examine(profile, loaded, chains, temperature, measured, args.tokens, pool)
             cells[str(temperature)] = cell
             for name, row in cell["hierarchies"].items():
