@@ -54,8 +54,9 @@ def test_a_text_that_differs_is_explained(capsys, monkeypatch):
 
     monkeypatch.setattr(generate, "_differ", lambda results, references: True)
     argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--compare"]
-    assert "with --deterministic (Llama-shaped models on CPUs) they cannot" in (
-        hierspec(capsys, *argv)[2]
+    assert (
+        "with --deterministic (Llama-shaped models on CPUs) they cannot"
+        in (hierspec(capsys, *argv)[2])
     )
     bug = "with --deterministic texts are equal: this is a bug, please report it"
     assert bug in hierspec(capsys, *argv, "--deterministic")[2]
