@@ -625,7 +625,8 @@ def test_what_is_not_supported_is_refused_by_name(family, path, body, headers, s
 )
 def test_usage_in_every_chunk_where_it_is_asked_for(ask, path, body):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    (found,) = ask(post(path, {**body, "stream": True, "stream_options": options}))
+    whole = {"ignore_eos": True, "stream": True, "stream_options": options}
+    (found,) = ask(post(path, {**body, **whole}))
     counted = [one["usage"]["completion_tokens"] for one in chunks(found.text)[:-1]]
     assert counted == sorted(counted)
     assert counted[0] < counted[-1] == 10

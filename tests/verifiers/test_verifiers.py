@@ -608,9 +608,10 @@ def test_leaders_depend_neither_on_the_road_nor_on_the_draft(top_m, widths, hot,
         together = verify_batch(above, [draft, wide[0]], [p, wide[1]], rng, both)[0]
         assert facts(together) == facts(alone)
         for i, token in enumerate(tokens[:expected]):
-            assert together.emitted.distributions.prob(
-                i, token
-            ) == alone.emitted.distributions.prob(i, token)
+            # A wider row may be summed in another order: a unit of the last digit.
+            assert together.emitted.distributions.prob(i, token) == pytest.approx(
+                alone.emitted.distributions.prob(i, token), rel=1e-14
+            )
 
 
 @settings(max_examples=50, deadline=None)
