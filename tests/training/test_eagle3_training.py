@@ -18,7 +18,7 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.load import load
 from hierspec.training.eagle3 import start, texts
 from hierspec.training.eagle3.settings import Eagle3Settings
-from hierspec.training.eagle3.store import Store
+from hierspec.training.store import Store
 from hierspec.training.eagle3.train import train
 from hierspec.training.eagle3.unroll import unroll
 from hierspec.utils.testing import save_tiny

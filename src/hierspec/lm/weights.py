@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+SCORED = "lm_head.scored"  # [v] ids of a head's rows, ascending; where it is missing, all there are
 
 
 @runtime_checkable
@@ -45,7 +46,10 @@ class WeightSource(Protocol):
     def tokenizer_path(self) -> Path | None: ...
 
     def names(self) -> list[str]:
-        """Hugging Face's parameter names; a tied ``lm_head.weight`` is not among them."""
+        """Hugging Face's parameter names; a tied ``lm_head.weight`` is not among them.
+
+        ``lm_head.scored`` is, where the head has rows for a part of the vocabulary alone.
+        """
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -161,12 +165,17 @@ def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
         dtype: ``None``: float32.
 
     Raises:
-        HierspecError: the weights do not fit the configuration.
+        HierspecError: the weights do not fit the configuration, or score a part of the vocabulary.
     """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
+    if SCORED in source.names():
+        raise HierspecError(
+            f"{source.name} scores a part of its vocabulary, which transformers' own layers do "
+            "not: leave backend out, or use lean"
+        )
     with torch.random.fork_rng(devices=[]), no_init_weights():
         model = AutoModelForCausalLM.from_config(source.config, dtype=dtype or torch.float32)
     model.tie_weights()

@@ -8,14 +8,22 @@ TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
 TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 
 
-def distances(teacher: torch.Tensor, student: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows."""
+def distances(
+    teacher: torch.Tensor, student: torch.Tensor, weights: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows.
+
+    Args:
+        weights: [N] of the rows; ``None``: all are worth as much.
+    """
     log_p = teacher.float().log_softmax(-1)
     log_q = student.float().log_softmax(-1)
     p = log_p.exp()
-    kl = (p * (log_p - log_q)).sum(-1).mean()
-    tv = 0.5 * (p - log_q.exp()).abs().sum(-1).mean()
-    return kl, tv
+    kl = (p * (log_p - log_q)).sum(-1)
+    tv = 0.5 * (p - log_q.exp()).abs().sum(-1)
+    if weights is None:
+        return kl.mean(), tv.mean()
+    return (kl @ weights) / weights.sum(), (tv @ weights) / weights.sum()
 
 
 def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:

@@ -13,7 +13,9 @@ from urllib.parse import parse_qsl
 
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
+from hierspec.utils.files import expanded
 
+from . import sibling
 from .gguf import check_file, converted, is_gguf, smollm2_file
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
@@ -24,6 +26,7 @@ SMOLLM2 = "smollm2"
 HEADS = "zoo:smollm2-heads"
 SMOLLM2_NAME = PREFIX + SMOLLM2
 EAGLE3 = "zoo:smollm2-eagle3"
+SIBLING = "zoo:smollm2-sibling"
 ACCEPTANCE = "zoo:mid-acceptance"
 
 
@@ -53,17 +56,18 @@ ENTRIES = (
     Entry(HEADS, "heads for early exits of zoo:smollm2: head of method early_exit"),
     Entry(ACCEPTANCE, "predicts what zoo:large keeps of zoo:mid: head of an acceptance window"),
     Entry(EAGLE3, "EAGLE-3 drafter for zoo:smollm2: method eagle3"),
+    Entry(SIBLING, "a small model of its own on zoo:smollm2's tokenizer, distilled from it"),
 )
 
 
 def resolves(model: str) -> bool:
     """Whether a model's name is one for :func:`resolve`, and not a directory or a hub id."""
-    return model.startswith(PREFIX) or is_gguf(model)
+    return model.startswith(PREFIX) or is_gguf(model) or sibling.is_sibling(model)
 
 
 def is_shipped(model: str) -> bool:
     """Whether a model is of the shipped family, which was trained on Python sources alone."""
-    return model.startswith(PREFIX) and model != PREFIX + SMOLLM2
+    return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SIBLING)
 
 
 def resolve(name: str, data: Path | None = None) -> WeightSource:
@@ -78,8 +82,12 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     check(name)
     if is_gguf(name):
         return _named(from_directory(converted(name)), Path(name).stem)
+    if sibling.is_sibling(name):
+        return sibling.opened(expanded(name), resolve)
     data = data or DATA
     model, options = _parsed(name)
+    if name == SIBLING:
+        return sibling.opened(_folder(model, data), resolve, name)
     if model == "large":
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
@@ -96,13 +104,16 @@ def check(name: str) -> None:
     model, options = _parsed(name)
     if is_gguf(name):
         check_file(name)
+    elif sibling.is_sibling(name):
+        check(sibling.described(expanded(name))["model"])
     elif model == "large":
         _large_options(name, options)
-    elif model == SMOLLM2 and not options:
+    elif name in (SMOLLM2_NAME, SIBLING):
         smollm2_file()
-    elif model not in (*TRAINED, SMOLLM2):
+    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), SMOLLM2_NAME, SIBLING):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        known = ", ".join(f"{PREFIX}{known}" for known in (*TRAINED, "large", SMOLLM2))
+        models = (*TRAINED, "large", SMOLLM2, SIBLING.removeprefix(PREFIX))
+        known = ", ".join(PREFIX + one for one in models)
         raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
     elif options:
         query = name.partition("?")[2]
@@ -137,12 +148,17 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
 
 
 def _trained(model: str, data: Path) -> WeightSource:
+    return _named(from_directory(_folder(model, data), tokenizer_path=data), PREFIX + model)
+
+
+def _folder(model: str, data: Path) -> Path:
     folder = data / model
     if not folder.is_dir():
+        released = " smollm2" if model.startswith(SMOLLM2) else ""
         raise HierspecError(
-            f"{PREFIX}{model} is not in {data}: run `hierspec zoo train` to build it"
+            f"{PREFIX}{model} is not in {data}: run `hierspec zoo train{released}` to build it"
         )
-    return _named(from_directory(folder, tokenizer_path=data), PREFIX + model)
+    return folder
 
 
 def _named(checkpoint: Checkpoint, name: str) -> Checkpoint:

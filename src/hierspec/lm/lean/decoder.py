@@ -33,7 +33,7 @@ import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Part, Span
-from hierspec.lm.weights import WeightSource, check_shape
+from hierspec.lm.weights import SCORED, WeightSource, check_shape
 from hierspec.utils.threads import OneThread, is_small
 
 from . import kernels
@@ -96,8 +96,10 @@ class LeanBackend:
         self.attends_to_all = self._windows == (None,)
         self._rotations = torch.empty(0)
         self._mask = torch.empty(0, 0)
-        self._embedding, self.stack, self._norm, self._lm_head = _Loader(self, source).model()
-        self.vocab_size = self._lm_head.num_out
+        loader = _Loader(self, source)
+        self._embedding, self.stack, self._norm, self._lm_head = loader.model()
+        self._scored = loader.scored
+        self.vocab_size = shape.vocab_size
         self._layer_weights = self.stack.layer_weights
         scripted = compiled(self.stack) if script or (script is None and on_cpu) else None
         self._run = scripted or self.stack
@@ -222,11 +224,22 @@ class LeanBackend:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
         # A second thread that the layers have kept awake costs nothing to ask.
-        with self._threads(self._layer_weights + self.vocab_size * self.hidden_size, num):
+        with self._threads(self._layer_weights + self._lm_head.num_weights, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
-            return self._lm_head(self._norm(rows))[:num].to(self.dtype)
+            return self.over_all(self._lm_head(self._norm(rows))[:num].to(self.dtype))
+
+    def over_all(self, scores: torch.Tensor) -> torch.Tensor:
+        """What the head's matrix gives → scores [N, V]: −∞ for tokens that it has no rows for."""
+        if self._scored is None:
+            return scores
+        whole = scores.new_full((len(scores), self.vocab_size), -math.inf)
+        return whole.index_copy_(1, self._scored, scores)
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._scored is not None:
+            raise HierspecError(
+                f"{self.name} scores a part of its vocabulary: train no heads on it"
+            )
         return self._lm_head.plain()[ids], None
 
     def _rows(self, num: int) -> int:
@@ -295,7 +308,7 @@ class LeanBackend:
 
     def _rotations_of(self, spans: Sequence[Span]) -> torch.Tensor:
         """By position, for those of ``spans`` at least."""
-        return self.rotations_to(1 + max(max(span.positions) for span in spans))
+        return self.rotations_to(max(span.start + span.n for span in spans))
 
     def rotations_to(self, end: int) -> torch.Tensor:
         """[at least ``end``, 1, D / 2] complex, by position."""
@@ -318,6 +331,9 @@ class _Loader:
     def __init__(self, backend: LeanBackend, source: WeightSource) -> None:
         self.backend, self.shape, self.source = backend, backend.shape, source
         self.names = set(source.names())
+        self.scored: torch.Tensor | None = None
+        if SCORED in self.names:
+            self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
 
     def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
         """Embedding, layers, final norm, head."""
@@ -335,7 +351,8 @@ class _Loader:
             layers.append(self.layer(i))
             give_back_memory()
         tied = "lm_head.weight" not in self.names
-        head = Matrix(embedding if tied else self.get("lm_head.weight", vocab, width))
+        rows = vocab if self.scored is None else len(self.scored)
+        head = Matrix(embedding if tied else self.get("lm_head.weight", rows, width))
         return embedding, Stack(layers), self.norm("model.norm"), head
 
     def get(self, name: str, *shape: int) -> torch.Tensor:

@@ -99,7 +99,7 @@ class DeterministicLean(LeanBackend):
         if not len(h):
             return super().head(h, unembed)
         if self._kernels is not None and unembed is None:
-            return self._kernels.head(h, torch.get_num_threads())
+            return self.over_all(self._kernels.head(h, torch.get_num_threads()))
         return torch.cat(
             [
                 super(DeterministicLean, self).head(self._filled(part), unembed)[: len(part)]

@@ -176,7 +176,7 @@ class KernelBackend(LeanBackend):
         self._layers = kernels.KernelLayers(library, layers, *sizes, bits)
         weight = backend._lm_head.plain()
         self._output = kernels.Panels(weight)
-        worth = kernels.fast_in_4_bits() and self.vocab_size >= _LARGE
+        worth = kernels.fast_in_4_bits() and len(weight) >= _LARGE
         self._coarse = kernels.Panels(weight, bits=4) if worth else None
         self._norm = _float32(backend._norm)
         self.weight_dtype = torch.int8
@@ -194,7 +194,8 @@ class KernelBackend(LeanBackend):
         if unembed is not None:
             return super().head(h, unembed)
         threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
-        return kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
+        scores = kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
+        return self.over_all(scores)
 
     def _num_threads(self, num_weights: int, rows: int) -> int:
         """For all layers of a call: their threads are woken once, not for every product."""

@@ -37,7 +37,7 @@ def measure(
     a check of a draft of ``depth`` tokens yields on average, the target's own token included.
     """
     texts = sorted(batches.store.numbers(group), key=lambda i: len(batches.store.texts[i].ids))
-    groups = batches.groups(texts)
+    groups = batches.passes.groups(texts)
     sums = torch.zeros(depth, 3, dtype=torch.float64)
     yields, mass, rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
     for number, one in enumerate(groups):

@@ -16,10 +16,10 @@ from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.config import Eagle3Config, default_layers
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+from hierspec.training.store import Store
+from hierspec.training.texts import Text
 
 from .settings import Eagle3Settings
-from .store import Store
-from .texts import Text
 
 _NOISE = 0.02  # of what the target has no counterpart for
 _SAMPLE = 8192  # tokens whose features decide the scale

@@ -27,7 +27,7 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource, from_directory
-from hierspec.training import restart
+from hierspec.training import restart, texts
 from hierspec.training.fit import (
     Losses,
     Objective,
@@ -37,15 +37,15 @@ from hierspec.training.fit import (
     TrainingStep,
     fit,
 )
+from hierspec.training.store import Passes, Store
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
 from hierspec.zoo import fingerprint, registry, trained
 
-from . import start, texts
+from . import start
 from .batches import Batch, Batches
 from .measure import measure
 from .settings import Eagle3Settings
-from .store import Store
 from .unroll import unroll
 
 Report = Callable[[str, float], None]
@@ -151,7 +151,8 @@ def train(
     embedding = source.tensor(EMBEDDING).float()
     unembed = embedding if HEAD not in source.names() else source.tensor(HEAD).float()
     taught = teacher(backend, network, unembed)
-    batches = Batches(store, embedding, scale, settings.batch, settings.seed)
+    passes = Passes(store, settings.batch, settings.seed, cut=2)
+    batches = Batches(passes, embedding, scale)
     info: dict[str, Any] = {
         "schema_version": 1,
         "target": target,
@@ -227,7 +228,7 @@ def _schedule(settings: Eagle3Settings, batches: Batches) -> Schedule:
     rate = settings.learning_rate
     if settings.minutes is not None:
         return TimedSchedule(1, phases, other_rate=rate, seconds=60 * settings.minutes)
-    steps = settings.steps or max(1, round(settings.epochs * batches.per_pass))
+    steps = settings.steps or max(1, round(settings.epochs * batches.passes.per_pass))
     return Schedule(steps, phases, other_rate=rate)
 
 

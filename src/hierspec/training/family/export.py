@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import save_torch_state_dict
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -45,14 +47,34 @@ def llama_config(shape: Shape) -> dict[str, Any]:
 
 def export(model: Llama, folder: Path) -> None:
     """Write ``config.json`` and bfloat16 shards into ``folder``, replacing it as a whole."""
+    write_folder(folder, model.state_dict(), llama_config(model.shape))
+
+
+def write_folder(
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    config: Mapping[str, Any],
+    beside: Mapping[str, str] | None = None,
+) -> None:
+    """Write a checkpoint into ``folder``, replacing it as a whole.
+
+    Args:
+        tensors: by name; those of floating point are rounded to bfloat16.
+        beside: further files: their text by their name.
+    """
     fresh, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("new", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    tensors = {n: t.detach().bfloat16().contiguous() for n, t in model.state_dict().items()}
-    save_torch_state_dict(tensors, fresh, max_shard_size=MAX_SHARD_BYTES)
+    stored = {
+        name: (t.detach().bfloat16() if t.is_floating_point() else t.detach()).contiguous()
+        for name, t in tensors.items()
+    }
+    save_torch_state_dict(stored, fresh, max_shard_size=MAX_SHARD_BYTES)
     for file in fresh.iterdir():
         file.chmod(0o644)  # safetensors writes files for the owner alone
-    (fresh / "config.json").write_text(json.dumps(llama_config(model.shape), indent=2) + "\n")
+    (fresh / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name, text in (beside or {}).items():
+        (fresh / name).write_text(text, encoding="utf-8")
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)

@@ -182,7 +182,7 @@ class Llama(nn.Module):
         start = cache.length if cache is not None else 0
         end = start + tokens.shape[1]
         rope = self.cos[start:end], self.sin[start:end]
-        x = F.embedding(tokens, self.model.embed_tokens.weight).to(self.dtype)
+        x = self.embed(tokens)
         states = []
         for number, layer in enumerate(self.model.layers):
             x = layer(x, rope, cache)
@@ -191,6 +191,10 @@ class Llama(nn.Module):
         if cache is not None:
             cache.length = end
         return states
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Token ids [...] → input of the first layer [..., hidden], in the working dtype."""
+        return F.embedding(tokens, self.model.embed_tokens.weight).to(self.dtype)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:
         """Scores [..., vocab] in the working dtype."""

@@ -1,7 +1,7 @@
 """Hidden states of a frozen target over texts, computed once and kept on disk.
 
-``features.bin`` holds, per token, the hidden states after the layers that the network reads and
-after the last one, bfloat16, so that a pass over the texts costs the network alone and the target's
+``features.bin`` holds, per token, the hidden states after the layers that a drafter reads and after
+the last one, bfloat16, so that a pass over the texts costs the drafter alone and the target's
 distribution is one matrix product away. ``texts.jsonl`` says what lies where, and is written after
 the numbers it speaks of; more texts are added at the end.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from .texts import Text
 
 _BATCH = 2048  # tokens that go through the target at once
 _BYTES = 2  # of a bfloat16
+_POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
 
 
 class Store:
@@ -68,7 +69,7 @@ class Store:
             if self.tokens + len(ids) > held:
                 break
             counts = tuple((low, high) for low, high in row["counts"])
-            self._note(Text(row["key"], ids, counts, row["group"]))
+            self._note(Text(row["key"], ids, counts, row["group"], row.get("domain", "")))
 
     def _note(self, text: Text) -> None:
         self.texts.append(text)
@@ -143,3 +144,65 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
         batch.append(text)
     if batch:
         yield batch
+
+
+@dataclass(slots=True)
+class Passes:
+    """Endless passes over the texts that are learnt from; a step's texts depend on them alone.
+
+    Attributes:
+        size: most places in a batch; a longer text is a batch of its own.
+        cut: tokens at the end of a text that predict nothing.
+    """
+
+    store: Store
+    size: int
+    seed: int
+    cut: int = 1
+    _known: int = 0  # texts that passes were made of
+    _origin: int = 0  # the step at which the first of these passes began
+    _passes: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    def texts_of(self, step: int) -> list[int]:
+        """The texts of a step, by number; they are of similar length."""
+        if self._known != len(self.store.texts):
+            self._origin = step if self._known else 0
+            self._known, self._passes = len(self.store.texts), {}
+        step -= self._origin
+        number = 0
+        while step >= len(self._pass(number)):
+            step -= len(self._pass(number))
+            number += 1
+        return self._pass(number)[step]
+
+    @property
+    def per_pass(self) -> int:
+        return len(self._pass(0))
+
+    def groups(self, texts: Sequence[int]) -> list[list[int]]:
+        """Texts in batches, in the order given."""
+        out: list[list[int]] = []
+        longest = 0
+        for i in texts:
+            length = len(self.store.texts[i].ids) - self.cut
+            longest = max(longest, length)
+            if out and longest * (len(out[-1]) + 1) <= self.size:
+                out[-1].append(i)
+            else:
+                out.append([i])
+                longest = length
+        return out
+
+    def _pass(self, number: int) -> list[list[int]]:
+        if number not in self._passes:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            learnt = self.store.numbers()
+            order = [learnt[i] for i in torch.randperm(len(learnt), generator=generator).tolist()]
+            batches: list[list[int]] = []
+            for start in range(0, len(order), _POOL):
+                pool = order[start : start + _POOL]
+                pool.sort(key=lambda i: len(self.store.texts[i].ids))
+                batches += self.groups(pool)
+            mixed = torch.randperm(len(batches), generator=generator).tolist()
+            self._passes[number] = [batches[i] for i in mixed]
+        return self._passes[number]

@@ -1,4 +1,4 @@
-"""What an EAGLE-3 network learns from: conversations and plain texts, as token ids.
+"""What a drafter of its own weights learns from: conversations and plain texts, as token ids.
 
 A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
 goes through the model's chat template, and what the assistant says counts. Every other text counts
@@ -8,6 +8,7 @@ answers to one prompt stay together.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,12 +33,14 @@ class Text:
         key: tells it from all others.
         counts: [start, end) of the tokens to be predicted.
         group: measured on, under this name; empty where it is learnt from.
+        domain: what it is about, where its line says so.
     """
 
     key: str
     ids: tuple[int, ...]
     counts: tuple[tuple[int, int], ...]
     group: str
+    domain: str = ""
 
 
 def read(
@@ -62,17 +65,19 @@ def read(
     for path in paths:
         inside = sorted(file for file in path.rglob("*") if file.is_file())
         for file in inside if path.is_dir() else [path]:
-            for raw in _rows(file):
+            for raw, domain in _rows(file):
                 key = _digest(json.dumps(raw, sort_keys=True))
                 if key not in seen and key not in found:
                     found.add(key)
-                    yield _text(key, raw, tokenizer, longest, group)
+                    yield dataclasses.replace(
+                        _text(key, raw, tokenizer, longest, group), domain=domain
+                    )
 
 
-def _rows(file: Path) -> Iterator[str | list[Mapping[str, str]]]:
-    """Texts, and conversations as lists of messages."""
+def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
+    """Texts, and conversations as lists of messages, each with its domain."""
     if file.suffix.lower() not in _LINES:
-        yield from read_prompt_file(file, "text").prompts
+        yield from ((text, "") for text in read_prompt_file(file, "text").prompts)
         return
     lines = read_text(file, "texts").split("\n")
     for number, line in enumerate(lines, 1):
@@ -89,7 +94,7 @@ def _rows(file: Path) -> Iterator[str | list[Mapping[str, str]]]:
             raise HierspecError(
                 f"{file}, line {number}: neither messages with role and content, nor a text"
             )
-        yield found
+        yield found, str(row.get("domain", "")) if isinstance(row, Mapping) else ""
 
 
 def _row(row: Any) -> str | list[Mapping[str, str]] | None:
