@@ -111,3 +111,13 @@ def test_the_core_knows_nothing_but_tensors_and_itself():
     for module, others in imports().items():
         if room(module) == "core":
             assert {room(other) for other in others} <= allowed, module
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Private ones too: a name found twice makes a reader look twice."""
+    places: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

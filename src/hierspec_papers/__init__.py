@@ -13,7 +13,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
-from .tables import Cell, Curve, Figure, Grid, Reproduction, Row, Table
+from .tables import Cell, Curve, Figure, Grid, Reproduction, Table, TableRow
 
 __all__ = [
     "COMPUTED",
@@ -24,8 +24,8 @@ __all__ = [
     "Figure",
     "Grid",
     "Reproduction",
-    "Row",
     "Table",
+    "TableRow",
     "replayed",
     "reproduce",
 ]

@@ -20,7 +20,7 @@ from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
 
 from .lab import Lab
-from .tables import Curve, Row, Table
+from .tables import Curve, Table, TableRow
 
 
 def written(runs: Sequence[Run]) -> int:
@@ -185,7 +185,7 @@ def own_table(
     Args:
         rows: labels, and a number or a text for each of ``columns``.
     """
-    own = tuple(Row(label, (), tuple(numbers)) for label, numbers in rows)
+    own = tuple(TableRow(label, (), tuple(numbers)) for label, numbers in rows)
     extra, remarks = tuple(columns), tuple(notes)
     return Table(name, caption, label, (), own, extra, inputs or {}, compared=False, notes=remarks)
 

@@ -100,7 +100,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row: its label, cells that were printed, and what is only computed."""
 
     label: str
@@ -124,7 +124,7 @@ class Table:
     caption: str
     label: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     extra: tuple[str, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict)
     grid: bool = False

@@ -12,7 +12,7 @@ from hierspec.lm.layer_skip import Skip, SkippingBackend, parts_of
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import VaryingSkip, Written
+from hierspec.lm.varying_skip import TrialTokens, VaryingSkip
 from hierspec.utils.testing import save_tiny, tiny_model
 
 IDS = [3, 9, 27, 81, 51, 61, 91, 81]
@@ -179,7 +179,9 @@ def test_matches_are_those_of_one_token_after_another(target):
         view.score([Query(slot, Context(text[:-1]), 1)])
     before = [view.score([Query(s, Context(t), 2)]) for s, t in zip(slots, texts, strict=True)]
     drafted = [slot.state.drafted for slot in slots]
-    written = [Written(slot, text, len(text) - 4) for slot, text in zip(slots, texts, strict=True)]
+    written = [
+        TrialTokens(slot, text, len(text) - 4) for slot, text in zip(slots, texts, strict=True)
+    ]
     wanted = []
     for text in texts:
         first = len(text) - 4

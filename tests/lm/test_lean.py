@@ -15,7 +15,7 @@ from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean import decoder as lean_module
 from hierspec.lm.lean import layers as lean_layers
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.shape import Shape, unsupported
+from hierspec.lm.lean.shape import LlamaShape, unsupported
 from hierspec.lm.trunk.trunk import Trunk
 
 V = 61
@@ -252,4 +252,4 @@ def test_contexts_beyond_the_first_rotation_table():
 def test_other_shapes_are_refused_with_the_reason(config, why):
     assert why in (unsupported(config) or "")
     with pytest.raises(ValueError, match=f"{why}.*backend='hf'"):
-        Shape.of(config)
+        LlamaShape.of(config)

@@ -9,12 +9,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from server_cases import app_of, asking
 
 from hierspec import HierspecError
-from hierspec.server.tracing import Tracing
+from hierspec.server.tracing import SpanTracing
 
 
 def test_every_sequence_leaves_a_span(family):
     app, exporter = app_of(family), InMemorySpanExporter()
-    app.state.service.tracing = Tracing("", "tiny", exporter)
+    app.state.service.tracing = SpanTracing("", "tiny", exporter)
     body = {"prompt": "hello", "n": 2, "max_tokens": 5, "seed": 1}
     asking(app, lambda client: client.post("/v1/completions", json=body))
     spans = exporter.get_finished_spans()
@@ -29,4 +29,4 @@ def test_every_sequence_leaves_a_span(family):
 def test_a_missing_extra_says_which(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(HierspecError, match=r"hierspec\[otel\]"):
-        Tracing("http://127.0.0.1:1", "tiny")
+        SpanTracing("http://127.0.0.1:1", "tiny")

@@ -18,9 +18,9 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.load import load
 from hierspec.training.eagle3 import start, texts
 from hierspec.training.eagle3.settings import Eagle3Settings
-from hierspec.training.store import Store
 from hierspec.training.eagle3.train import train
 from hierspec.training.eagle3.unroll import unroll
+from hierspec.training.store import FeatureStore
 from hierspec.utils.testing import save_tiny
 
 WORDS = [f"w{i}" for i in range(90)]
@@ -91,12 +91,12 @@ def test_a_line_that_is_no_text_is_named(tokenizer, tmp_path):
 
 def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_path):
     backend: Any = load(target, backend="lean")
-    first = Store(tmp_path / "f", backend, LAYERS, 2**30)
+    first = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
     every = list(texts.read([chats], tokenizer, (), 64))
     first.extend(every[:5])
     with (tmp_path / "f" / "features.bin").open("ab") as file:
         file.write(b"cut short")
-    again = Store(tmp_path / "f", backend, LAYERS, 2**30)
+    again = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
     again.extend(text for text in every if text.key not in again.seen)
     assert [text.key for text in again.texts] == [text.key for text in every]
     for number in (0, 5, len(every) - 1):
@@ -107,7 +107,7 @@ def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_p
         found = again.features(number, 0, ids.shape[1])
         for part, layer in enumerate(LAYERS):
             torch.testing.assert_close(found[:, part], states[layer][0], rtol=1e-2, atol=1e-2)
-    small = Store(tmp_path / "g", backend, LAYERS, 50 * 4 * 32 * 2)
+    small = FeatureStore(tmp_path / "g", backend, LAYERS, 50 * 4 * 32 * 2)
     small.extend(every)
     assert small.tokens <= 50
 

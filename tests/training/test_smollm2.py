@@ -21,13 +21,13 @@ from hierspec.training.heads.data import conversed, from_files
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.card import model_card
-from hierspec.training.smollm2.passages import Function, Passages
+from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.templates import MAKERS, prompt
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, trained
 
-PASSAGES = Passages(("Q " * 150, "Z " * 150), (Function("shift", "a, b", "Move it."),))
+PASSAGES = Passages(("Q " * 150, "Z " * 150), (FunctionSource("shift", "a, b", "Move it."),))
 TEMPLATE = (
     "{% for m in messages %}<u>{{ m['role'] }} {{ m['content'] }}</u>{% endfor %}"
     "{% if add_generation_prompt %}<u>assistant {% endif %}"
@@ -75,7 +75,7 @@ def test_passages_are_of_the_machines_own_sources(tmp_path: Path, monkeypatch) -
     found = passages.collect(tmp_path)
     assert [" ".join(one.split()) for one in found.prose] == [text.strip()]
     assert found.functions == (
-        Function("move", "far=1", "Move it far away, and say so when done."),
+        FunctionSource("move", "far=1", "Move it far away, and say so when done."),
     )
     with pytest.raises(ValueError, match="holds no Python sources"):
         passages.collect(tmp_path / "none")

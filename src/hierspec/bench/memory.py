@@ -38,7 +38,8 @@ def level_parameters(method: Any) -> dict[str, int] | None:
             model = getattr(node, "model", None)
             whole = backend(model)
             share = 0.0 if whole is None else model.exit_layer / whole.num_layers  # type: ignore[union-attr]
-            weights = _count(method.models, whole, encoder=False) if share else 0
+            read = {"encoder": False, "embedding": False}
+            weights = _count(method.models, whole, **read) if share else 0
             out[node.name] = round(share * weights)
     except (ValueError, KeyError, AttributeError, OSError):
         return None
@@ -69,11 +70,11 @@ def backend(model: Any) -> Any:
     return getattr(whole, "backend", whole)  # of one that skips layers
 
 
-def _count(models: BenchModels, backend: Any, *, encoder: bool = True) -> int:
-    """Weights of a loaded checkpoint, those of its encoder included or not."""
+def _count(models: BenchModels, backend: Any, **counted: bool) -> int:
+    """Weights of a loaded checkpoint; what counts is as for :func:`parameters`."""
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:
-            return parameters(name, encoder=encoder)
+            return parameters(name, **counted)
     raise KeyError("no checkpoint of this bench")
 
 

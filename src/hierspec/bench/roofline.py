@@ -10,7 +10,6 @@ import torch
 from hierspec.bench.memory import backend, itemsize, parameters
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import Roofline
-from hierspec.config.target import target_config
 
 _BUFFER = 512 << 20  # bytes; more than the caches of most processors
 _SECONDS = 0.4
@@ -45,11 +44,7 @@ def roofline(
 def read_per_token(models: BenchModels) -> int:
     """Bytes of the target's weights without its table of embeddings, of which a token reads one
     row; where the head is that same table, all of it counts."""
-    name = models.target.model
-    config = target_config(name)
-    size = parameters(name)
-    if not config.tie_word_embeddings:
-        size -= config.vocab_size * config.hidden_size
+    size = parameters(models.target.model, embedding=False)
     return size * itemsize(backend(models.plain.root.model))
 
 

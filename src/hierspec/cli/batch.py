@@ -17,8 +17,8 @@ from .options import MODEL, Device, Drafts, Dtype, Threads, listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.server.batch.output import Output
-    from hierspec.server.batch.run import Pending, Progress, Report, Writer
+    from hierspec.server.batch.output import AnswersFile
+    from hierspec.server.batch.run import BatchProgress, Pending, Report, Writer
     from hierspec.server.settings import ServeSettings
 
 
@@ -69,7 +69,7 @@ def batch(
 
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
-    from hierspec.server.batch.output import Output
+    from hierspec.server.batch.output import AnswersFile
     from hierspec.server.batch.run import Writer, pending
     from hierspec.utils.files import locked
 
@@ -90,7 +90,7 @@ def batch(
         raise HierspecError("requests and answers must be two files")
     console = notes()
     taken = f"another batch is writing {target}: wait for it to end, or name another output"
-    with locked(target, "answers", taken), Output(target) as output, interruptible(console):
+    with locked(target, "answers", taken), AnswersFile(target) as output, interruptible(console):
         todo = pending(source, output)
         with _bar(console, f"batch {source.name}") as report:
             writer = Writer(output, todo, report)
@@ -149,7 +149,7 @@ def _bar(console: Console, title: str) -> Iterator[Report]:
     with progress(console, title) as bar:
         told = -1
 
-        def report(now: Progress) -> None:
+        def report(now: BatchProgress) -> None:
             nonlocal told
             tenth = 10 * now.done // now.total
             if console.is_terminal or tenth != told:  # elsewhere a line a tenth
@@ -159,7 +159,7 @@ def _bar(console: Console, title: str) -> Iterator[Report]:
         yield report
 
 
-def _words(now: Progress, has_bar: bool) -> str:
+def _words(now: BatchProgress, has_bar: bool) -> str:
     parts = [f"{now.total - now.done} of {now.total} left"]
     if now.failures:
         parts.append(f"{now.failures} failed")
@@ -169,7 +169,7 @@ def _words(now: Progress, has_bar: bool) -> str:
     return ", ".join(parts)
 
 
-def _summary(output: Output, todo: Pending, target: Path, console: Console) -> int:
+def _summary(output: AnswersFile, todo: Pending, target: Path, console: Console) -> int:
     from .rendering import say
 
     before = len(todo.answered)

@@ -16,7 +16,7 @@ from .options import load_tokenizer
 
 if TYPE_CHECKING:
     from hierspec.bench.load.client import Endpoint
-    from hierspec.bench.load.run import Load, Run
+    from hierspec.bench.load.run import Load, LoadRun
 
 _MOST_PROMPTS, _MOST_AT_ONCE = 100_000, 4096
 
@@ -154,7 +154,7 @@ def serve(
                 if not quiet or done * 10 // num_prompts != (done - 1) * 10 // num_prompts:
                     bar(words, done / num_prompts)
 
-            measured: Run = asyncio.run(
+            measured: LoadRun = asyncio.run(
                 run.run(endpoint, texts, output_len, load, headers=headers, report=report)
             )
     result = {

@@ -104,7 +104,7 @@ def chat(
         "stop": tuple(stop or ()),
     }
     with models.session() as session:
-        conversation = Conversation(session, system, request, console)
+        conversation = ChatSession(session, system, request, console)
         for line in _lines(console):
             if not conversation.hear(line):
                 break
@@ -146,7 +146,7 @@ def _lines(console: Console) -> Iterator[str]:
             console.print()
 
 
-class Conversation:
+class ChatSession:
     """The messages so far, and what a line of the user's does to them."""
 
     def __init__(

@@ -34,6 +34,7 @@ def train(
         int, typer.Option(min=1, help="smollm2: how many the model is to answer.")
     ] = 2500,
     epochs: Annotated[float, typer.Option(help="smollm2: passes over the answers.")] = 8,
+    minutes: Annotated[float, typer.Option(help="smollm2: how long its sibling learns.")] = 45,
     checkpoints: Annotated[Path | None, typer.Option(help="Default: OUT/.training")] = None,
     resume: Annotated[bool, typer.Option(help="Continue from checkpoints found there.")] = True,
     quick: Annotated[bool, typer.Option(help="Tiny and useless, in seconds; for tests.")] = False,
@@ -45,7 +46,7 @@ def train(
     were interrupted.
     """
     if str(out) == "smollm2":
-        _train_smollm2(output, seed, conversations, epochs, quick, threads)
+        _train_smollm2(output, seed, conversations, epochs, minutes, quick, threads)
         return
     from rich.console import Console
 
@@ -60,7 +61,13 @@ def train(
 
 
 def _train_smollm2(
-    out: Path, seed: int, conversations: int, epochs: float, quick: bool, threads: int | None
+    out: Path,
+    seed: int,
+    conversations: int,
+    epochs: float,
+    minutes: float,
+    quick: bool,
+    threads: int | None,
 ) -> None:
     import dataclasses
 
@@ -72,8 +79,12 @@ def _train_smollm2(
     use_threads(threads)
     plan = build.DraftersPlan()
     few: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
+    sibling = dataclasses.replace(plan.sibling, minutes=minutes, seed=seed)
+    if quick:
+        sibling = dataclasses.replace(sibling, sizes=((1, 64, 2, 64),), minutes=0.01, compile=False)
     plan = dataclasses.replace(
         plan,
+        sibling=sibling,
         answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **few),
         heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
         eagle3=dataclasses.replace(

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, Part, part_of
+from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, part_of
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import expanded, write_whole
@@ -255,7 +255,7 @@ def read(ref: str | Path) -> HeadsFile:
     return HeadsFile(path, cast(HeadsInfo, info))
 
 
-Parts = MutableMapping[tuple[Path, int], Part]  # by file and model in memory
+Parts = MutableMapping[tuple[Path, int], VocabularyPart]  # by file and model in memory
 
 
 def attach(

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from hierspec.lm.base import Slot
 from hierspec.lm.skip_search import SearchSettings, SkipSearch
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import VaryingSkip, Written
+from hierspec.lm.varying_skip import TrialTokens, VaryingSkip
 
 from .base import DraftCall, Drafts
 from .model import ModelDrafter
@@ -92,7 +92,7 @@ class SearchingDrafter(ModelDrafter):
                 self.model.choose(self._slot(call), search.best, length)
         return scored
 
-    def _written(self, call: DraftCall, search: SkipSearch) -> Written | None:
+    def _written(self, call: DraftCall, search: SkipSearch) -> TrialTokens | None:
         """The last tokens that the model itself wrote; ``None`` while they are too few."""
         committed, count = call.job.context.committed, search.settings.context_window
         first = len(committed) - count
@@ -101,7 +101,7 @@ class SearchingDrafter(ModelDrafter):
             return None
         slot = self._slot(call)
         known = self.model.seen(slot, committed) + 1 >= first
-        return Written(slot, committed, first) if known else None
+        return TrialTokens(slot, committed, first) if known else None
 
     def _is_new(self, call: DraftCall) -> bool:
         return self.model.is_new(self._slot(call), len(call.job.context.committed))

@@ -38,7 +38,7 @@ from hierspec.core.distributions import (
 from hierspec.errors import HierspecError
 
 from .base import DraftCall, LookUp
-from .suffix_automaton import Match, SuffixAutomaton
+from .suffix_automaton import SuffixAutomaton, SuffixMatch
 
 MAX_ORDER = 32
 MIN_SUPPORT = 0.25
@@ -195,7 +195,7 @@ def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
 
 
 def _longest(
-    automata: Sequence[SuffixAutomaton], matches: Sequence[Match]
+    automata: Sequence[SuffixAutomaton], matches: Sequence[SuffixMatch]
 ) -> tuple[int, dict[int, tuple[int, int]]] | None:
     """The longest context that anything followed, of equals the first, and what followed it."""
     found = [automaton.continued(match) for automaton, match in zip(automata, matches, strict=True)]

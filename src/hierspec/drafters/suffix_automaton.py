@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Match(NamedTuple):
+class SuffixMatch(NamedTuple):
     """Where the last tokens of a text lie in an automaton.
 
     Attributes:
@@ -59,35 +59,35 @@ class SuffixAutomaton:
             self._latest[state] = self.num_tokens
             state = self._link[state]
 
-    def match(self, tokens: Sequence[int]) -> Match:
+    def match(self, tokens: Sequence[int]) -> SuffixMatch:
         """The longest end of ``tokens`` that occurs, of at most ``max_order``."""
-        found = Match()
+        found = SuffixMatch()
         for token in tokens[max(0, len(tokens) - self.max_order) :]:
             found = self.step(found, token)
         return found
 
-    def step(self, match: Match, token: int) -> Match:
+    def step(self, match: SuffixMatch, token: int) -> SuffixMatch:
         """The match after one more token."""
         state, length = match
         while state and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
         if token not in self._next[state]:
-            return Match()
+            return SuffixMatch()
         state, length = self._next[state][token], min(length + 1, self.max_order)
         while self._length[self._link[state]] >= length:
             state = self._link[state]
-        return Match(state, length)
+        return SuffixMatch(state, length)
 
-    def continued(self, match: Match) -> Match:
+    def continued(self, match: SuffixMatch) -> SuffixMatch:
         """The longest end of a match that anything followed; the root's where nothing did."""
         state, length = match
         while state and not self._next[state]:
             state = self._link[state]
             length = self._length[state]
-        return Match(state, length)
+        return SuffixMatch(state, length)
 
-    def followers(self, match: Match) -> dict[int, tuple[int, int]]:
+    def followers(self, match: SuffixMatch) -> dict[int, tuple[int, int]]:
         """What followed the matched tokens: token → how often, and when last (1 is the oldest)."""
         return {
             token: (self._count[state], self._latest[state])

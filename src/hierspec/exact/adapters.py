@@ -39,7 +39,7 @@ SEEDS = 4  # of pairs of models, for each length of drafts
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerifierFinding:
     """What enumeration showed of a verifier.
 
     Attributes:
@@ -55,7 +55,9 @@ class Finding:
         return max(self.tv.values()) <= TOLERANCE
 
 
-def examine(adapter: Adapter, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> Finding:
+def examine(
+    adapter: Adapter, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS
+) -> VerifierFinding:
     """Enumerate a verifier over random pairs of models of three tokens.
 
     Raises:
@@ -69,7 +71,7 @@ def examine(adapter: Adapter, lengths: Sequence[int] = LENGTHS, seeds: int = SEE
             law = round_law(adapter, p, q, n)
             tv[n] = max(tv[n], distance(law, p, n + 1))
             tokens[n] += sum(share * len(text) for text, share in law.items()) / seeds
-    return Finding(tv, tokens)
+    return VerifierFinding(tv, tokens)
 
 
 def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dict[Text, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .adapters import LENGTHS, SEEDS, Adapter, Finding, examine
+from .adapters import LENGTHS, SEEDS, Adapter, VerifierFinding, examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cells(one: Published, found: Finding) -> list[str]:
+def cells(one: Published, found: VerifierFinding) -> list[str]:
     """Return what the table says of one."""
     name = f"`{one.name}`" + (" (its own code)" if one.own_code else "")
     far = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in found.tv.values()]

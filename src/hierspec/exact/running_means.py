@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
+class Comparisons:
     """The comparisons of whatever runs now."""
 
     met: set[Comparison] = field(default_factory=set)
@@ -60,7 +60,7 @@ class RunningMean:
     """
 
     index: int
-    record: Record
+    record: Comparisons
     signal: ClassVar[Signal | None] = "entropy"
     fixed_length: ClassVar[bool] = False
 
@@ -98,7 +98,7 @@ class RecordingInterpreter(ExactInterpreter):
     """
 
     def __init__(self, root: Verify, vocab_size: int) -> None:
-        self._record = Record()
+        self._record = Comparisons()
         self._met: dict[int, frozenset[Comparison]] = {}  # by the identity of memoised outcomes
         root = _recording(root, self._record)
         super().__init__(root, vocab_size)
@@ -201,7 +201,7 @@ def _centre(polygon: Polygon) -> tuple[float, float]:
     )
 
 
-def _recording(node: Any, record: Record) -> Any:
+def _recording(node: Any, record: Comparisons) -> Any:
     """A tree like ``node`` whose adaptive windows record what they compare."""
     if isinstance(node, Concatenate):
         parts = tuple(_recording(part, record) for part in node.parts)

@@ -173,7 +173,7 @@ def _copy(bias: torch.Tensor, backend: Any, exact: torch.dtype) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class VocabularyPart:
     """A part of a model's vocabulary, and the rows of its own output matrix for it.
 
     Attributes:
@@ -185,10 +185,10 @@ class Part:
     matrix: Matrix | None
 
 
-def part_of(backend: Backend, ids: torch.Tensor, kind: str) -> Part:
+def part_of(backend: Backend, ids: torch.Tensor, kind: str) -> VocabularyPart:
     """The part ``ids`` of a loaded model's vocabulary; heads of several exits may share it."""
     ids = ids.to(backend.device, torch.int64)
-    return Part(ids, None if kind == FULL else Matrix(*backend.unembedding(ids)))
+    return VocabularyPart(ids, None if kind == FULL else Matrix(*backend.unembedding(ids)))
 
 
 class ExitHead:
@@ -208,7 +208,7 @@ class ExitHead:
         bias: torch.Tensor | None,
         backend: Backend,
         down: torch.Tensor | None = None,
-        part: Part | None = None,
+        part: VocabularyPart | None = None,
     ) -> None:
         self.kind, self.backend, self.part = kind, backend, part
         # The lean backend's hidden states are float32 whatever its weights are.

@@ -24,7 +24,7 @@ from .trunk.trunk import SharesSlots, Trunk
 _KEPT = 64  # choices whose models are kept at hand
 
 
-class Written(NamedTuple):
+class TrialTokens(NamedTuple):
     """Tokens that a choice is tried on: of ``committed`` from ``first`` (at least 1) to the end.
 
     The last one need not have been seen by the target, all before ``first`` must have been.
@@ -134,7 +134,7 @@ class VaryingSkip(SharesSlots):
         return torch.stack(begun), on
 
     @torch.inference_mode()
-    def matches(self, texts: Sequence[Written], skip: Skip) -> list[float]:
+    def matches(self, texts: Sequence[TrialTokens], skip: Skip) -> list[float]:
         """How many of the written tokens the target without ``skip`` would have chosen itself.
 
         All at once, each after the tokens that were written before it: SWIFT's matchness, a share

@@ -288,7 +288,7 @@ def simulated(
             else Drawn(estimates, acceptances == "iid", seed)
         )
         if isinstance(costs, str):
-            costs = Measured(estimates) if costs == "real" else artificial(estimates)
+            costs = SimulatedCosts(estimates) if costs == "real" else artificial(estimates)
         root = root_of(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.drafted)
     each = -(-rounds // len(estimates.classes))
@@ -307,7 +307,7 @@ def artificial(estimates: Estimates) -> list[float]:
     return [estimates.step_ms(model) for model in range(len(estimates.names))]
 
 
-class Measured:
+class SimulatedCosts:
     """The estimates' costs; longer drafts are priced as the longest that is known."""
 
     def __init__(self, estimates: Estimates) -> None:

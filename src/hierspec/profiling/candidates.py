@@ -34,6 +34,7 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantizable
+from hierspec.lm.weights import SCORED
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
@@ -362,16 +363,23 @@ def _bytes_on_disk(entrant: Entrant) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def parameters(model: str, *, encoder: bool = True) -> int:
+def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:
     """Number of weights; tied ones once.
 
     Args:
         encoder: count an encoder's as well, which runs once for each source.
+        embedding: count a table of embeddings that is no head as well, of which a token reads one
+            row.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = target_config(model)
+    size, less = config.vocab_size * config.hidden_size, 0
+    if registry.resolves(model) and SCORED in (source := registry.resolve(model)).names():
+        less = size - len(source.tensor(SCORED)) * config.hidden_size
+    if not (embedding or config.tie_word_embeddings):
+        less += size
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
         empty = kind.from_config(config)
@@ -381,4 +389,4 @@ def parameters(model: str, *, encoder: bool = True) -> int:
         for weight in empty.get_encoder().parameters():
             if id(weight) != shared:
                 weights.pop(id(weight), None)
-    return sum(weight.numel() for weight in weights.values())
+    return sum(weight.numel() for weight in weights.values()) - less

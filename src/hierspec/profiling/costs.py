@@ -124,7 +124,7 @@ class _Clock(Observer):
         self.calls.append((check, self.budget or tokens, time.perf_counter() - began))
 
 
-class Stopwatch:
+class PairTimer:
     """Times pairs on one growing text, which is wound back after every turn.
 
     Args:
@@ -200,7 +200,7 @@ def time_pairs(
     wanted = turns(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
-    watch = Stopwatch(pool, tokens, temperature, seed)
+    watch = PairTimer(pool, tokens, temperature, seed)
     began = time.perf_counter()
     try:
         for number in range(repeats):

@@ -9,13 +9,13 @@ import numpy as np
 
 from hierspec.planner.estimates import LONGEST, Estimates
 
-from .schema import Measured, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
+from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
 
 
 def estimates(
     models: Sequence[MeasuredModel],
     memory: Mapping[str, int],
-    measured: Measured,
+    measured: AtTemperature,
     *,
     max_budget: int,
     context: float | None = None,
@@ -104,7 +104,7 @@ class _Costs:
     between 0 and what would make the time vanish without a context.
     """
 
-    def __init__(self, measured: Measured, count: int, context: float | None) -> None:
+    def __init__(self, measured: AtTemperature, count: int, context: float | None) -> None:
         self.count = count
         self.rows = {(row["drafter"], row["verifier"]): row for row in measured["costs"]}
         base = measured["context"]

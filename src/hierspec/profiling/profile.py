@@ -19,7 +19,15 @@ from hierspec.utils.files import write_whole
 from hierspec.zoo import fingerprint
 
 from .estimates import estimates
-from .schema import KIND, OF_SEVERAL, SCHEMA_VERSION, Measured, MeasuredModel, ProfileData, Rule
+from .schema import (
+    KIND,
+    OF_SEVERAL,
+    SCHEMA_VERSION,
+    AtTemperature,
+    MeasuredModel,
+    ProfileData,
+    Rule,
+)
 
 WHAT = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -51,7 +59,7 @@ class Profile:
         alike = [t for t in measured if (t == 0) == (temperature == 0)] or measured
         return min(alike, key=lambda t: abs(t - temperature))
 
-    def measured(self, temperature: float) -> Measured:
+    def measured(self, temperature: float) -> AtTemperature:
         """What was measured at exactly this temperature."""
         table = self.data["temperatures"]
         return next(table[label] for label in table if float(label) == temperature)

@@ -110,7 +110,7 @@ class Noise(TypedDict):
     cores: Integer
 
 
-class Measured(TypedDict):
+class AtTemperature(TypedDict):
     """Everything at one temperature."""
 
     pairs: list[MeasuredPair]
@@ -136,4 +136,4 @@ class ProfileData(TypedDict):
     settings: MeasuredSettings
     models: Annotated[list[MeasuredModel], Field(min_length=1)]
     memory: dict[str, Integer]
-    temperatures: Annotated[dict[Temperature, Measured], Field(min_length=1)]
+    temperatures: Annotated[dict[Temperature, AtTemperature], Field(min_length=1)]

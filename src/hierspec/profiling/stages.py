@@ -13,7 +13,7 @@ from hierspec.utils import machine
 from . import agreement, costs, curves, rates
 from .candidates import CandidatePool
 from .noise import noise
-from .schema import ContextSlope, Measured, MeasuredContext, MeasuredCost, MeasuredPair
+from .schema import AtTemperature, ContextSlope, MeasuredContext, MeasuredCost, MeasuredPair
 from .settings import ProfileSettings, Report
 
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
@@ -67,7 +67,7 @@ class Stages:
         start, length = self.share
         self.report(stage, start + length * part)
 
-    def all(self, temperature: float, stage: Stage) -> Measured:
+    def all(self, temperature: float, stage: Stage) -> AtTemperature:
         """Everything at one temperature, as the profile keeps it."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1

@@ -22,7 +22,7 @@ from .grammar import Grammars
 from .loading import cache_tokens
 from .metrics import ServerMetrics
 from .settings import ServeSettings
-from .tracing import Tracing
+from .tracing import SpanTracing
 
 T = TypeVar("T")
 
@@ -66,9 +66,9 @@ class Service:
         what = [hierspec.__version__, self.model, first.config.to_dict()]
         self.fingerprint = f"fp_{file_key(what)[:10]}"
         self.metrics = ServerMetrics(self.engine, self.model)
-        self.tracing: Tracing | None = None
+        self.tracing: SpanTracing | None = None
         if settings.otlp_endpoint is not None:
-            self.tracing = Tracing(settings.otlp_endpoint, self.model)
+            self.tracing = SpanTracing(settings.otlp_endpoint, self.model)
         # Tokenizers are not made for several threads at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
         self._grammars: Grammars | None = None

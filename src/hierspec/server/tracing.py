@@ -9,7 +9,7 @@ from hierspec.engine.tickets import Ended
 from hierspec.errors import HierspecError
 
 
-class Tracing:
+class SpanTracing:
     """Sends a span for every sequence that ends.
 
     Args:

@@ -9,6 +9,6 @@ from .drawing import svg
 from .events import read
 from .page import html
 from .perfetto import chrome
-from .story import Call, Cell, Story, stories
+from .story import Call, Story, TokenCell, stories
 
-__all__ = ["Call", "Cell", "Story", "chrome", "html", "read", "stories", "svg"]
+__all__ = ["Call", "Story", "TokenCell", "chrome", "html", "read", "stories", "svg"]

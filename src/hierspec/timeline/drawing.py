@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from hierspec.errors import HierspecError
 from hierspec.plotting.figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION
 
-from .story import Call, Cell, Story, stories
+from .story import Call, Story, TokenCell, stories
 
 Texts = Callable[[int], str]
 
@@ -122,7 +122,7 @@ def quoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TimeScale:
     """Linear; pixels."""
 
     start: float
@@ -133,7 +133,7 @@ class Scale:
         return MARGIN + (seconds - self.start) * self.per_second
 
 
-def scale_of(story: Story) -> Scale:
+def scale_of(story: Story) -> TimeScale:
     """Most columns of cells get their full width; the closest quarter may be narrower."""
     start = min(call.began for call in story.calls)
     span = max(call.began + call.seconds for call in story.calls) - start or 1.0
@@ -145,7 +145,7 @@ def scale_of(story: Story) -> Scale:
     )
     wanted = (COLUMN + 2) / gaps[len(gaps) // 4] * span if gaps else NARROWEST
     inner = min(max(wanted, NARROWEST), WIDEST)
-    return Scale(start, inner / span, inner + 2 * MARGIN + COLUMN)
+    return TimeScale(start, inner / span, inner + 2 * MARGIN + COLUMN)
 
 
 def rows(story: Story) -> dict[int, list[Call]]:
@@ -156,7 +156,7 @@ def rows(story: Story) -> dict[int, list[Call]]:
     return out
 
 
-def ticks(scale: Scale, seconds: float) -> list[float]:
+def ticks(scale: TimeScale, seconds: float) -> list[float]:
     """Round times at least 80 pixels apart, from 0."""
     at_least = 80 / scale.per_second
     power = 10.0 ** math.floor(math.log10(at_least))
@@ -248,7 +248,7 @@ def _legend() -> list[str]:
     return out
 
 
-def _axis(story: Story, scale: Scale, y: float) -> tuple[list[str], float]:
+def _axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     seconds = max(call.began + call.seconds for call in story.calls) - scale.start
     out = []
     for at in ticks(scale, seconds):
@@ -258,7 +258,7 @@ def _axis(story: Story, scale: Scale, y: float) -> tuple[list[str], float]:
     return out, y + 20
 
 
-def _rounds(story: Story, scale: Scale, top: float, bottom: float) -> list[str]:
+def _rounds(story: Story, scale: TimeScale, top: float, bottom: float) -> list[str]:
     """Where the target's rounds end."""
     ends = [c.began + c.seconds for c in story.calls if c.index == story.root and c.kind == "check"]
     path = "".join(f"M{scale.x(end):.1f} {top:.1f}V{bottom:.1f}" for end in ends)
@@ -266,7 +266,7 @@ def _rounds(story: Story, scale: Scale, top: float, bottom: float) -> list[str]:
 
 
 def _row(
-    story: Story, index: int, calls: list[Call], scale: Scale, y: float, texts: Texts | None
+    story: Story, index: int, calls: list[Call], scale: TimeScale, y: float, texts: Texts | None
 ) -> tuple[list[str], float]:
     name, (colour, kind) = story.levels[index], level_colour(index, story.levels)
     drafted, kept = story.verdicts(index)
@@ -306,7 +306,7 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
     return ""
 
 
-def _windows(story: Story, scale: Scale, y: float) -> tuple[list[str], float]:
+def _windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     """Per round, what the target was offered (pale) and what it kept."""
     checks = [c for c in story.calls if c.index == story.root and c.kind == "check"]
     longest = max((call.drafted for call in checks), default=0)
@@ -335,7 +335,7 @@ def _bar_title(call: Call, name: str) -> str:
     return words
 
 
-def _cell_title(cell: Cell, name: str, texts: Texts | None) -> str:
+def _cell_title(cell: TokenCell, name: str, texts: Texts | None) -> str:
     text = "" if texts is None else f" “{quoted(texts(cell.token))}”"
     words = f"{quoted(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
     return f"{cell.token}{text} at {cell.position}; {words}"

@@ -20,7 +20,7 @@ FATES = ("text", "dropped", "rejected", "unseen")
 
 
 @dataclass(slots=True, eq=False)
-class Cell:
+class TokenCell:
     """One token at one level.
 
     Attributes:
@@ -36,7 +36,7 @@ class Cell:
     token: int
     position: int
     kind: str
-    source: Cell | None = None
+    source: TokenCell | None = None
     accepted: bool | None = None
     in_text: bool = False
 
@@ -57,7 +57,7 @@ class Call:
     index: int
     began: float
     seconds: float
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[TokenCell] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
 
@@ -76,7 +76,7 @@ class Story:
         return max(self.levels)
 
     @property
-    def text(self) -> list[tuple[Cell, int]]:
+    def text(self) -> list[tuple[TokenCell, int]]:
         """The target's tokens and the level that first wrote each."""
         writers = {id(cell): call.index for call in self.calls for cell in call.cells}
         out = []
@@ -139,15 +139,17 @@ def _generations(events: Sequence[Event]) -> list[list[Event]]:
 
 def _linked(events: Sequence[Event], story: Story) -> Story:
     """The story with the calls of its events, each token linked to where it was kept from."""
-    latest: dict[tuple[int, int, int], Cell] = {}  # by level, position, and number of the draft
+    latest: dict[
+        tuple[int, int, int], TokenCell
+    ] = {}  # by level, position, and number of the draft
     calls: dict[int, Call] = {}
     for event in events:
         index, at = event.index, event.base_length
         call = Call(event.kind, index, event.began, event.seconds)
-        made: list[list[Cell]] = []
+        made: list[list[TokenCell]] = []
         if isinstance(event, DraftEvent):
             for tokens in [event.tokens, *event.others]:
-                made.append([Cell(t, at + i, "drafted") for i, t in enumerate(tokens)])
+                made.append([TokenCell(t, at + i, "drafted") for i, t in enumerate(tokens)])
         elif isinstance(event, CheckEvent):
             drafts = [
                 _found(tokens, owners, at, number, latest, calls)
@@ -172,22 +174,22 @@ def _found(
     owners: list[int],
     at: int,
     number: int,
-    latest: dict[tuple[int, int, int], Cell],
+    latest: dict[tuple[int, int, int], TokenCell],
     calls: dict[int, Call],
-) -> list[Cell]:
+) -> list[TokenCell]:
     """The cells of an offered draft; those that no event told of join their level's last call."""
     out = []
     for i, (token, owner) in enumerate(zip(tokens, owners, strict=True)):
         cell = latest.pop((owner, at + i, number), None)
         if cell is None or cell.token != token:
-            cell = Cell(token, at + i, "follow-up")
+            cell = TokenCell(token, at + i, "follow-up")
             if owner in calls:
                 calls[owner].cells.append(cell)
         out.append(cell)
     return out
 
 
-def _chosen(event: CheckEvent, drafts: list[list[Cell]]) -> list[Cell]:
+def _chosen(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]:
     """The draft that begins with what was accepted."""
     kept = event.emitted[: event.num_accepted]
     for draft in drafts:
@@ -196,19 +198,19 @@ def _chosen(event: CheckEvent, drafts: list[list[Cell]]) -> list[Cell]:
     raise HierspecError(f"no draft begins with the accepted tokens {kept}")
 
 
-def _emitted(event: CheckEvent, below: list[Cell], is_target: bool) -> list[Cell]:
+def _emitted(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
     """The cells of a check; those below learn what was decided."""
     kept, at = event.num_accepted, event.base_length
     own = "plain" if not below else "corrected" if kept < len(below) else "bonus"
     cells = []
     for i, token in enumerate(event.emitted):
         source = below[i] if i < kept else None
-        cells.append(Cell(token, at + i, "kept" if source else own, source, None, is_target))
+        cells.append(TokenCell(token, at + i, "kept" if source else own, source, None, is_target))
     for i, cell in enumerate(below):
         cell.accepted = i < kept
     if is_target:
         for cell in below[:kept]:
-            seen: Cell | None = cell
+            seen: TokenCell | None = cell
             while seen is not None:
                 seen.in_text, seen = True, seen.source
     return cells

@@ -26,7 +26,7 @@ _BYTES = 2  # of a bfloat16
 _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
 
 
-class Store:
+class FeatureStore:
     """Texts and their features.
 
     Args:
@@ -155,7 +155,7 @@ class Passes:
         cut: tokens at the end of a text that predict nothing.
     """
 
-    store: Store
+    store: FeatureStore
     size: int
     seed: int
     cut: int = 1

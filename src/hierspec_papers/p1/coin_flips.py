@@ -52,7 +52,7 @@ from hierspec_papers.measured import (
     tokens_per_call,
     written,
 )
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .simulation import TABLE_5
 
@@ -445,7 +445,7 @@ def _table_5(
         ms, per_call, paired = numbers[acceptances, costs]
         shares = (float(printed) / printed_first, ms / first)
         rows.append(
-            Row(
+            TableRow(
                 f"{acceptances}, {costs}",
                 (Cell(printed, ms / 1e3),),
                 (*shares, *paired, per_call),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hierspec.planner.latency import latency
 from hierspec.planner.simulated import simulated
-from hierspec_papers.tables import Reproduction, Row, Table
+from hierspec_papers.tables import Reproduction, Table, TableRow
 
 from .tables import (
     FIRST_COSTS,
@@ -66,7 +66,7 @@ def _table_5() -> Table:
         "acceptances",
         (),
         tuple(
-            Row(
+            TableRow(
                 acceptances,
                 (),
                 (costs, seconds, f"{100 * (float(seconds) / real - 1):+.2f} %", needs),
@@ -102,7 +102,7 @@ def _example(
         found = simulated(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
         exact = latency(estimates, chain).ms_per_token
         figures = (ms, formula, exact, found.ms_per_token, found.standard_error)
-        rows.append(Row(str(models), (), figures))
+        rows.append(TableRow(str(models), (), figures))
     return Table(
         name,
         f"{caption}: independent acceptances at constant costs, the plans of Corollary 3.1",

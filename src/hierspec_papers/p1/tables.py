@@ -12,7 +12,7 @@ from typing import Any
 from hierspec.planner.dynamic import graph, shortest
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 LARGEST_BUDGET = 15  # "a sufficiently large maximum value for T" [P1 §4.2]
 
@@ -150,7 +150,7 @@ def _growing(
         estimates = example(*inputs, models)
         value, chain = best(estimates)
         rows.append(
-            Row(
+            TableRow(
                 str(models),
                 (Cell(speedup, estimates.plain_ms / value), Cell(ms, value)),
                 (
@@ -198,7 +198,7 @@ def _table_9() -> Table:
             value, chain = best(estimates)
             models = "-".join(estimates.names[i] for i in reversed(chain.levels))
             cells.append(Cell(text, COST_A / value, models))
-        rows.append(Row(f"{rate:.1f}", tuple(cells)))
+        rows.append(TableRow(f"{rate:.1f}", tuple(cells)))
     return Table(
         "Table 9",
         "speed-up of the best hierarchy of A, B and C by C's cost and acceptance by B",

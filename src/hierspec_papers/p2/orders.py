@@ -12,7 +12,7 @@ import numpy as np
 from hierspec.planner.estimates import Chain
 from hierspec.planner.simulated import root_of
 from hierspec.simulation import CoinFlips, Simulation, simulate
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
 from .formula import (
     Ordering,
@@ -90,7 +90,7 @@ def _panels() -> Table:
             found = interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
             best = int(found.argmax())
             figures = (m, best, float(found[best]), float(found[0]), float(found[-1]))
-            rows.append(Row(f"{beta}, {c_s}", (), figures))
+            rows.append(TableRow(f"{beta}, {c_s}", (), figures))
     return Table(
         "Figure 1",
         f"the best n of each curve, beside M_q alone (n = 0) and n = {LONGEST_N}",
@@ -117,7 +117,7 @@ def _lengths() -> Table:
             float(horizontal_speedup(ALPHA, BETA, C, C_S, n * M, M)),
             *_speedup(in_line),
         )
-        rows.append(Row(str(n), (), figures))
+        rows.append(TableRow(str(n), (), figures))
     return Table(
         "Theorem 3.4",
         f"speed-up of {M} blocks, each n tokens of M_s and then 1 of M_q; beside it as many "
@@ -167,10 +167,10 @@ def _orders() -> Table:
     )
 
 
-def _order(ordering: Ordering) -> Row:
+def _order(ordering: Ordering) -> TableRow:
     simulated = run(ordering.name, ordering.n, ordering.m)
     figures = (ordering.n, ordering.m, ordering.tokens, ordering.speedup, *_speedup(simulated))
-    return Row(ordering.name, (), figures)
+    return TableRow(ordering.name, (), figures)
 
 
 def _speedup(found: Simulation) -> tuple[float, float]:

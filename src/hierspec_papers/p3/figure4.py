@@ -17,7 +17,7 @@ from hierspec.profiling.candidates import CandidatePool, load, parse
 from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes
-from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
 from .systems import default_exits, exits_to_try
 
@@ -76,7 +76,7 @@ def _table(
         each = found[exits.index(quarter)]
         cell = Cell(PRINTED, 100 * fmean(each), f"L{quarter} → L{depth}")
         rows.append(
-            Row(f"{temperature:g}", (cell,), (f"L{quarter} → L{depth}", 100 * _error(each)))
+            TableRow(f"{temperature:g}", (cell,), (f"L{quarter} → L{depth}", 100 * _error(each)))
         )
     return Table(
         "Figure 4",

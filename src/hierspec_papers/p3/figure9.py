@@ -15,7 +15,7 @@ from hierspec.errors import HierspecError
 from hierspec.presets.defaults import stack
 from hierspec.utils.prompts import apply_chat
 from hierspec_papers.lab import Lab
-from hierspec_papers.tables import Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
 ANSWERED = 8  # prompts of each domain that are answered
 
@@ -47,7 +47,7 @@ def measure(lab: Lab) -> Reproduction:
 
 def _table(lab: Lab, what: str, found: Lengths, note: str) -> Table:
     rows = tuple(
-        Row(domain, (), (len(each), median(each), _ninth(each), max(each)))
+        TableRow(domain, (), (len(each), median(each), _ninth(each), max(each)))
         for domain, each in found.items()
     )
     return Table(

@@ -28,7 +28,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, faster, measured, sampling
 from .tabular import certified, pair
@@ -131,7 +131,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         cells = [Cell(numbers[0], be, name) for name, numbers in printed]
         cells += [Cell(numbers[1], ds, name) for name, numbers in printed]
         shift = shifts[rule]
-        rows.append(Row(label, tuple(cells), (shift.per_token, shift.error, shift.z)))
+        rows.append(TableRow(label, tuple(cells), (shift.per_token, shift.error, shift.z)))
     columns = tuple(f"{what}, {name}" for what in ("BE", "DS") for name in TABLE_A3)
     return Table(
         "Table A.3" if temperature == 1.0 else f"Table A.3 at temperature {temperature:g}",

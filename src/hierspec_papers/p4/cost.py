@@ -32,7 +32,7 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.verify import verify_batch
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, measured, sampling
 
@@ -226,7 +226,7 @@ def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table
         ms, share = block[name], 100.0 * block[name] / block["Total"]
         cells = [Cell(text, value) for text, value in zip(printed, (ms, share) * 2, strict=True)]
         extra = (tokenwise[name], 100.0 * tokenwise[name] / tokenwise["Total"])
-        rows.append(Row(name, tuple(cells), extra))
+        rows.append(TableRow(name, tuple(cells), extra))
     return Table(
         "Table A.4" if temperature == 1.0 else f"Table A.4 at temperature {temperature:g}",
         f"where decoding time goes, drafts of {length} tokens",

@@ -15,7 +15,7 @@ from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec_papers.lab import Lab, draft_level, run_of
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
-from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
 from .lab import faster, measured, sampling
 
@@ -79,7 +79,7 @@ def _beside(found: Found, counts: Sequence[int], length: int, name: str) -> Tabl
     for (label, rule, k), (efficiency, speed) in zip(ways, TABLE_2[name], strict=True):
         runs = found[rule, k]
         cells = (Cell(efficiency, tokens_per_call(runs)), Cell(speed, tokens_per_second(runs)))
-        rows.append(Row(label, cells, (k,)))
+        rows.append(TableRow(label, cells, (k,)))
     return Table(
         "Table 2",
         f"several drafts; printed: {name}, 11 drafts; measured: {length} tokens a draft",

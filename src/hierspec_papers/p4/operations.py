@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 CONTEXT = 2048
 VOCAB = 151_936
@@ -18,7 +18,7 @@ PASSES = 4  # over the rows of a draft: the ratio, the smaller of two, the produ
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class QwenShape:
     """Of a Qwen2.5 model (its published configuration); ``kv``: width of keys and values."""
 
     layers: int
@@ -28,18 +28,18 @@ class Shape:
 
 
 QWEN = {
-    "0.5B": ("0.374", Shape(24, 896, 4864, 128)),
-    "72B": ("62.915", Shape(80, 8192, 29568, 1024)),
+    "0.5B": ("0.374", QwenShape(24, 896, 4864, 128)),
+    "72B": ("62.915", QwenShape(80, 8192, 29568, 1024)),
 }
 
 
-def as_printed(shape: Shape, context: int = CONTEXT) -> int:
+def as_printed(shape: QwenShape, context: int = CONTEXT) -> int:
     """Return what the printed numbers count of a token's forward."""
     h, m = shape.width, shape.mlp
     return shape.layers * (4 * h * h + 2 * h * m + 2 * h * context)
 
 
-def operations(shape: Shape, context: int = CONTEXT, vocab: int = VOCAB) -> int:
+def operations(shape: QwenShape, context: int = CONTEXT, vocab: int = VOCAB) -> int:
     """Return additions and multiplications of a token's forward: projections with grouped keys and
     values, the MLP's three matrices, attention over ``context`` tokens, the head."""
     h, m = shape.width, shape.mlp
@@ -55,7 +55,7 @@ def verification(drafted: int = DRAFT_LENGTH, vocab: int = VOCAB) -> int:
 def compute() -> Reproduction:
     """The table."""
     rows = [
-        Row(
+        TableRow(
             f"forward, Qwen2.5 {name}",
             (Cell(printed, as_printed(shape) / 1e9),),
             (round(operations(shape) / 1e9, 3), 100 * verification() / operations(shape)),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
-from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, faster, measured, sampling
 from .tabular import certified, deterministic, pair
@@ -103,7 +103,7 @@ def _beside(found: Found) -> list[Table]:
                 "method",
                 tuple(f"{what}, n = {n}" for what in ("BE", "DS") for n in lengths),
                 tuple(
-                    Row(method, _cells(found, _OURS[method], printed, lengths, columns))
+                    TableRow(method, _cells(found, _OURS[method], printed, lengths, columns))
                     for method, printed in TABLE_3B.items()
                 ),
                 inputs={"lengths": lengths, "temperature": 1.0},
@@ -136,7 +136,7 @@ def _temperatures(found: Found) -> Table:
     for method, printed in TABLE_3A.items():
         runs = found[_OURS[method], DRAFT_LENGTH].runs
         cells = (Cell(printed[2], tokens_per_call(runs)), Cell(printed[5], tokens_per_second(runs)))
-        rows.append(Row(method, cells, (*printed[:2], *printed[3:5])))
+        rows.append(TableRow(method, cells, (*printed[:2], *printed[3:5])))
     return Table(
         "Table 3(a)",
         f"temperature 1, the third column as printed; n = {DRAFT_LENGTH} here",

@@ -14,7 +14,7 @@ from hierspec_papers.measured import (
     own_table,
     side_by_side,
 )
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .systems import DATASETS, ELSEWHERE, NOT_AS_PRINTED, by_name, dataset, drafts, method, roles
 
@@ -111,7 +111,7 @@ def _printed(
         "system",
         ("speed-up",),
         tuple(
-            Row(label, (Cell(printed[column], one.interval[0]),), one.interval[1:])
+            TableRow(label, (Cell(printed[column], one.interval[0]),), one.interval[1:])
             for label, one, printed in rows
         ),
         INTERVAL[1:],

@@ -25,7 +25,7 @@ from hierspec_papers.measured import (
     target_calls,
     written,
 )
-from hierspec_papers.tables import Cell, Reproduction, Row, Table
+from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .systems import ELSEWHERE, NOT_AS_PRINTED, by_name, drafts, method, roles
 
@@ -98,7 +98,7 @@ def _table(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
     )
 
 
-def _row(one: Measured) -> Row:
+def _row(one: Measured) -> TableRow:
     sigma, eta, speedup = TABLE_4[one.name]
     median, *interval = one.interval
     cells = (
@@ -106,7 +106,7 @@ def _row(one: Measured) -> Row:
         Cell(eta, 100 * utilisation(one.runs)),
         Cell(speedup, median),
     )
-    return Row(one.name, cells, tuple(interval))
+    return TableRow(one.name, cells, tuple(interval))
 
 
 def _behind(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:

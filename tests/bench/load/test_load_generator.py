@@ -11,7 +11,7 @@ import pytest
 from stub_openai import Stub, serving
 
 from hierspec import cli
-from hierspec.bench.load.client import Endpoint, Outcome, events
+from hierspec.bench.load.client import Endpoint, RequestOutcome, events
 from hierspec.bench.load.counters import counted, parse
 from hierspec.bench.load.run import Load, run
 from hierspec.bench.load.summary import busiest_second, details, summary
@@ -174,7 +174,7 @@ def test_vllms_counters_are_read_and_others_are_not():
 
 
 def test_the_busiest_second():
-    one = Outcome(started=10.0, arrivals=[10.1, 10.9, 11.2], num_output_tokens=6)
+    one = RequestOutcome(started=10.0, arrivals=[10.1, 10.9, 11.2], num_output_tokens=6)
     assert busiest_second([one]) == 4.0
     assert busiest_second([]) == 0.0
 

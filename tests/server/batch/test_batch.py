@@ -18,7 +18,7 @@ from asgi_cases import Echo, request, write
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Answer, read
-from hierspec.server.batch.output import Output
+from hierspec.server.batch.output import AnswersFile
 from hierspec.server.batch.run import Writer, outcome, pending, run
 from hierspec.utils.files import locked
 
@@ -33,7 +33,7 @@ def batch(source, target, app=None, at_once=4):
 
     async def work():
         async with InProcess(app or Echo()) as service:
-            with Output(target) as output:
+            with AnswersFile(target) as output:
                 todo = pending(source, output)
                 await run(service, todo, Writer(output, todo, told.append), at_once)
 
@@ -105,7 +105,7 @@ def test_a_refusal_is_an_answer_and_a_crash_an_error(tmp_path):
     assert found["b"]["error"]["code"] == "server_error"
     assert found["c"]["response"]["status_code"] == 200
     assert told[-1].failures == 2
-    with Output(tmp_path / "out.jsonl") as output:
+    with AnswersFile(tmp_path / "out.jsonl") as output:
         failed = (found["a"]["id"], found["b"]["id"])
         first = next(one["id"] for one in answers(output.path) if one["id"] in failed)
         assert output.first_failure.startswith(f"{first}: ")
@@ -185,7 +185,7 @@ def test_foreign_outputs_are_left_alone(tmp_path):
 def test_an_answer_is_added_once(tmp_path):
     source, target = write(tmp_path / "in.jsonl", [request("a", "p")]), tmp_path / "out.jsonl"
     (line,) = read(source)
-    with Output(target) as output:
+    with AnswersFile(target) as output:
         from hierspec.server.batch.lines import answered
 
         assert output.add(answered(line, Answer(200, {})))

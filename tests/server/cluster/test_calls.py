@@ -8,14 +8,14 @@ import json
 import pytest
 
 from hierspec.errors import HierspecError
-from hierspec.server.cluster.calls import Call, Losses, Start, forward, prefix_of
+from hierspec.server.cluster.calls import HttpRequest, HttpStart, Losses, forward, prefix_of
 from hierspec.server.cluster.deployments import build
 from hierspec.server.cluster.scale import Scale
 
 LOSSES = Losses((ConnectionError,), (BlockingIOError,))
-CALL = Call("POST", "/v1/completions", b"", (), b"{}", "x")
-JSON = Start(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
-EVENTS = Start(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
+CALL = HttpRequest("POST", "/v1/completions", b"", (), b"{}", "x")
+JSON = HttpStart(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
+EVENTS = HttpStart(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
 
 
 class Replicas:

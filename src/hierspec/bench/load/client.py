@@ -56,7 +56,7 @@ class Endpoint:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestOutcome:
     """What became of a request. Times are seconds of ``time.perf_counter``.
 
     Attributes:
@@ -107,10 +107,10 @@ def load_aiohttp() -> Any:
 
 async def request(
     session: aiohttp.ClientSession, endpoint: Endpoint, prompt: str, max_tokens: int
-) -> Outcome:
+) -> RequestOutcome:
     """Send one request and read its stream to the end; whatever fails is in ``error``."""
     aiohttp = load_aiohttp()
-    outcome = Outcome(started=time.perf_counter())
+    outcome = RequestOutcome(started=time.perf_counter())
     try:
         async with (
             asyncio.timeout(endpoint.timeout),
@@ -138,7 +138,7 @@ def refusal(status: int, text: str) -> str:
     return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
 
 
-async def _read(response: aiohttp.ClientResponse, outcome: Outcome) -> None:
+async def _read(response: aiohttp.ClientResponse, outcome: RequestOutcome) -> None:
     finished = False
     async for data in events(response.content.iter_any()):
         now = time.perf_counter()

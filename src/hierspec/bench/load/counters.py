@@ -14,7 +14,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(slots=True)
-class Drafts:
+class DraftCounts:
     """What a level drafted for the one above it."""
 
     num_drafts: int = 0
@@ -22,9 +22,9 @@ class Drafts:
     num_accepted_tokens: int = 0
     per_position: dict[int, int] = field(default_factory=dict[int, int])
 
-    def since(self, before: Drafts) -> Drafts:
+    def since(self, before: DraftCounts) -> DraftCounts:
         """What was counted after ``before``."""
-        return Drafts(
+        return DraftCounts(
             self.num_drafts - before.num_drafts,
             self.num_draft_tokens - before.num_draft_tokens,
             self.num_accepted_tokens - before.num_accepted_tokens,
@@ -47,7 +47,9 @@ class Drafts:
         }
 
 
-Counters = dict[str, Drafts]  # level → counters, in the server's order; "" where it has no levels
+Counters = dict[
+    str, DraftCounts
+]  # level → counters, in the server's order; "" where it has no levels
 
 
 def parse(text: str) -> Counters | None:
@@ -57,7 +59,7 @@ def parse(text: str) -> Counters | None:
         if not (match := _LINE.match(line)):
             continue
         labels = dict(_LABEL.findall(match["labels"] or ""))
-        drafts = found.setdefault(labels.get("level", ""), Drafts())
+        drafts = found.setdefault(labels.get("level", ""), DraftCounts())
         add = _ADD.get(match["name"])
         if add is not None:
             add(drafts, labels, int(float(match["value"])))
@@ -72,31 +74,33 @@ def counted(before: Counters | None, after: Counters | None) -> dict[str, Any]:
     if after is None:
         return {}
     before = before or {}
-    grown = {level: drafts.since(before.get(level, Drafts())) for level, drafts in after.items()}
+    grown = {
+        level: drafts.since(before.get(level, DraftCounts())) for level, drafts in after.items()
+    }
     fields = list(grown.values())[-1].to_dict()
     if "" not in grown:
         fields["spec_decode_levels"] = {level: one.to_dict() for level, one in grown.items()}
     return fields
 
 
-def _drafts(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+def _drafts(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
     drafts.num_drafts += value
 
 
-def _tokens(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+def _tokens(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
     drafts.num_draft_tokens += value
 
 
-def _accepted(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+def _accepted(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
     drafts.num_accepted_tokens += value
 
 
-def _position(drafts: Drafts, labels: dict[str, str], value: int) -> None:
+def _position(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
     at = int(labels.get("position", 0))
     drafts.per_position[at] = drafts.per_position.get(at, 0) + value
 
 
-_ADD: dict[str, Callable[[Drafts, dict[str, str], int], None]] = {
+_ADD: dict[str, Callable[[DraftCounts, dict[str, str], int], None]] = {
     "num_drafts": _drafts,
     "num_draft_tokens": _tokens,
     "num_accepted_tokens": _accepted,

@@ -12,7 +12,7 @@ import numpy as np
 
 from hierspec.errors import HierspecError
 
-from .client import Endpoint, Outcome, load_aiohttp, refusal, request
+from .client import Endpoint, RequestOutcome, load_aiohttp, refusal, request
 from .counters import Counters, parse
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Run:
+class LoadRun:
     """What was measured.
 
     Attributes:
@@ -61,7 +61,7 @@ class Run:
         before: the server's counters of drafts; ``None`` where it keeps none.
     """
 
-    outcomes: list[Outcome | None]
+    outcomes: list[RequestOutcome | None]
     duration: float
     max_concurrent_requests: int
     before: Counters | None
@@ -76,7 +76,7 @@ async def run(
     *,
     headers: dict[str, str] | None = None,
     report: Callable[[int, int], None] = lambda done, failed: None,
-) -> Run:
+) -> LoadRun:
     """Send all prompts.
 
     Args:
@@ -101,7 +101,7 @@ async def run(
         outcomes = await sending.all(prompts)
         duration = time.perf_counter() - began
         after = await counters(session, endpoint.base_url)
-    return Run(outcomes, duration, sending.most, before, after)
+    return LoadRun(outcomes, duration, sending.most, before, after)
 
 
 class _Sending:
@@ -118,7 +118,7 @@ class _Sending:
         self.slots = asyncio.Semaphore(load.max_concurrency)
         self.live = self.most = self.done = self.failed = 0
 
-    async def all(self, prompts: Sequence[str]) -> list[Outcome | None]:
+    async def all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
         delays = self.load.delays(len(prompts))
         tasks = [
             asyncio.create_task(self._one(prompt, delay))
@@ -132,7 +132,7 @@ class _Sending:
             await asyncio.gather(*tasks, return_exceptions=True)
         return [None if task.cancelled() else task.result() for task in tasks]
 
-    async def _one(self, prompt: str, delay: float) -> Outcome:
+    async def _one(self, prompt: str, delay: float) -> RequestOutcome:
         await asyncio.sleep(delay)
         async with self.slots:
             self.live += 1

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .client import Outcome
+from .client import RequestOutcome
 from .counters import counted
-from .run import Run
+from .run import LoadRun
 
 METRICS = {
     "ttft": "time to first token",
@@ -20,7 +20,7 @@ METRICS = {
 }
 
 
-def summary(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
+def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
     """The fields of vLLM's result file; latencies in milliseconds.
 
     Only requests that came to their end count, but for ``failed``. A stream of pieces has gaps
@@ -59,9 +59,9 @@ def summary(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, A
     return {**result, **counted(run.before, run.after), "error_counts": errors(run.outcomes)}
 
 
-def details(outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
+def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
     """vLLM's lists of every request: lengths in tokens, times in seconds."""
-    sent = [Outcome(0.0, error="never sent") if one is None else one for one in outcomes]
+    sent = [RequestOutcome(0.0, error="never sent") if one is None else one for one in outcomes]
     return {
         "input_lens": [one.num_input_tokens for one in sent],
         "output_lens": [one.num_output_tokens for one in sent],
@@ -72,13 +72,13 @@ def details(outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
     }
 
 
-def errors(outcomes: Sequence[Outcome | None]) -> dict[str, int]:
+def errors(outcomes: Sequence[RequestOutcome | None]) -> dict[str, int]:
     """How often each error was met."""
     said = ["given up at the time limit" if one is None else one.error for one in outcomes]
     return dict(Counter(error for error in said if error).most_common())
 
 
-def samples(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+def samples(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
     """Seconds of every metric, a value a request (``itl``: a value a gap)."""
     return {
         "ttft": [one.ttft for one in outcomes],
@@ -88,7 +88,7 @@ def samples(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     }
 
 
-def busiest_second(outcomes: Sequence[Outcome]) -> float:
+def busiest_second(outcomes: Sequence[RequestOutcome]) -> float:
     """Most tokens that came within one second of the run, a piece's share of them each."""
     shares: dict[int, float] = {}
     first = min((one.started for one in outcomes), default=0.0)
@@ -100,11 +100,11 @@ def busiest_second(outcomes: Sequence[Outcome]) -> float:
     return max(shares.values(), default=0.0)
 
 
-def _tpot(outcome: Outcome) -> float:
+def _tpot(outcome: RequestOutcome) -> float:
     return (outcome.latency - outcome.ttft) / (outcome.num_output_tokens - 1)
 
 
-def _is_good(outcome: Outcome, limits: Mapping[str, float]) -> bool:
+def _is_good(outcome: RequestOutcome, limits: Mapping[str, float]) -> bool:
     tpot = _tpot(outcome) if outcome.num_output_tokens > 1 else 0.0
     found = {"ttft": outcome.ttft, "tpot": tpot, "e2el": outcome.latency}
     return all(1e3 * found[name] <= limit for name, limit in limits.items())

@@ -26,7 +26,7 @@ from .network import Eagle3Network
 _FIRST_CAPACITY = 256
 
 
-class Counters:
+class Eagle3Counters:
     """Rows of the network computed since it was made, by what they read, and its passes."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Counters:
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _Eagle3State:
     """What the network has cached of a sequence: a guest of its slot in the target's trunk.
 
     Attributes:
@@ -62,14 +62,14 @@ class _State:
         """See :class:`hierspec.lm.base.Guest`."""
         self.text.agreed = 0
 
-    def fork(self, length: int) -> _State:
+    def fork(self, length: int) -> _Eagle3State:
         """See :class:`hierspec.lm.base.Guest`."""
         held = self.text.held[:length]
         seen = min(self.seen, max(len(held) - 1, 0))  # row t reads token t + 1
         with torch.inference_mode():
             cache = torch.empty_like(self.cache)
             cache[:, :, :seen] = self.cache[:, :, :seen]
-        return _State(cache, Slot(held), seen)
+        return _Eagle3State(cache, Slot(held), seen)
 
     def settle(self, seen: int) -> None:
         """Go on from ``seen`` rows of the target's; what was drafted is void."""
@@ -113,7 +113,7 @@ class Eagle3Model(SharesSlots):
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
-        self.counters = Counters()
+        self.counters = Eagle3Counters()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`.
@@ -164,7 +164,7 @@ class Eagle3Model(SharesSlots):
             parts += [state.after(node) for node in own[first:]]
         return torch.stack(parts)
 
-    def _nodes(self, query: Query, state: _State) -> list[int]:
+    def _nodes(self, query: Query, state: _Eagle3State) -> list[int]:
         """Where the query's rows after the committed text are: −1, then its pending tokens."""
         nodes, held = [-1], state.pending
         for token in query.context.pending:
@@ -178,7 +178,7 @@ class Eagle3Model(SharesSlots):
         return nodes
 
     def _catch_up(
-        self, queries: Sequence[Query], states: Sequence[_State]
+        self, queries: Sequence[Query], states: Sequence[_Eagle3State]
     ) -> list[list[torch.Tensor]]:
         """Take the rows of the committed text through the network, those asked for once more.
 
@@ -234,7 +234,7 @@ class Eagle3Model(SharesSlots):
             )
         return early
 
-    def _catch_up_pending(self, states: Sequence[_State]) -> None:
+    def _catch_up_pending(self, states: Sequence[_Eagle3State]) -> None:
         """Take pending tokens through the network, those of a depth together.
 
         Each row reads the output before it.
@@ -283,14 +283,14 @@ class Eagle3Model(SharesSlots):
             self.layer.config.hidden_size, dtype=self.layer.dtype, device=self.device
         )
 
-    def _state(self, slot: Slot) -> _State:
+    def _state(self, slot: Slot) -> _Eagle3State:
         state = slot.guests.get(id(self))
         if state is None:
-            slot.guests[id(self)] = state = _State(self.layer.new_cache(_FIRST_CAPACITY))
-        assert isinstance(state, _State)
+            slot.guests[id(self)] = state = _Eagle3State(self.layer.new_cache(_FIRST_CAPACITY))
+        assert isinstance(state, _Eagle3State)
         return state
 
-    def _make_room(self, state: _State, end: int) -> None:
+    def _make_room(self, state: _Eagle3State, end: int) -> None:
         held = state.cache.shape[2]
         if end > held:
             cache = self.layer.new_cache(max(2 * held, end))

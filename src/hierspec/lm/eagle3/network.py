@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .config import Eagle3Config
 
 
-class _Attention(nn.Module):
+class _Eagle3Attention(nn.Module):
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         d, size, bias = 2 * config.hidden_size, config.head_dim, config.attention_bias
@@ -26,7 +26,7 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(config.num_heads * size, config.hidden_size, bias=bias)
 
 
-class _MLP(nn.Module):
+class _Eagle3MLP(nn.Module):
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -43,9 +43,9 @@ class _Midlayer(nn.Module):
         d, eps = config.hidden_size, config.eps
         self.input_layernorm = nn.RMSNorm(d, eps)
         self.hidden_norm = nn.RMSNorm(d, eps)
-        self.self_attn = _Attention(config)
+        self.self_attn = _Eagle3Attention(config)
         self.post_attention_layernorm = nn.RMSNorm(d, eps)
-        self.mlp = _MLP(config)
+        self.mlp = _Eagle3MLP(config)
 
 
 class Eagle3Network(nn.Module):

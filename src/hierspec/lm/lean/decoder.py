@@ -39,7 +39,7 @@ from hierspec.utils.threads import OneThread, is_small
 from . import kernels
 from .layers import Layer, Matrix, Norm, Stack, compiled
 from .linear import give_back_memory, prepacking_works, rows_for
-from .shape import Shape, paired, rotations
+from .shape import LlamaShape, paired, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
@@ -82,7 +82,7 @@ class LeanBackend:
         script: bool | None = None,
     ) -> None:
         self.config = source.config
-        self.shape = shape = Shape.of(source.config)
+        self.shape = shape = LlamaShape.of(source.config)
         self.name = source.name
         self.device = torch.device(device)
         on_cpu = self.device.type == "cpu"

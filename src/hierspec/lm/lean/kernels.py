@@ -53,7 +53,7 @@ class _Matrix(Structure):
     ]
 
 
-class _Layer(Structure):
+class _LayerStruct(Structure):
     _fields_ = [
         *((name, _Matrix) for name in ("qkv", "proj", "gate", "up", "down")),
         *((name, c_void_p) for name in ("norm", "mlp_norm", "head_norm")),
@@ -66,7 +66,7 @@ class _Model(Structure):
         *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim")),
         ("eps", c_float),
         ("head_eps", c_float),
-        ("layers", POINTER(_Layer)),
+        ("layers", POINTER(_LayerStruct)),
     ]
 
 
@@ -291,7 +291,7 @@ class KernelLayers:
         self._library, self._bits = library, bits
         self._kept: list[object] = []  # what C holds addresses of
         first = layers[0]
-        array = (_Layer * len(layers))()
+        array = (_LayerStruct * len(layers))()
         for place, layer in zip(array, layers, strict=True):
             place.qkv, place.proj = self._matrix(layer.qkv), self._matrix(layer.out)
             place.gate, place.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
@@ -378,7 +378,7 @@ class KernelAttention:
             None if layer.head_norm is None else layer.head_norm.weight.detach().contiguous()
             for layer in layers
         ]
-        array = (_Layer * len(layers))()
+        array = (_LayerStruct * len(layers))()
         for place, layer, norm in zip(array, layers, self._norms, strict=True):
             place.head_norm = None if norm is None else norm.data_ptr()
             place.window = windows[layer.kind] or 0

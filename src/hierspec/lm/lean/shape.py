@@ -15,7 +15,7 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LlamaShape:
     """A Llama-shaped model: H query heads, H_kv key/value heads of D dimensions, V tokens.
 
     ``windows`` holds, for every layer, how many positions it sees back (itself included), or None.
@@ -34,7 +34,7 @@ class Shape:
     windows: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, config: Any) -> Shape:
+    def of(cls, config: Any) -> LlamaShape:
         """Read a transformers config. HierspecError says why it is not a shape we run."""
         if why := unsupported(config):
             raise HierspecError(f"the lean backend cannot run this model: {why}; use backend='hf'")

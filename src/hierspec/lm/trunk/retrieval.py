@@ -43,7 +43,7 @@ class _Moved(Branches):
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _RetrievalState:
     """What is copied of a sequence, and what came after: a guest of its slot in the trunk.
 
     Attributes:
@@ -71,9 +71,9 @@ class _State:
         """See :class:`hierspec.lm.base.Guest`."""
         self.text.agreed = 0
 
-    def fork(self, length: int) -> _State:
+    def fork(self, length: int) -> _RetrievalState:
         """See :class:`hierspec.lm.base.Guest`. It chooses anew."""
-        return _State(None)
+        return _RetrievalState(None)
 
     def span(self, start: int, end: int) -> Span:
         """Tokens ``start … end − 1`` of the text."""
@@ -156,12 +156,12 @@ class RetrievalModel(SharesSlots):
             wanted.append(torch.cat(own)[query.start - 1 - first :])
         return torch.cat(wanted)
 
-    def _ready(self, query: Query) -> _State:
+    def _ready(self, query: Query) -> _RetrievalState:
         """The sequence's state, its tokens noted, and what it attends to chosen."""
         self.trunk.check(query, len(query.context))
         state = query.slot.guests.get(id(self))
-        if not isinstance(state, _State):
-            query.slot.guests[id(self)] = state = _State(None)
+        if not isinstance(state, _RetrievalState):
+            query.slot.guests[id(self)] = state = _RetrievalState(None)
         end, context = len(query.context), query.context
         agreed = state.text.overlap(context, end)
         state.rewind(agreed)
@@ -172,7 +172,7 @@ class RetrievalModel(SharesSlots):
             self._choose(query, state, max(most, 0))
         return state
 
-    def _choose(self, query: Query, state: _State, base: int) -> None:
+    def _choose(self, query: Query, state: _RetrievalState, base: int) -> None:
         """Copy together what the token at ``base`` attends to most of those before it."""
         state.base = state.chosen = state.length = 0
         if base:
@@ -216,7 +216,7 @@ class RetrievalModel(SharesSlots):
         known = torch.tensor(self.trunk.known(ids), device=self.device)
         return self.backend.embed(known, spans)
 
-    def _make_room(self, state: _State, end: int) -> None:
+    def _make_room(self, state: _RetrievalState, end: int) -> None:
         if state.cache is None:
             state.cache = self.backend.new_cache(max(end, self.budget + 2 * self.refresh))
         elif end > (held := self.backend.room(state.cache)):

@@ -18,7 +18,7 @@ from hierspec.errors import HierspecError
 _SYNC_EVERY = 1.0  # seconds; what a power cut may take with it is asked again
 
 
-class Output:
+class AnswersFile:
     """A file of answers, open for more. Hold :func:`hierspec.utils.files.locked` on it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Output:
         finally:
             os.close(self._file)
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> AnswersFile:
         return self
 
     def __exit__(self, *_: Any) -> None:

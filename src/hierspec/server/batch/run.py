@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from hierspec.errors import HierspecError
 
 from .lines import Answer, Line, answered, failed, read
-from .output import Output
+from .output import AnswersFile
 
 _BUSY = (429, 503)  # a service that is full asks to come again
 _TRIES = 8
 _PAUSE = 0.25  # seconds before the second try; doubled for every further one
 
 
-class Service(Protocol):
+class AnsweringService(Protocol):
     """Something that answers requests of OpenAI's API."""
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer: ...
@@ -48,7 +48,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BatchProgress:
     """How far a batch is.
 
     Attributes:
@@ -62,10 +62,10 @@ class Progress:
     seconds_left: float | None
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[BatchProgress], None]
 
 
-def pending(path: Path, output: Output) -> Pending:
+def pending(path: Path, output: AnswersFile) -> Pending:
     """What of the input the output does not answer yet.
 
     Raises:
@@ -87,7 +87,7 @@ def pending(path: Path, output: Output) -> Pending:
 class Writer:
     """Adds answers to the output, and says how far the batch is."""
 
-    def __init__(self, output: Output, todo: Pending, report: Report) -> None:
+    def __init__(self, output: AnswersFile, todo: Pending, report: Report) -> None:
         self.output, self.total, self.report = output, todo.total, report
         self.first = 0.0  # when the first answer of this run came: models take a while to load
         self.before = 0
@@ -103,10 +103,12 @@ class Writer:
         done = len(self.output.ids)
         since, spent = done - self.before, time.monotonic() - self.first
         left = spent / since * (self.total - done) if self.first and since else None
-        self.report(Progress(done, self.total, self.output.failures, left))
+        self.report(BatchProgress(done, self.total, self.output.failures, left))
 
 
-async def run(service: Service, todo: Pending, writer: Writer, max_concurrency: int) -> None:
+async def run(
+    service: AnsweringService, todo: Pending, writer: Writer, max_concurrency: int
+) -> None:
     """Ask a service for every line, ``max_concurrency`` at once."""
     lines = todo.lines()
     async with asyncio.TaskGroup() as group:
@@ -114,13 +116,13 @@ async def run(service: Service, todo: Pending, writer: Writer, max_concurrency: 
             group.create_task(_work(service, lines, writer))
 
 
-async def _work(service: Service, lines: Iterator[Line], writer: Writer) -> None:
+async def _work(service: AnsweringService, lines: Iterator[Line], writer: Writer) -> None:
     for line in lines:  # shared: every worker takes the next
         writer.add(await outcome(service, line))
 
 
 async def outcome(
-    service: Service, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    service: AnsweringService, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> bytes:
     """The output line of a request; a service that is full is asked again."""
     if line.error is not None:

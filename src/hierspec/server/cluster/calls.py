@@ -20,7 +20,7 @@ _ADDED = (*_LEFT_OUT, b"x-request-id")  # by Ray's proxy, to every answer
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpRequest:
     """An HTTP request as one value.
 
     Attributes:
@@ -37,7 +37,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class HttpStart:
     """Status and headers, which come before the pieces of a body."""
 
     status: int
@@ -55,8 +55,8 @@ class Start:
         )
 
 
-Part = Start | bytes
-Ask = Callable[[Call], AsyncGenerator[Part, None]]
+Part = HttpStart | bytes
+Ask = Callable[[HttpRequest], AsyncGenerator[Part, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Losses:
     full: tuple[type[BaseException], ...]
 
 
-async def forward(call: Call, ask: Ask, losses: Losses, pause: float = _PAUSE) -> Reply:
+async def forward(call: HttpRequest, ask: Ask, losses: Losses, pause: float = _PAUSE) -> Reply:
     """Ask a replica, and another where that one dies before anything was sent.
 
     An answer that does not stream is sent when all of it is here, so its loss is made good too.
@@ -86,7 +86,7 @@ async def forward(call: Call, ask: Ask, losses: Losses, pause: float = _PAUSE) -
         parts = ask(call)
         try:
             start = await anext(parts)
-            assert isinstance(start, Start)
+            assert isinstance(start, HttpStart)
             headers = tuple(h for h in start.headers if h[0].lower() not in _ADDED)
             if start.streams:
                 first = await anext(parts, b"")

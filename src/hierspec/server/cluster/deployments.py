@@ -17,7 +17,7 @@ from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import closed
 
 from . import memory
-from .calls import Call, Losses, Part, Start, forward, headers_of, prefix_of, refusal
+from .calls import HttpRequest, HttpStart, Losses, Part, forward, headers_of, prefix_of, refusal
 from .ray import ray, ray_serve
 from .scale import Scale
 
@@ -43,12 +43,12 @@ class Replica:
         self.service: InProcess | None = None
         self.starting = asyncio.Lock()
 
-    async def answer(self, call: Call) -> AsyncGenerator[Part, None]:
+    async def answer(self, call: HttpRequest) -> AsyncGenerator[Part, None]:
         service = await self._started()
         messages = service.call(call.method, call.path, call.headers, call.body, call.query)
         async for message in messages:
             if message["type"] == "http.response.start":
-                yield Start(message["status"], tuple(message.get("headers", ())))
+                yield HttpStart(message["status"], tuple(message.get("headers", ())))
             elif message.get("body"):
                 yield message["body"]
 
@@ -87,7 +87,7 @@ class Gateway:
             reply = refusal(413, message, code="body_too_large")
         else:
             path = request.url.path
-            call = Call(
+            call = HttpRequest(
                 method=request.method,
                 path=path,
                 query=request.url.query.encode(),
@@ -100,7 +100,7 @@ class Gateway:
         answer.raw_headers = list(reply.headers)
         return answer
 
-    async def _ask(self, call: Call) -> AsyncGenerator[Part, None]:
+    async def _ask(self, call: HttpRequest) -> AsyncGenerator[Part, None]:
         found = self.replicas.answer.remote(call)
         try:
             async for part in found:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .calls import Start, error_body, error_event
+from .calls import HttpStart, error_body, error_event
 
 Message = MutableMapping[str, Any]
 _AWAY = "the service is starting, ending or was interrupted: ask again"
@@ -31,13 +31,13 @@ class CleanErrors:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # Ray's own pages
             await self.app(scope, receive, send)
             return
-        start: Start | None = None
+        start: HttpStart | None = None
         replaced = ended = False
 
         async def told(message: Message) -> None:
             nonlocal start, replaced, ended
             if message["type"] == "http.response.start":
-                start = Start(message["status"], tuple(map(tuple, message.get("headers", ()))))
+                start = HttpStart(message["status"], tuple(map(tuple, message.get("headers", ()))))
                 replaced = start.status >= 400 and not start.of_type(b"application/json")
                 if replaced:
                     message = {**message, "status": 503, "headers": _HEADERS}

@@ -50,7 +50,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Any:
     service = service_of(request)
     made = await service.in_background(prepare, service, body, tenant_of(request))
     streams = service.submit(made)
-    answer = _Answer(service, body)
+    answer = _ChatAnswer(service, body)
     if body.stream:
         return streamed(streams, answer.events(streams))
     return await unless_gone(request, streams, answer.whole(streams))
@@ -84,7 +84,7 @@ def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequ
     )
 
 
-class _Answer:
+class _ChatAnswer:
     """What one request gets, whole or in events."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:

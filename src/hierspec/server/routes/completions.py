@@ -46,7 +46,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
     service = service_of(request)
     prompts, made = await service.in_background(_prepare, service, body, tenant_of(request))
     streams = service.submit(made)
-    answer = _Answer(service, body, prompts)
+    answer = _CompletionAnswer(service, body, prompts)
     if body.stream:
         return streamed(streams, answer.events(streams))
     return await unless_gone(request, streams, answer.whole(streams))
@@ -85,7 +85,7 @@ def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
     return [continued(service, one) if isinstance(one, str) else one for one in prompt]
 
 
-class _Answer:
+class _CompletionAnswer:
     """What one request gets, whole or in events."""
 
     def __init__(self, service: Service, body: CompletionRequest, prompts: list[list[int]]) -> None:

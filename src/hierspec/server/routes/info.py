@@ -17,7 +17,7 @@ from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
 from ..prepare import tokenize
 from ..wire.chat import Message
-from ..wire.common import Answer, ErrorAnswer, Name, Text, TokenId, Wire
+from ..wire.common import ErrorAnswer, Name, ResponseModel, Text, TokenId, Wire
 
 router = APIRouter()
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}
@@ -33,7 +33,7 @@ class TokenizeRequest(Wire):
     add_generation_prompt: bool = True
 
 
-class TokenizeAnswer(Answer):
+class TokenizeAnswer(ResponseModel):
     tokens: list[int]
     count: int
     max_model_len: int
@@ -44,11 +44,11 @@ class DetokenizeRequest(Wire):
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
 
 
-class DetokenizeAnswer(Answer):
+class DetokenizeAnswer(ResponseModel):
     prompt: str
 
 
-class ModelCard(Answer):
+class ModelCard(ResponseModel):
     id: str
     object: str = "model"
     created: int
@@ -59,7 +59,7 @@ class ModelCard(Answer):
     chat_template: bool
 
 
-class ModelList(Answer):
+class ModelList(ResponseModel):
     object: str = "list"
     data: list[ModelCard]
 

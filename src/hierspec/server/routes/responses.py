@@ -82,7 +82,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     messages = earlier + _messages(body)
     made = await service.in_background(_prepare, service, body, messages, tenant)
     streams = service.submit(made)
-    answer = _Answer(service, body, tenant, messages, stored)
+    answer = _ResponsesAnswer(service, body, tenant, messages, stored)
     if body.stream:
         return streamed(streams, answer.events(streams))
     return await unless_gone(request, streams, answer.whole(streams))
@@ -138,7 +138,7 @@ def _prepare(
     )
 
 
-class _Answer:
+class _ResponsesAnswer:
     """What one request gets, whole or in events."""
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from .common import Answer, Name, Sampling, Text, Usage, Wire, text_only
+from .common import Name, ResponseModel, Sampling, Text, Usage, Wire, text_only
 
 
 class TextPart(Wire):
@@ -87,7 +87,7 @@ class ChatRequest(Sampling):
     prompt_cache_key: Name | None = None
 
 
-class TopLogprob(Answer):
+class TopLogprob(ResponseModel):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -97,12 +97,12 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Answer):
+class ChatLogprobs(ResponseModel):
     content: list[TokenLogprob] | None
     refusal: None = None
 
 
-class ChatMessage(Answer):
+class ChatMessage(ResponseModel):
     role: str = "assistant"
     content: str | None
     refusal: None = None
@@ -117,14 +117,14 @@ class ChatMessage(Answer):
         return out
 
 
-class ChatChoice(Answer):
+class ChatChoice(ResponseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(ResponseModel):
     id: str
     object: str = "chat.completion"
     created: int

@@ -44,7 +44,7 @@ def text_only(content: Any) -> Any:
     return content
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """The base of what is got."""
 
     model_config = ConfigDict(extra="allow")
@@ -75,7 +75,7 @@ class ResponseFormat(Wire):
     json_schema: JsonSchemaFormat | None = None
 
 
-class Prediction(Wire):
+class PredictedOutput(Wire):
     """Text that the answer is expected to repeat for the most part; it is drafted from there."""
 
     type: Literal["content"] = "content"
@@ -102,7 +102,7 @@ class Sampling(Wire):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    prediction: Prediction | None = None
+    prediction: PredictedOutput | None = None
     user: Name | None = None
     hierarchy: Name | None = None
     speculative: bool | None = None
@@ -111,17 +111,17 @@ class Sampling(Wire):
     return_levels: bool = False
 
 
-class PromptTokensDetails(Answer):
+class PromptTokensDetails(ResponseModel):
     cached_tokens: int = 0
 
 
-class CompletionTokensDetails(Answer):
+class CompletionTokensDetails(ResponseModel):
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     reasoning_tokens: int = 0
 
 
-class Usage(Answer):
+class Usage(ResponseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .common import Answer, Sampling, Text, TokenId, Usage
+from .common import ResponseModel, Sampling, Text, TokenId, Usage
 
 _Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
 
@@ -27,21 +27,21 @@ class CompletionRequest(Sampling):
     suffix: Text | None = None
 
 
-class CompletionLogprobs(Answer):
+class CompletionLogprobs(ResponseModel):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(ResponseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(ResponseModel):
     id: str
     object: str = "text_completion"
     created: int

@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from .chat import Function, NamedTool, TextPart, Tool
-from .common import Answer, Name, Sampling, Text, Wire, text_only
+from .common import Name, ResponseModel, Sampling, Text, Wire, text_only
 
 
-class Item(Wire):
+class ResponseItem(Wire):
     """What items have in common that clients send back as they got them."""
 
     id: Name | None = None
     status: Name | None = None
 
 
-class InputMessage(Item):
+class InputMessage(ResponseItem):
     """One message of the input."""
 
     type: Literal["message"] = "message"
@@ -28,7 +28,7 @@ class InputMessage(Item):
     phase: Name | None = None
 
 
-class InputCall(Item):
+class InputCall(ResponseItem):
     """A call that an earlier answer made."""
 
     type: Literal["function_call"]
@@ -37,7 +37,7 @@ class InputCall(Item):
     arguments: Text
 
 
-class InputResult(Item):
+class InputResult(ResponseItem):
     """What came of it."""
 
     type: Literal["function_call_output"]
@@ -122,7 +122,7 @@ class ResponsesRequest(Sampling):
         return choice
 
 
-class ResponsesAnswer(Answer):
+class ResponsesAnswer(ResponseModel):
     id: str
     object: str = "response"
     created_at: int

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hierspec.training.store import Passes, Store
+from hierspec.training.store import FeatureStore, Passes
 
 
-class Batch(NamedTuple):
+class FeatureBatch(NamedTuple):
     """B texts, padded to T rows. Row t predicts token t + 2 of its text.
 
     Attributes:
@@ -44,14 +44,14 @@ class Batches:
     scale: Tensor
 
     @property
-    def store(self) -> Store:
+    def store(self) -> FeatureStore:
         return self.passes.store
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> FeatureBatch:
         """The batch of a step."""
         return self.of(self.passes.texts_of(step))
 
-    def of(self, numbers: Sequence[int]) -> Batch:
+    def of(self, numbers: Sequence[int]) -> FeatureBatch:
         """These texts as a batch."""
         texts = [self.store.texts[i] for i in numbers]
         rows, length = len(texts), max(len(text.ids) for text in texts) - 2
@@ -68,4 +68,4 @@ class Batches:
             for low, high in text.counts:
                 counts[row, max(low - 2, 0) : high - 2] = True
         features *= self.scale
-        return Batch(features, self.embedding[ids[:, 1:-1]], last, ids[:, 2:], counts)
+        return FeatureBatch(features, self.embedding[ids[:, 1:-1]], last, ids[:, 2:], counts)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hierspec.lm.eagle3.network import Eagle3Network
 
-from .batches import Batch, Batches
+from .batches import Batches, FeatureBatch
 from .unroll import unroll
 
 _ROWS = 512  # whose scores over the target's vocabulary are held at once
@@ -79,7 +79,9 @@ def measure(
     }
 
 
-def _target(network: Eagle3Network, backend: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def _target(
+    network: Eagle3Network, backend: Any, batch: FeatureBatch
+) -> tuple[Tensor, Tensor, Tensor]:
     """The target's distributions on the draft vocabulary [n, D], its likeliest ids, known mass."""
     probs, best = [], []
     for last in batch.last[batch.counts].split(_ROWS):

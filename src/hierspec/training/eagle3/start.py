@@ -16,7 +16,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.config import Eagle3Config, default_layers
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
-from hierspec.training.store import Store
+from hierspec.training.store import FeatureStore
 from hierspec.training.texts import Text
 
 from .settings import Eagle3Settings
@@ -66,7 +66,7 @@ def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor
     return torch.tensor(sorted(order[:count]), dtype=torch.int64)
 
 
-def scale_of(store: Store) -> torch.Tensor:
+def scale_of(store: FeatureStore) -> torch.Tensor:
     """1 / root mean square of every feature [3 d], over some texts: few dimensions are very large.
 
     It is part of ``fc`` where a network is written.

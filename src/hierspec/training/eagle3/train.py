@@ -26,7 +26,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
-from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource, from_directory
+from hierspec.lm.weights import EMBEDDING, HEAD
 from hierspec.training import restart, texts
 from hierspec.training.fit import (
     Losses,
@@ -37,13 +37,14 @@ from hierspec.training.fit import (
     TrainingStep,
     fit,
 )
-from hierspec.training.store import Passes, Store
+from hierspec.training.models import weights_of
+from hierspec.training.store import FeatureStore, Passes
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
-from hierspec.zoo import fingerprint, registry, trained
+from hierspec.zoo import fingerprint, trained
 
 from . import start
-from .batches import Batch, Batches
+from .batches import Batches, FeatureBatch
 from .measure import measure
 from .settings import Eagle3Settings
 from .unroll import unroll
@@ -105,7 +106,7 @@ def train(
     elif folder.exists():
         shutil.rmtree(folder)
     report("loading the model", 0.0)
-    source = _source(target)
+    source = weights_of(target)
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
@@ -116,7 +117,7 @@ def train(
     key = [fingerprint.weights(target) if fingerprint.found(target) else target, list(layers)]
     kept = features or folder / "features"
     restart.check(kept, {"features": key}, "another --features")
-    store = Store(kept, backend, layers, settings.store_gib * 2**30)
+    store = FeatureStore(kept, backend, layers, settings.store_gib * 2**30)
     restart.keep(kept, {"features": key})
 
     def read(goes_on: Callable[[int], bool]) -> None:
@@ -200,15 +201,6 @@ def train(
     return info
 
 
-def _source(target: str) -> WeightSource:
-    if registry.resolves(target):
-        return registry.resolve(target)
-    path = Path(target).expanduser()
-    if not path.is_dir():
-        raise HierspecError(f"no directory {target!r}: give the folder of a saved model")
-    return from_directory(path)
-
-
 def _told(report: Report, what: str, most: float = math.inf) -> Callable[[int], bool]:
     def goes_on(tokens: int) -> bool:
         report(f"{what}: {tokens // 10_000 * 10} k tokens", 0.0)
@@ -217,7 +209,7 @@ def _told(report: Report, what: str, most: float = math.inf) -> Callable[[int], 
     return goes_on
 
 
-def _scale(folder: Path, store: Store) -> torch.Tensor:
+def _scale(folder: Path, store: FeatureStore) -> torch.Tensor:
     """Of the features, decided once a training."""
     made = restart.once(folder / "scale.json", lambda: start.scale_of(store).tolist())
     return torch.tensor(made)
@@ -287,7 +279,7 @@ def _objective(
 
 
 def step_losses(
-    network: Eagle3Network, target: Teacher, batch: Batch, depth: int
+    network: Eagle3Network, target: Teacher, batch: FeatureBatch, depth: int
 ) -> list[torch.Tensor]:
     """The loss of each step, a mean over its places."""
     with torch.no_grad():

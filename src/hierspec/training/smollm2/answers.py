@@ -25,7 +25,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.prompts import apply_chat
 
 from .passages import Passages
-from .templates import Prompt, prompt
+from .templates import TrainingPrompt, prompt
 
 OWN = "own"  # domain of prompts that the model made up
 _MARK = "\N{REPLACEMENT CHARACTER}"
@@ -121,7 +121,7 @@ def _batch(
         }
 
 
-def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[Prompt]:
+def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[TrainingPrompt]:
     """Prompts that the model writes itself, into the user turn of its chat template."""
     tokenizer = hierarchy.tokenizer
     opening = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
@@ -137,7 +137,7 @@ def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[Prompt]
         seed=seed,
     )
     texts = [r.text.strip() for r in results if r.finish_reason == "stop"]
-    return [Prompt(text, OWN) for text in dict.fromkeys(texts) if len(text) > 12]
+    return [TrainingPrompt(text, OWN) for text in dict.fromkeys(texts) if len(text) > 12]
 
 
 def _whole_batches(path: Path) -> list[dict[str, Any]]:

@@ -21,10 +21,13 @@ from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.utils.files import write_whole
+from hierspec.zoo import sibling
 
 from . import answers
 from .card import model_card
 from .passages import collect
+from .sibling import SiblingSettings
+from .sibling import train as train_siblings
 
 Report = Callable[[str, float], None]
 ANSWERS = "answers.jsonl"
@@ -57,6 +60,7 @@ class DraftersPlan:
         )
     )
     eagle3: Eagle3Settings = field(default_factory=lambda: Eagle3Settings(epochs=8))
+    sibling: SiblingSettings = field(default_factory=SiblingSettings)
 
 
 # (plan, folder of all that is trained, report) → the stage's own report
@@ -88,10 +92,19 @@ def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any
     return json.loads(told.read_text(encoding="utf-8"))
 
 
+def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+    """A small model of its own, into ``smollm2-sibling``."""
+    folder = out / "smollm2-sibling"
+    if not (folder / sibling.FILE).exists():
+        train_siblings(plan.model, plan.sibling, folder, [out / ANSWERS], report=report)
+    return sibling.described(folder)
+
+
 # In their order, by the name of their part of the report; a further drafter is a line here.
 STAGES: dict[str, Stage] = {
     "heads": train_heads,
     "eagle3": train_eagle3,
+    "sibling": train_sibling,
 }
 
 

@@ -27,7 +27,7 @@ _NO_PROSE = ("http", "|", "<", ">>>")
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionSource:
     """A function's name, its parameters and its docstring."""
 
     name: str
@@ -40,7 +40,7 @@ class Passages:
     """Passages of prose, and functions to be written; each once, in a fixed order."""
 
     prose: tuple[str, ...]
-    functions: tuple[Function, ...]
+    functions: tuple[FunctionSource, ...]
 
 
 def collect(library: Path | None = None) -> Passages:
@@ -54,7 +54,7 @@ def collect(library: Path | None = None) -> Passages:
     """
     library = library or Path(sysconfig.get_path("stdlib"))
     prose: dict[str, None] = {}
-    functions: dict[Function, None] = {}
+    functions: dict[FunctionSource, None] = {}
     for tree in _sources(library):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -65,7 +65,7 @@ def collect(library: Path | None = None) -> Passages:
             if _is_passage(text):
                 prose[text] = None
             if isinstance(node, ast.FunctionDef) and _can_be_asked(node, text):
-                functions[Function(node.name, _parameters(node), text)] = None
+                functions[FunctionSource(node.name, _parameters(node), text)] = None
     for text in (*_packages(), *_manuals()):
         prose[text] = None
     if not prose or not functions:

@@ -39,9 +39,10 @@ from hierspec.training.family.model import Llama, Shape
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec.training.fit import compiled as compile_
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.store import Passes, Store
+from hierspec.training.models import weights_of
+from hierspec.training.store import FeatureStore, Passes
 from hierspec.utils import machine
-from hierspec.zoo import fingerprint, registry, sibling
+from hierspec.zoo import fingerprint, sibling
 
 Report = Callable[[str, float], None]
 _DEPTH = 5  # tokens of a draft whose yield is reported
@@ -144,12 +145,12 @@ def train(
     """
     folder = output.with_name(f"{output.name}.training")
     report("loading the model", 0.0)
-    source = registry.resolve(target)
+    source = weights_of(target)
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
     backend: Any = load(source, torch.bfloat16, backend="lean")
-    store = Store(folder / "features", backend, (), 2**33)
+    store = FeatureStore(folder / "features", backend, (), 2**33)
     read = texts.read(given, tokenizer, store.seen, settings.longest)
     store.extend(read, _told(report, "the model reads its answers"))
     if not store.numbers():
@@ -254,7 +255,7 @@ class _Teacher:
 def _objective(
     networks: nn.ModuleDict,
     teacher: _Teacher,
-    store: Store,
+    store: FeatureStore,
     settings: SiblingSettings,
     report: Report,
 ) -> Objective:
@@ -298,7 +299,7 @@ def _objective(
 
 @torch.no_grad()
 def measure(
-    network: SiblingNetwork, teacher: _Teacher, store: Store, ids: Tensor
+    network: SiblingNetwork, teacher: _Teacher, store: FeatureStore, ids: Tensor
 ) -> dict[str, dict[str, Any]]:
     """What a sibling drafts well, on texts that it has not learnt from: by domain, and of all.
 
@@ -356,8 +357,8 @@ def choose(
     calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
     priced like one call.
     """
-    larger = load(registry.resolve(target), torch.bfloat16, backend="lean")
-    smaller = {name: registry.resolve(str(path)) for name, path in folders.items()}
+    larger = load(weights_of(target), torch.bfloat16, backend="lean")
+    smaller = {name: weights_of(str(path)) for name, path in folders.items()}
     calls = {name: load(source, torch.bfloat16) for name, source in smaller.items()}
     times = _times({"": larger, **calls})
     found = {}

@@ -69,17 +69,17 @@ LANGUAGES = ["Python"] * 6 + ["JavaScript", "Java", "C++", "SQL"]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TrainingPrompt:
     """What a user says, and what it is about."""
 
     text: str
     domain: str
 
 
-def prompt(rng: random.Random, passages: Passages) -> Prompt:
+def prompt(rng: random.Random, passages: Passages) -> TrainingPrompt:
     """One prompt; all domains are equally likely."""
     domain = rng.choice(sorted(MAKERS))
-    return Prompt(MAKERS[domain](rng, passages), domain)
+    return TrainingPrompt(MAKERS[domain](rng, passages), domain)
 
 
 def _code(rng: random.Random, passages: Passages) -> str:
