@@ -4,9 +4,10 @@ Random tables of V tokens, L tokens a draft, K drafts. Every list of drafts is e
 optimum is a linear programme over what is kept of every set of drafts and what follows, such that
 the text written has the target's distribution. Nothing is timed.
 
-With more drafts, P4's eleven among them, lists of drafts are sampled, each rule's expectation over
-its own tests is exact, and drafts have one token, where the optimum is a formula: on random tables,
-and with ``--data`` on the rows of two shipped models after real prompts.
+With more drafts, P4's eleven among them, lists of drafts are sampled, and each rule's expectation
+over its own tests is exact. The optimum is exact all the same: of several tokens the programme over
+sets of texts, of one token a formula, on random tables and with ``--data`` on the rows of two
+shipped models after real prompts.
 
     python benchmarks/several_drafts.py --data FOLDER
 """
@@ -16,9 +17,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement, product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,12 @@ class Round:
 
     def optimum(self, num_drafts: int) -> float:
         """The most that a rule can keep whose text has the target's distribution."""
+        # What may be kept depends on which texts were drafted, not on how often or in what order.
         variables: list[tuple[int, Text, int]] = []  # set of drafts, what is kept, what follows
         sets: list[float] = []
-        for number, texts in enumerate(combinations_with_replacement(self.texts, num_drafts)):
-            ways = math.factorial(num_drafts) // math.prod(
-                math.factorial(n) for n in Counter(texts).values()
-            )
-            sets.append(ways * math.prod(self.chance[t] for t in texts))
-            nodes = {text[:n] for text in texts for n in range(self.length + 1)}
+        for number, (texts, share) in enumerate(self._sets(num_drafts)):
+            sets.append(share)
+            nodes = sorted({text[:n] for text in texts for n in range(self.length + 1)})
             variables += [(number, node, y) for node in nodes for y in range(self.vocab)]
         target = {z: _chance(self.p, z) for z in product(range(self.vocab), repeat=self.length + 1)}
         numbers = {z: i for i, z in enumerate(target)}
@@ -108,6 +106,34 @@ class Round:
         if not found.success:
             raise RuntimeError(f"the linear programme was not solved: {found.message}")
         return 1.0 - float(found.fun)
+
+    def _sets(self, num_drafts: int) -> Iterator[tuple[tuple[Text, ...], float]]:
+        """Each set of texts that so many drafts can be, and how likely they are just that set."""
+        series = {
+            text: np.array([0.0, *(c**j / math.factorial(j) for j in range(1, num_drafts + 1))])
+            for text, c in self.chance.items()
+        }
+        for size in range(1, min(num_drafts, len(self.texts)) + 1):
+            for texts in combinations(self.texts, size):
+                ways = np.eye(1, num_drafts + 1)[0]  # exponential generating function, cut off
+                for text in texts:
+                    ways = np.convolve(ways, series[text])[: num_drafts + 1]
+                yield texts, float(ways[-1]) * math.factorial(num_drafts)
+
+    def sampled(
+        self, rules: Sequence[str], num_drafts: int, lists: int, generator: torch.Generator
+    ) -> dict[str, float]:
+        """As :meth:`tokens`, of each rule over the same lists of drafts, drawn."""
+        chances = torch.tensor([self.chance[text] for text in self.texts])
+        found = dict.fromkeys(rules, 1.0)
+        for _ in range(lists):
+            drawn = torch.multinomial(chances, num_drafts, replacement=True, generator=generator)
+            texts = [self.texts[i] for i in drawn.tolist()]
+            drafts, rows = [self._drafts[t] for t in texts], [self._rows[t] for t in texts]
+            for rule in rules:
+                ends = outcomes(get(rule), drafts, rows)
+                found[rule] += sum(share * stop.num_accepted for share, stop in ends) / lists
+        return found
 
     def _column(
         self, column: int, variable: tuple[int, Text, int], numbers: dict[Text, int]
@@ -138,6 +164,29 @@ def compared(shape: Sequence[int], seed: int) -> dict[str, float]:
     found = {ONE: one.tokens("block-rrs", 1)}
     found |= {rule: one.tokens(rule, num_drafts) for rule in RULES}
     return found | {OPTIMUM: one.optimum(num_drafts)}
+
+
+LONGER = ((3, 2), (2, 3))  # V and n of several drafts of several tokens
+MORE = (4, 8, 11)
+
+
+def longer(tables: int, lists: int) -> list[dict[str, Any]]:
+    """Return a cell for each shape and number of drafts, too many to enumerate their lists."""
+    cells = []
+    for (vocab, length), num_drafts in product(LONGER, MORE):
+        runs = []
+        what = f"V {vocab}, n {length}, {num_drafts} drafts"
+        for seed in track(range(tables), what):
+            generator = torch.Generator().manual_seed(seed)
+            q, p = (TabularModel.random(vocab, length, generator) for _ in range(2))
+            one = Round(q, p, length)
+            found = one.sampled(RULES[1:], num_drafts, lists, generator)
+            runs.append(found | {OPTIMUM: one.optimum(num_drafts)})
+        mean = {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
+        sizes = {"vocab": vocab, "length": length, "num_drafts": num_drafts}
+        cells.append({**sizes, "mean_tokens": mean, "runs": runs})
+        print(what + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
+    return cells
 
 
 MANY = (1, 2, 4, 8, 11)  # drafts of a place; P4 takes 11
@@ -260,6 +309,7 @@ def main() -> None:
             "settings": {"tables": args.tables, "lists": args.lists, "models": MODELS},
             "cells": cells,
             "one_token": one_token,
+            "longer": longer(args.tables, args.lists),
         },
     )
 
