@@ -22,6 +22,7 @@ from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.card import model_card
 from hierspec.training.smollm2.passages import FunctionSource, Passages
+from hierspec.training.smollm2.sibling import SiblingSettings
 from hierspec.training.smollm2.templates import MAKERS, prompt
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.testing import save_tiny
@@ -188,6 +189,9 @@ def plan(model: Path, monkeypatch) -> build.DraftersPlan:
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64
         ),
+        sibling=SiblingSettings(
+            sizes=((1, 16, 2, 16),), vocabulary=64, minutes=0.01, batch=256, compile=False
+        ),
     )
 
 
@@ -209,6 +213,7 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
     monkeypatch.setattr(build.heads_training, "train", None)
     monkeypatch.setattr(build.eagle3_training, "train", None)
+    monkeypatch.setattr(build, "train_siblings", None)
     monkeypatch.setattr(build.answers, "write", None)
     assert build.train(tmp_path, plan) == whole
     assert before == {p: p.stat().st_mtime_ns for p in before}

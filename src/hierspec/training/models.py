@@ -9,7 +9,6 @@ from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load
-from hierspec.lm.weights import WeightSource, from_directory
 from hierspec.utils import machine
 from hierspec.utils.files import expanded
 from hierspec.zoo import registry
@@ -48,20 +47,6 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     source = registry.resolve(model) if registry.resolves(model) else model
     where = machine.device(device)
     return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
-
-
-def weights_of(model: str) -> WeightSource:
-    """The weights behind ``zoo:NAME``, a ``.gguf`` file or a folder; nothing is fetched.
-
-    Raises:
-        HierspecError: there is no such folder, or it holds no model.
-    """
-    if registry.resolves(model):
-        return registry.resolve(model)
-    path = expanded(model)
-    if not path.is_dir():
-        raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
-    return from_directory(path)
 
 
 def check_width(width: int, *models: Backend) -> None:

@@ -83,16 +83,30 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if is_gguf(name):
         return _named(from_directory(converted(name)), Path(name).stem)
     if sibling.is_sibling(name):
-        return sibling.opened(expanded(name), resolve)
+        return sibling.opened(expanded(name), weights_of)
     data = data or DATA
     model, options = _parsed(name)
     if name == SIBLING:
-        return sibling.opened(_folder(model, data), resolve, name)
+        return sibling.opened(_folder(model, data), weights_of, name)
     if model == "large":
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
         return _named(from_directory(converted(smollm2_file())), name)
     return _trained(model, data)
+
+
+def weights_of(model: str) -> WeightSource:
+    """The weights behind a name for :func:`resolve` or a folder; nothing is fetched.
+
+    Raises:
+        HierspecError: there is no such folder, or it holds no model.
+    """
+    if resolves(model):
+        return resolve(model)
+    path = expanded(model)
+    if not path.is_dir():
+        raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
+    return from_directory(path)
 
 
 def check(name: str) -> None:
@@ -105,7 +119,9 @@ def check(name: str) -> None:
     if is_gguf(name):
         check_file(name)
     elif sibling.is_sibling(name):
-        check(sibling.described(expanded(name))["model"])
+        larger = sibling.described(expanded(name))["model"]
+        if resolves(larger):
+            check(larger)
     elif model == "large":
         _large_options(name, options)
     elif name in (SMOLLM2_NAME, SIBLING):

@@ -123,18 +123,18 @@ def described(folder: Path) -> dict[str, Any]:
     return found
 
 
-def opened(folder: Path, resolve: Callable[[str], WeightSource], name: str = "") -> Sibling:
+def opened(folder: Path, weights_of: Callable[[str], WeightSource], name: str = "") -> Sibling:
     """The sibling in a folder.
 
     Args:
-        resolve: a model's name → its weights; asked for the larger model's.
+        weights_of: a model by name; asked for the larger one.
         name: for messages; default: the folder's.
 
     Raises:
         HierspecError: a file is missing or damaged, or the larger model is not there or has another
             vocabulary.
     """
-    larger = resolve(described(folder)["model"])
+    larger = weights_of(described(folder)["model"])
     own = from_directory(folder)
     if missing := sorted(set(_OWN) - set(own.names())):
         raise _damaged(folder, f"{missing[0]} is missing")

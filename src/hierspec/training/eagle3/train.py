@@ -37,11 +37,10 @@ from hierspec.training.fit import (
     TrainingStep,
     fit,
 )
-from hierspec.training.models import weights_of
 from hierspec.training.store import FeatureStore, Passes
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
-from hierspec.zoo import fingerprint, trained
+from hierspec.zoo import fingerprint, registry, trained
 
 from . import start
 from .batches import Batches, FeatureBatch
@@ -106,7 +105,7 @@ def train(
     elif folder.exists():
         shutil.rmtree(folder)
     report("loading the model", 0.0)
-    source = weights_of(target)
+    source = registry.weights_of(target)
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")

@@ -39,10 +39,9 @@ from hierspec.training.family.model import Llama, Shape
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec.training.fit import compiled as compile_
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.models import weights_of
 from hierspec.training.store import FeatureStore, Passes
 from hierspec.utils import machine
-from hierspec.zoo import fingerprint, sibling
+from hierspec.zoo import fingerprint, registry, sibling
 
 Report = Callable[[str, float], None]
 _DEPTH = 5  # tokens of a draft whose yield is reported
@@ -145,7 +144,7 @@ def train(
     """
     folder = output.with_name(f"{output.name}.training")
     report("loading the model", 0.0)
-    source = weights_of(target)
+    source = registry.weights_of(target)
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
@@ -357,8 +356,8 @@ def choose(
     calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
     priced like one call.
     """
-    larger = load(weights_of(target), torch.bfloat16, backend="lean")
-    smaller = {name: weights_of(str(path)) for name, path in folders.items()}
+    larger = load(registry.weights_of(target), torch.bfloat16, backend="lean")
+    smaller = {name: registry.weights_of(str(path)) for name, path in folders.items()}
     calls = {name: load(source, torch.bfloat16) for name, source in smaller.items()}
     times = _times({"": larger, **calls})
     found = {}
