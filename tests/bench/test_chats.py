@@ -8,7 +8,7 @@ from chat_models import save_chat
 from hierspec.bench import chats
 from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, label, select
-from hierspec.bench.prompts import choose
+from hierspec.bench.prompt_split import choose
 from hierspec.bench.results import read
 from hierspec.cli import run
 from hierspec.errors import HierspecError

@@ -18,7 +18,7 @@ from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.grids import ascending, knobs
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
-from hierspec.bench.prompts import choose
+from hierspec.bench.prompt_split import choose
 from hierspec.bench.report.page import write as write_page
 from hierspec.bench.report.pictures import draw
 from hierspec.bench.spec_bench import write as write_answers

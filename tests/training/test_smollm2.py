@@ -210,6 +210,7 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     eagle3 = {"tokens": 1000, "steps": 20, "seconds": 7200, "figures": {"chat": figures}}
     more = model_card({**whole, "eagle3": eagle3})
     assert "| chat | 0.700 / 0.800 | 0.600 / 0.500 | 2.10 / 2.50 |" in more
+    assert "1 layers of width 16" in card
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
     monkeypatch.setattr(build.heads_training, "train", None)
     monkeypatch.setattr(build.eagle3_training, "train", None)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hierspec.bench.chats import ChatTurn
     from hierspec.bench.methods.entry import MethodEntry
     from hierspec.bench.methods.ours import BenchModels
-    from hierspec.bench.prompts import Prompts as ChosenPrompts
+    from hierspec.bench.prompt_split import Prompts as ChosenPrompts
     from hierspec.bench.records import BenchResults, BenchSettings
     from hierspec.bench.spec_bench import SpecBenchQuestion
 
@@ -187,7 +187,7 @@ def bench(
         if seed >= SEEDS:
             raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
 
-        from hierspec.bench.prompts import choose
+        from hierspec.bench.prompt_split import choose
         from hierspec.bench.records import BenchSettings
         from hierspec.utils.threads import use as use_threads
 
@@ -354,7 +354,7 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
     Raises:
         HierspecError: other prompts were measured.
     """
-    from hierspec.bench.prompts import choose
+    from hierspec.bench.prompt_split import choose
 
     if path is None or settings.chat:
         return ()

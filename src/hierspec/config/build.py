@@ -15,8 +15,8 @@ from .checkpoints import Loaded
 from .ends import ends_of
 from .levels import AnyLevelConfig
 from .models import LevelModels
+from .nodes import rule, tree
 from .schema import HierarchyConfig, TargetConfig
-from .tree import rule, tree
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.schema import Expected, Integer, ReadAs, declared
 
 from .levels import ConcatenateConfig, LevelConfig, Parts, check_chain
-from .tree import rule, tree
+from .nodes import rule, tree
 
 
 @declared

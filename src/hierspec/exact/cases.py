@@ -24,8 +24,8 @@ from typing import Annotated, Any
 from pydantic import Field, Strict
 
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, Rule
+from hierspec.config.nodes import tree
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
-from hierspec.config.tree import tree
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import Jumping
 from hierspec.errors import HierspecError

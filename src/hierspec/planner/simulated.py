@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from hierspec.config.nodes import rule, tree
 from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
-from hierspec.config.tree import rule, tree
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
 from hierspec.simulation import CallPrices, LevelCount, Simulation, simulate

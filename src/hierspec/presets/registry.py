@@ -97,6 +97,8 @@ def preset(
             check_name(ref)  # before anything is said of what goes with it
     one = PRESETS[name]
     own = target is None or target.model == one.target or _alike(target.model, one.target)
+    if not (drafts or own or name in _WANTED) and one.max_drafts != 0:
+        drafts = trained.siblings_of(target.model) if target else ()
     if not drafts and not own and one.max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs {_WANTED.get(name, _MODEL)}: add --draft MODEL (in Python: "
