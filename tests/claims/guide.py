@@ -27,6 +27,10 @@ def _several_drafts() -> list[Claim]:
         means = (cell["mean_kept"][name] for cell in cells for name in many)
         return [cells[0]["num_drafts"], *map(short, means)]
 
+    def sampled(cell: dict[str, Any]) -> list[object]:
+        shape = (cell["vocab"], cell["length"], cell["num_drafts"])
+        return [*shape, *(f"{cell['mean_tokens'][name]:.2f}" for name in names[1:])]
+
     many = ("rrs", "rrs-without-replacement", "induced-block", "optimum")
     row = "| {}, {}, {} | {} | {} | {} | {} | {} | {} : {} |"
     one_token = "| {} | {} | {} | {} | {} | {} | {} | {} | {} |"
@@ -39,6 +43,14 @@ def _several_drafts() -> list[Claim]:
         *(
             Claim("docs/several-drafts.md", one_token, lambda number=number: kept(number))
             for number in counts
+        ),
+        *(
+            Claim(
+                "docs/several-drafts.md",
+                "| {}, {}, {} | {} | {} | {} | {} |",
+                lambda cell=cell: sampled(cell),
+            )
+            for cell in data("several-drafts")["longer"]
         ),
     ]
 
@@ -355,6 +367,24 @@ def _coverage() -> list[str]:
     return [short(domains[domain]["5"]["coverage"]) for domain in ("code", "chat")]
 
 
+def _sibling() -> dict[str, Any]:
+    return json.loads((ZOO / "smollm2-sibling" / "sibling.json").read_text())
+
+
+def _siblings_drafts(domain: str) -> list[str]:
+    """Of the sibling: acceptance, same choice, and tokens a call."""
+    found = _sibling()["figures"][domain]
+    calls = [f"{found[key]:.2f}" for key in ("tokens_per_call", "greedy_tokens_per_call")]
+    return [*(short(found[key], 2) for key in ("acceptance", "agreement")), *calls]
+
+
+def _worth(size: str) -> list[str]:
+    """Of a size of sibling: acceptance, a call's time in target calls, best draft, gain."""
+    found = _sibling()["sizes"][size]
+    share = [short(found["acceptance"], 3), short(found["cost"], 3)]
+    return [*share, str(found["draft"]), f"{found['speedup']:.2f}"]
+
+
 def _before_and_after(result: dict[str, Any], layer: str) -> list[str]:
     """A row of heads: acceptance, nats and tokens a call, before and after training."""
     held_out = [result["held_out"][when][layer] for when in ("before", "after")]
@@ -411,6 +441,24 @@ TRAINED = [
         for domain in ("chat", "code", "math", "own")
     ),
     Claim(SMOLLM2, "and hold {} of code and {} of chat", _coverage),
+    Claim(SMOLLM2, "{:,} parameters. It sees a token", _counted(_sibling)),
+    Claim(SMOLLM2, "over {:,} tokens of prompts", lambda: [_sibling()["texts"]["tokens"]]),
+    *(
+        Claim(
+            SMOLLM2,
+            f"| {domain} | {{}} / {{}} | {{}} / {{}} |",
+            lambda domain=domain: _siblings_drafts(domain),
+        )
+        for domain in ("all", "chat", "code", "math", "own", "passage")
+    ),
+    *(
+        Claim(
+            SMOLLM2,
+            f"| {size.replace('x', ' × ')} | {{}} | {{}} | {{}} | {{}}× |",
+            lambda size=size: _worth(size),
+        )
+        for size in _sibling()["sizes"]
+    ),
     *(
         Claim(
             HEADS,
