@@ -385,6 +385,17 @@ def _worth(size: str) -> list[str]:
     return [*share, str(found["draft"]), f"{found['speedup']:.2f}"]
 
 
+def _alone(drafter: str) -> list[str]:
+    """Of a drafter alone beside the sibling: gain and tokens a call, by temperature."""
+    found: list[str] = []
+    for cell in data("smollm2-sibling")["cells"]:
+        (method,) = (m for m in cell["methods"] if m["name"] == f"alone-{drafter}")
+        gain = method["summary"]["speedup"]
+        found += [f"{gain[key]:.2f}" for key in ("median", "low95", "high95")]
+        found.append(f"{method['summary']['mean_acceptance_length']:.2f}")
+    return found
+
+
 def _before_and_after(result: dict[str, Any], layer: str) -> list[str]:
     """A row of heads: acceptance, nats and tokens a call, before and after training."""
     held_out = [result["held_out"][when][layer] for when in ("before", "after")]
@@ -441,8 +452,22 @@ TRAINED = [
         for domain in ("chat", "code", "math", "own")
     ),
     Claim(SMOLLM2, "and hold {} of code and {} of chat", _coverage),
+    *(
+        Claim(
+            SMOLLM2,
+            f"| {title} |" + " {}× [{}, {}] | {} |" * 2,
+            lambda drafter=drafter: _alone(drafter),
+        )
+        for title, drafter in (
+            ("sibling", "smollm2-sibling"),
+            ("suffix look-up", "suffix"),
+            ("EAGLE-3", "smollm2-eagle3"),
+        )
+    ),
     Claim(SMOLLM2, "{:,} parameters. It sees a token", _counted(_sibling)),
-    Claim(SMOLLM2, "over {:,} tokens of prompts", lambda: [_sibling()["texts"]["tokens"]]),
+    Claim(
+        SMOLLM2, "distribution over {:,} tokens of prompts", lambda: [_sibling()["texts"]["tokens"]]
+    ),
     *(
         Claim(
             SMOLLM2,
