@@ -65,7 +65,13 @@ def test_named_presets_stay_on_the_shipped_family(installed):
     assert preset("speculative").target.model == registry.DEFAULT_TARGET
 
 
-def test_presets_with_draft_models_ask_for_them_under_the_released_model():
+def test_presets_with_a_draft_model_take_the_released_models_sibling(monkeypatch):
+    (level,) = preset("speculative", "zoo:smollm2").levels
+    assert level.model == trained.siblings_of("zoo:smollm2")[0] == registry.SIBLING
+    assert preset("speculative", "zoo:smollm2", ["zoo:small"]).levels[0].model == "zoo:small"
+    with pytest.raises(HierspecError, match="needs two draft models"):
+        preset("interleaved", "zoo:smollm2")
+    monkeypatch.setattr(trained, "drafters_for", lambda *_: ())
     with pytest.raises(HierspecError, match="add --draft"):
         preset("speculative", "zoo:smollm2")
     assert preset("prompt-lookup", "zoo:smollm2").target.model == "zoo:smollm2"

@@ -16,7 +16,8 @@ from hierspec import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.load import load
-from hierspec.training.eagle3 import start, texts
+from hierspec.training import texts
+from hierspec.training.eagle3 import start
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.eagle3.train import train
 from hierspec.training.eagle3.unroll import unroll

@@ -4,12 +4,15 @@ import json
 import re
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from hierspec.config.exit_heads import read
 from hierspec.lm.eagle3 import checkpoint
-from hierspec.zoo import trained
+from hierspec.zoo import registry, sibling, trained
 
-PAGE = (Path(__file__).parents[2] / "docs" / "smollm2.md").read_text(encoding="utf-8")
-EAGLE3, HEADS = PAGE.split("## `zoo:smollm2-eagle3`")[1].split("## `zoo:smollm2-heads`")
+PAGE_FOLDER = Path(__file__).parents[2] / "docs"
+PAGE = (PAGE_FOLDER / "smollm2.md").read_text(encoding="utf-8")
+_, EAGLE3, HEADS, SIBLING = PAGE.split("\n## ")
 
 
 def rows(part: str) -> list[list[str]]:
@@ -46,3 +49,20 @@ def test_the_heads_draft_as_the_page_says():
     texts = report["texts"]
     for number in (report["parameters"], texts["tokens"], texts["held_out_tokens"]):
         assert f"{number:,}" in HEADS
+
+
+def test_the_sibling_is_as_the_page_says():
+    folder = trained.located("zoo:smollm2-sibling")
+    report = sibling.described(folder)
+    tensors = load_file(folder / "model.safetensors")
+    ids = tensors.pop(sibling.VOCABULARY)
+    assert len(ids) == report["settings"]["vocabulary"] == 8192
+    assert sum(one.numel() for one in tensors.values()) == report["parameters"]
+    assert f"{report['parameters']:,}" in SIBLING
+    layers, width = report["size"].split("x")
+    config = registry.resolve("zoo:smollm2-sibling").config
+    assert (config.num_hidden_layers, config.hidden_size) == (int(layers), int(width)) == (2, 192)
+    assert "two layers of width 192" in SIBLING
+    assert report["size"] == max(report["sizes"], key=lambda n: report["sizes"][n]["speedup"])
+    answers = PAGE_FOLDER.parent / "benchmarks" / "data" / "smollm2-sibling-answers.jsonl"
+    assert f"{len(answers.read_text(encoding='utf-8').splitlines()):,} conversations" in SIBLING

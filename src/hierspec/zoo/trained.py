@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hierspec.errors import HierspecError
 
-from .registry import ACCEPTANCE, DATA, PREFIX, is_shipped
+from .registry import ACCEPTANCE, DATA, PREFIX, SIBLING, is_shipped
 from .registry import EAGLE3 as _EAGLE3
 from .registry import HEADS as _HEADS
 
@@ -50,11 +50,10 @@ def located(name: str, data: Path | None = None) -> Path:
     """
     if not name.startswith(PREFIX):
         return Path(name).expanduser()
-    if name not in (_EAGLE3, _HEADS, ACCEPTANCE):
-        raise HierspecError(
-            f"no trained drafter called {name!r}; there are: {_EAGLE3}, {_HEADS}, {ACCEPTANCE}, or "
-            "a path"
-        )
+    names = (_EAGLE3, _HEADS, SIBLING, ACCEPTANCE)
+    if name not in names:
+        known = ", ".join(names)
+        raise HierspecError(f"no trained drafter called {name!r}; there are: {known}, or a path")
     path = folder(name, data)
     if not path.is_dir():
         raise HierspecError(
