@@ -27,7 +27,11 @@ from .systems import PRESETS, PresetModels
 
 # what a preset's draft is: a model of its own, or a part of one
 _MODEL = "a draft model of the target's family"
-_WANTED = {"eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)"}
+_WANTED = {
+    "eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
+    "specdec++": "a draft model with an acceptance head in its folder (hierspec heads train --kind "
+    "acceptance makes one)",
+}
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
 PAPERS = {
