@@ -18,7 +18,17 @@ from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
-from hierspec_papers import COMPUTED, MEASURED, Cell, Curve, Figure, Grid, Reproduction, Row, Table
+from hierspec_papers import (
+    COMPUTED,
+    MEASURED,
+    Cell,
+    Curve,
+    Figure,
+    Grid,
+    Reproduction,
+    Table,
+    TableRow,
+)
 from hierspec_papers.drawing import best_cell, draw, draw_all
 
 TABLE = Table(
@@ -26,7 +36,7 @@ TABLE = Table(
     "a measured table",
     "method [a]",
     ("ms",),
-    (Row("one [b]", (Cell("1.25", 3.5),), ("yes",)),),
+    (TableRow("one [b]", (Cell("1.25", 3.5),), ("yes",)),),
     ("same",),
     compared=False,
     notes=("a note [c]",),
@@ -202,7 +212,7 @@ def test_defaults(hierspec, toy, monkeypatch):
 
 
 def test_what_is_no_number_is_null(hierspec, toy, tmp_path):
-    table = Table("T", "", "x", (), (Row("one", (), (float("nan"), 1.5)),), ("error", "n"))
+    table = Table("T", "", "x", (), (TableRow("one", (), (float("nan"), 1.5)),), ("error", "n"))
     toy.answer = Reproduction("toy", (table,))
     status, out, _ = hierspec("toy", *SMALL, "--json", "--output", tmp_path / "x.json")
     assert status == 0

@@ -26,7 +26,8 @@ parameters = functools.cache(count)
 def level_parameters(method: Any) -> dict[str, int] | None:
     """Weights that a call of each level runs through, by the level's name; tables have none.
 
-    An encoder runs once for a text, and counts for no call. ``None`` for what is no hierarchy of
+    An encoder runs once for a text, and of a table of embeddings that is no head as well a token
+    reads one row: neither counts. ``None`` for what is no hierarchy of
     ours, where weights cannot be counted, and where a level decides anew at every call how many
     layers it runs.
     """

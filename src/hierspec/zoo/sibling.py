@@ -19,9 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import (
@@ -34,6 +32,9 @@ from hierspec.lm.weights import (
     from_directory,
 )
 from hierspec.utils.files import expanded
+
+if TYPE_CHECKING:
+    import torch
 
 FILE = "sibling.json"
 SCHEMA = 1
