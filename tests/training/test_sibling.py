@@ -189,6 +189,12 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
         changed(vocabulary=tensors["vocabulary"].flip(0)).tensor(SCORED)
     with pytest.raises(ValueError, match="not below 4096"):
         changed(vocabulary=tensors["vocabulary"] + 4096).tensor(SCORED)
+    with pytest.raises(ValueError, match="not of whole numbers"):
+        changed(vocabulary=tensors["vocabulary"] + 0.5).tensor(SCORED)
+    projection = tensors[sibling.EMBED_PROJECTION]
+    for bad in (projection * math.nan, projection.to(torch.int8)):
+        with pytest.raises(ValueError, match="no finite numbers"):
+            changed(**{sibling.EMBED_PROJECTION: bad}).tensor(EMBEDDING)
     with pytest.raises(ValueError, match="has shape"):
         changed(**{sibling.EMBED_PROJECTION: torch.zeros(3, 3)}).tensor(EMBEDDING)
     save_file({k: v for k, v in tensors.items() if k != "vocabulary"}, broken / "model.safetensors")
@@ -199,6 +205,17 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
         registry.check(str(broken))
     (broken / sibling.FILE).write_text(json.dumps({"schema_version": 9, "model": "x"}))
     with pytest.raises(ValueError, match="schema version 9"):
+        registry.resolve(str(broken))
+    for model in ("", str(broken), "/nowhere/x", "zoo:nope"):
+        (broken / sibling.FILE).write_text(json.dumps({"schema_version": 1, "model": model}))
+        for ask in (registry.check, registry.resolve):
+            with pytest.raises(
+                ValueError, match=r"sibling\.json says that this is a sibling of"
+            ) as e:
+                ask(str(broken))
+            assert "\n" not in str(e.value)
+    (broken / sibling.FILE).write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="no sound sibling"):
         registry.resolve(str(broken))
     (broken / sibling.FILE).write_text("no JSON")
     with pytest.raises(ValueError, match="no sound sibling"):

@@ -73,6 +73,8 @@ def is_shipped(model: str) -> bool:
 def resolve(name: str, data: Path | None = None) -> WeightSource:
     """The weights behind ``zoo:trunk``, …, ``zoo:large[?eps=…&…]``, ``zoo:smollm2``, ``FILE.gguf``.
 
+    A sibling's folder, too (:mod:`hierspec.zoo.sibling`).
+
     Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
     (:func:`hierspec.zoo.synthetic.inflate`).
 
@@ -86,8 +88,8 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
         return sibling.opened(expanded(name), weights_of)
     data = data or DATA
     model, options = _parsed(name)
-    if name == SIBLING:
-        return sibling.opened(_folder(model, data), weights_of, name)
+    if PREFIX + model == SIBLING:
+        return sibling.opened(_folder(model, data), weights_of, SIBLING)
     if model == "large":
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
@@ -119,9 +121,7 @@ def check(name: str) -> None:
     if is_gguf(name):
         check_file(name)
     elif sibling.is_sibling(name):
-        larger = sibling.described(expanded(name))["model"]
-        if resolves(larger):
-            check(larger)
+        sibling.larger_of(expanded(name), _check_any)
     elif model == "large":
         _large_options(name, options)
     elif name in (SMOLLM2_NAME, SIBLING):
@@ -136,6 +136,14 @@ def check(name: str) -> None:
         raise HierspecError(
             f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'"
         )
+
+
+def _check_any(model: str) -> None:
+    """:func:`check`, also of a folder."""
+    if resolves(model):
+        check(model)
+    elif not expanded(model).is_dir():
+        raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
 
 
 def _parsed(name: str) -> tuple[str, dict[str, str]]:

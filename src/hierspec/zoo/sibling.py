@@ -28,7 +28,6 @@ from hierspec.lm.weights import (
     SCORED,
     Checkpoint,
     WeightSource,
-    check_shape,
     from_directory,
 )
 from hierspec.utils.files import expanded
@@ -89,7 +88,10 @@ class Sibling:
 
     @cached_property
     def _scored(self) -> torch.Tensor:
-        ids, size = self.own.tensor(VOCABULARY).long(), self.config.vocab_size
+        ids, size = self.own.tensor(VOCABULARY), self.config.vocab_size
+        if ids.is_floating_point():
+            raise _damaged(self.own.path, "its vocabulary is not of whole numbers")
+        ids = ids.long()
         if ids.dim() != 1 or not len(ids) or bool((ids.diff() <= 0).any()):
             raise _damaged(self.own.path, "its vocabulary is not a list of ascending ids")
         if int(ids[0]) < 0 or int(ids[-1]) >= size:
@@ -100,7 +102,14 @@ class Sibling:
         d, whole = self.config.hidden_size, self.larger.config.hidden_size
         tensor = self.own.tensor(name)
         shape = (d, whole) if name == EMBED_PROJECTION else (whole, d)
-        check_shape(self.name, name, tensor.shape, shape)
+        if tuple(tensor.shape) != shape:
+            raise _damaged(
+                self.own.path,
+                f"{name} has shape {tuple(tensor.shape)}, and {shape} leads from width {whole} of "
+                f"{self.larger.name} to its own",
+            )
+        if not tensor.is_floating_point() or not tensor.isfinite().all():
+            raise _damaged(self.own.path, f"{name} holds what are no finite numbers")
         return tensor.float()
 
 
@@ -112,7 +121,7 @@ def described(folder: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(folder, error) from None
     if not isinstance(found, dict) or not isinstance(found.get("model"), str):
         raise _damaged(folder, f"{FILE} does not say whose sibling it is")
@@ -122,6 +131,22 @@ def described(folder: Path) -> dict[str, Any]:
             f"reads {SCHEMA}: train the sibling again, or use the hierspec that wrote it"
         )
     return found
+
+
+def larger_of(folder: Path, asked: Callable[[str], Any]) -> Any:
+    """What ``asked`` says of the model whose sibling a folder holds.
+
+    Raises:
+        HierspecError: it is a sibling itself, or ``asked`` refuses it.
+    """
+    model = described(folder)["model"]
+    said = f"{folder / FILE} says that this is a sibling of {model!r}, which"
+    if not model or is_sibling(model):
+        raise HierspecError(f"{said} is no model to be a sibling of: write there which one it is")
+    try:
+        return asked(model)
+    except HierspecError as error:
+        raise HierspecError(f"{said} cannot be used: {error}") from None
 
 
 def opened(folder: Path, weights_of: Callable[[str], WeightSource], name: str = "") -> Sibling:
@@ -135,7 +160,7 @@ def opened(folder: Path, weights_of: Callable[[str], WeightSource], name: str = 
         HierspecError: a file is missing or damaged, or the larger model is not there or has another
             vocabulary.
     """
-    larger = weights_of(described(folder)["model"])
+    larger: WeightSource = larger_of(folder, weights_of)
     own = from_directory(folder)
     if missing := sorted(set(_OWN) - set(own.names())):
         raise _damaged(folder, f"{missing[0]} is missing")
