@@ -10,6 +10,7 @@ import torch
 from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
+from hierspec.lm.lean import decoder as lean_decoder
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.deterministic import DeterministicLean
@@ -121,6 +122,20 @@ def test_it_attends_to_what_the_last_token_chooses(folder, backend, length):
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0.0)
     whole = trunk.view().score([Query(trunk.open(), Context([*text, 3, 5]), length + 2)])[0]
     assert not torch.allclose(found, whole, atol=1e-3)
+
+
+def test_positions_are_the_texts_not_those_of_what_is_stored(folder, backend, monkeypatch):
+    """A table of rotations that ends with the text must grow for a draft stored far before."""
+    monkeypatch.setattr(lean_decoder, "_FIRST_ROTATIONS", 1)
+    own = type(backend)(from_directory(folder), backend.weight_dtype)
+    text = ids(64)  # a power of two: the table ends here
+    found = []
+    for one in (backend, own):
+        trunk = Trunk(one)
+        slot = trunk.open()
+        trunk.view().score([Query(slot, Context(text), len(text))])
+        found.append(scores(RetrievalModel(trunk, BUDGET, CHUNK), slot, text, (3, 5)))
+    assert torch.equal(*found)
 
 
 def test_a_short_text_is_attended_to_whole(backend):

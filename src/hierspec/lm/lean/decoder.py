@@ -308,7 +308,11 @@ class LeanBackend:
 
     def _rotations_of(self, spans: Sequence[Span]) -> torch.Tensor:
         """By position, for those of ``spans`` at least."""
-        return self.rotations_to(max(span.start + span.n for span in spans))
+        # Without branches the last row stands furthest; with them no order of storage says so.
+        ends = (
+            span.positions[-1] if span.branches is None else max(span.positions) for span in spans
+        )
+        return self.rotations_to(1 + max(ends))
 
     def rotations_to(self, end: int) -> torch.Tensor:
         """[at least ``end``, 1, D / 2] complex, by position."""
