@@ -9,12 +9,16 @@ from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}answer:"
+TURNS = (  # a text of it begins every longer one, as training wants
+    "{% for m in messages %}<u>{{ m['role'] }} {{ m['content'] }}</u>{% endfor %}"
+    "{% if add_generation_prompt %}<u>assistant {% endif %}"
+)
 
 
-def save_chat(folder: Path, **changes) -> str:
+def save_chat(folder: Path, template: str = TEMPLATE, **changes) -> str:
     """The model's folder."""
     save_tiny("llama", folder, dtype=torch.float32, vocab_size=4096, **changes)
     tokenizer = AutoTokenizer.from_pretrained(registry.resolve("zoo:small").tokenizer_path)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     return str(folder)

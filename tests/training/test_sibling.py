@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from chat_models import TURNS, save_chat
 from safetensors.torch import load_file, save_file
 
 from hierspec.api import Hierarchy
@@ -19,13 +20,8 @@ from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, from_directory
 from hierspec.profiling.candidates import parameters
 from hierspec.training.smollm2 import sibling as training
 from hierspec.training.smollm2.sibling import SiblingSettings
-from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, sibling
 
-TEMPLATE = (
-    "{% for m in messages %}<u>{{ m['role'] }} {{ m['content'] }}</u>{% endfor %}"
-    "{% if add_generation_prompt %}<u>assistant {% endif %}"
-)
 SETTINGS = SiblingSettings(
     sizes=((1, 16, 2, 16), (2, 8, 1, 16)), vocabulary=64, minutes=0.02, batch=256, compile=False
 )
@@ -34,18 +30,8 @@ SETTINGS = SiblingSettings(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A tiny model with the zoo's tokenizer and a chat template."""
-    folder = save_tiny(
-        "llama",
-        tmp_path_factory.mktemp("model"),
-        vocab_size=4096,
-        dtype=torch.float32,
-        max_position_embeddings=1024,
-    )
-    shutil.copy(registry.DATA / "tokenizer.json", folder)
-    config = json.loads((registry.DATA / "tokenizer_config.json").read_text())
-    config["chat_template"] = TEMPLATE
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
+    folder = tmp_path_factory.mktemp("model")
+    return Path(save_chat(folder, TURNS, max_position_embeddings=1024))
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 import dataclasses
 import json
 import random
-import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
+from chat_models import TURNS, save_chat
 from letters import Letters
 
 from hierspec.cli import run
@@ -25,14 +24,9 @@ from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.sibling import SiblingSettings
 from hierspec.training.smollm2.templates import MAKERS, prompt
 from hierspec.utils.conversations import Conversation
-from hierspec.utils.testing import save_tiny
-from hierspec.zoo import registry, trained
+from hierspec.zoo import trained
 
 PASSAGES = Passages(("Q " * 150, "Z " * 150), (FunctionSource("shift", "a, b", "Move it."),))
-TEMPLATE = (
-    "{% for m in messages %}<u>{{ m['role'] }} {{ m['content'] }}</u>{% endfor %}"
-    "{% if add_generation_prompt %}<u>assistant {% endif %}"
-)
 
 
 # -- prompts
@@ -164,18 +158,8 @@ def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with the zoo's tokenizer and a chat template."""
-    folder = save_tiny(
-        "llama",
-        tmp_path_factory.mktemp("model"),
-        vocab_size=4096,
-        dtype=torch.float32,
-        max_position_embeddings=1024,
-    )
-    shutil.copy(registry.DATA / "tokenizer.json", folder)
-    config = json.loads((registry.DATA / "tokenizer_config.json").read_text())
-    config["chat_template"] = TEMPLATE
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
+    folder = tmp_path_factory.mktemp("model")
+    return Path(save_chat(folder, TURNS, max_position_embeddings=1024))
 
 
 @pytest.fixture

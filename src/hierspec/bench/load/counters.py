@@ -47,9 +47,8 @@ class DraftCounts:
         }
 
 
-Counters = dict[
-    str, DraftCounts
-]  # level → counters, in the server's order; "" where it has no levels
+# Level → counters, in the server's order; "" where it has no levels.
+Counters = dict[str, DraftCounts]
 
 
 def parse(text: str) -> Counters | None:

@@ -215,7 +215,7 @@ def train(
 def begun(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
     """Untrained siblings of a model, decided by the seed."""
     embedding = source.tensor(EMBEDDING).float()
-    output = (embedding if HEAD not in source.names() else source.tensor(HEAD).float())[ids]
+    output = source.tensor(HEAD).float()[ids]
     # Of a symmetric matrix, the eigenvectors of the largest eigenvalues come last.
     directions = torch.linalg.eigh(embedding.T @ embedding).eigenvectors.flip(1)
     networks = nn.ModuleDict()
@@ -241,8 +241,7 @@ class _Teacher:
 
     def __init__(self, backend: Any, source: WeightSource, ids: Tensor) -> None:
         self.backend = backend
-        tied = HEAD not in source.names()
-        self._rows = source.tensor(EMBEDDING if tied else HEAD)[ids].bfloat16()
+        self._rows = source.tensor(HEAD)[ids].bfloat16()
 
     @torch.no_grad()
     def part(self, last: Tensor) -> Tensor:
