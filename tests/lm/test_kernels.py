@@ -105,7 +105,7 @@ def test_layers_and_head_are_torchs(both, rows):
 
 
 @needs_compiler
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 13, 16])
 @pytest.mark.parametrize("width", [1, 31, 64, 577])
 def test_a_product_in_four_bits(rows, width):
     generator = torch.Generator().manual_seed(rows)

@@ -441,7 +441,7 @@ def test_large_vocabularies_are_searched_alike(v, kind):
         plain, plain_total = distributions._search(probs, column)
         assert torch.equal(picked, plain)
         assert torch.allclose(total, plain_total)
-        ids = distributions.draw(probs, u)
+        ids = distributions.draw(probs, u)  # few rows: by NumPy
         assert ids == picked.squeeze(-1).tolist()
         assert all(probs[row, i] > 0 for row, i in enumerate(ids))
     with pytest.raises(ValueError, match="not finite"):

@@ -94,6 +94,8 @@ class DraftModelConfig(LevelConfig):
 
     Attributes:
         model: its name, or the model itself where it is loaded already.
+        backend: as the target's; ``auto`` is ``draft`` here: a small Llama-shaped model runs calls
+            of few rows in compiled kernels on CPUs, and its weights are held twice.
         ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
             only level of a hierarchy [PEARL].
     """

@@ -6,6 +6,7 @@ target's own, and levels that leave out the same layers share a cache.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -155,6 +156,8 @@ class LevelModels:
             device=target.device,
             cuda_graphs=target.cuda_graphs,
         )
+        if same.backend == "auto" and key_of(same) != key_of(target):  # its own trunk is shared
+            same = dataclasses.replace(same, backend="draft")
         trunk = self._trunk(same)
         view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
         name, theirs, size = self._target_vocabulary()

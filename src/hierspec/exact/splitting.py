@@ -152,6 +152,11 @@ class Uniform(float):
 
     __rmul__ = __mul__
 
+    def __sub__(self, other: float) -> Uniform:
+        number, scale, shift = self.origin
+        origin = _Origin(number, scale, shift - float(other))
+        return Uniform.of(self.rng, float(self) - float(other), origin)
+
 
 class _Watch(TorchDispatchMode):
     """Within it, comparisons of uniforms in tensors reach their rng."""

@@ -250,6 +250,11 @@ class LeanBackend:
         size = num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
+    def _num_threads(self, num_weights: int, rows: int) -> int:
+        """Of a call of the kernels: theirs are woken once, not for every product."""
+        with self._threads(num_weights, rows):
+            return torch.get_num_threads()
+
     def _seen(self, span: Span, window: int | None) -> _Seen:
         _, start, n, branches = span
         end = start + n

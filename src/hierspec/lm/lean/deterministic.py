@@ -22,35 +22,16 @@ The bits hold for one machine, number of threads and version of torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from hierspec.lm.backend import Linear, Span
 from hierspec.lm.weights import WeightSource
 
-from . import kernels
 from .decoder import LeanBackend
+from .own_weights import OwnWeights
 
 TILE = 8
-
-
-_BITS = {torch.float32: 32, torch.bfloat16: 16}
-
-
-class _Kernels:
-    """A lean model's layers and head with its own weights in the kernels' layout."""
-
-    def __init__(self, backend: LeanBackend, library: Any, bits: int) -> None:
-        layers: list[Any] = list(backend.stack.layers)
-        sizes = backend.shape.head_dim, backend._windows
-        self._library = library
-        self.layers = kernels.KernelLayers(library, layers, *sizes, bits)
-        self._output = kernels.Panels(backend._lm_head.plain(), bits=bits)
-        self._norm = backend._norm
-
-    def head(self, h: torch.Tensor, threads: int) -> torch.Tensor:
-        return kernels.head(self._library, self._output, self._norm, h, threads)
 
 
 class DeterministicLean(LeanBackend):
@@ -75,7 +56,7 @@ class DeterministicLean(LeanBackend):
         super().__init__(source, dtype, device)
         self.tile = tile
         self._nobody = self.new_cache(1)  # where rows that fill up a tile keep their one position
-        self._kernels = self._compiled(dtype)
+        self._kernels = OwnWeights.of(self)
         if self._kernels is None and tile > 1 and not self._rows_are_alike():
             self.tile = 1
         self.trees = self._kernels is not None
@@ -106,11 +87,6 @@ class DeterministicLean(LeanBackend):
                 for part in h.split(self.tile)
             ]
         )
-
-    def _compiled(self, dtype: torch.dtype) -> _Kernels | None:
-        """The layers and the head in our own kernels; ``None``: they are not here."""
-        library = kernels.load() if dtype in _BITS else None
-        return None if library is None else _Kernels(self, library, _BITS[dtype])
 
     def _rows(self, num: int) -> int:
         return num

@@ -34,15 +34,17 @@ static int omp_get_num_threads(void) { return 1; }
 #endif
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t word __attribute__((may_alias));
 #define PANEL 16
 #define PARTS (PANEL / W)
 #define GROUP 32 /* inputs that share a step and a lowest value, in 4 bits */
 #define FINE 254 /* steps of an input's second 8 bits in one of its first */
 #define FEW 16   /* of so many panels of scores one is made in 8 bits after 4, at most */
 #define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
+#define BLOCK_4 8 /* the same in 4 bits, whose tiles have one panel if they have several rows */
 #define WIDE (PARTS == 1 ? 4 : 1)                     /* panels of a tile of several rows */
 #define MOST_PANELS (8 > WIDE * PARTS ? 8 : WIDE * PARTS) /* of any tile, in parts of W */
-#define MOST_SUMS (BLOCK * WIDE * PARTS)
+#define MOST_SUMS (PARTS * (BLOCK * WIDE > BLOCK_4 ? BLOCK * WIDE : BLOCK_4))
 #define ALWAYS static inline __attribute__((always_inline))
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
@@ -318,8 +320,8 @@ ALWAYS void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t pan
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 const Coded *row = (const Coded *)x + r * n + g;
-                int32_t inputs[2][8];
-                memcpy(inputs, row->coarse, sizeof inputs);
+                /* Copied first, they would be stored and waited for. */
+                const word *inputs[2] = {(const word *)row->coarse, (const word *)row->fine};
                 ivec coarse = {0}, fine = {0};
 #pragma GCC unroll 4
                 for (int q = 0; q < 4; q++) {
@@ -440,9 +442,12 @@ static int64_t size(const Matrix *m) {
 /* PANELS panels of all rows. */
 ALWAYS void strip(const int BITS, const int PANELS, const Matrix *m, int64_t panel, const float *x,
                   int64_t rows, float *y, int64_t y_stride) {
-    for (; rows >= BLOCK; rows -= BLOCK, x += BLOCK * size(m), y += BLOCK * y_stride)
-        tile(BITS, PANELS, BLOCK, m, panel, x, y, y_stride);
-    switch (rows) {
+    const int block = BITS == 4 ? BLOCK_4 : BLOCK;
+    for (; rows >= block; rows -= block, x += block * size(m), y += block * y_stride)
+        tile(BITS, PANELS, block, m, panel, x, y, y_stride);
+    switch (rows) { /* past BLOCK in 4 bits alone */
+    case 7: tile(BITS, PANELS, BITS == 4 ? 7 : 1, m, panel, x, y, y_stride); break;
+    case 6: tile(BITS, PANELS, BITS == 4 ? 6 : 1, m, panel, x, y, y_stride); break;
     case 5: tile(BITS, PANELS, 5, m, panel, x, y, y_stride); break;
     case 4: tile(BITS, PANELS, 4, m, panel, x, y, y_stride); break;
     case 3: tile(BITS, PANELS, 3, m, panel, x, y, y_stride); break;
@@ -458,9 +463,9 @@ ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, co
     if (rows == 1)
         for (; p + MOST <= own.hi; p += MOST, y += MOST * PANEL)
             tile(BITS, MOST, 1, m, p, x, y, y_stride);
-    /* A row's inputs are read once for the panels of a tile; in 8 and 4 bits the sums of a whole
-     * block leave no registers for four panels. */
-    const int several = WIDE == 1 || BITS > 8 ? WIDE : 2;
+    /* A row's inputs are read once for the panels of a tile; in 8 bits the sums of a whole block
+     * leave no registers for four panels, in 4 the codes of one leave none for another's. */
+    const int several = BITS == 4 ? 1 : WIDE == 1 || BITS > 8 ? WIDE : 2;
     if (BITS == 8 && rows < BLOCK)
         for (; p + WIDE <= own.hi; p += WIDE, y += WIDE * PANEL)
             strip(BITS, WIDE, m, p, x, rows, y, y_stride);

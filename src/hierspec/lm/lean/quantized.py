@@ -197,11 +197,6 @@ class KernelBackend(LeanBackend):
         scores = kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
         return self.over_all(scores)
 
-    def _num_threads(self, num_weights: int, rows: int) -> int:
-        """For all layers of a call: their threads are woken once, not for every product."""
-        with self._threads(num_weights, rows):
-            return torch.get_num_threads()
-
 
 def _quantized_layer(layer: Layer) -> Layer:
     return Layer(
