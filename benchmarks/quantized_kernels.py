@@ -1,10 +1,11 @@
 """What a step of a target and of its quantized copies costs, by rows: oneDNN, FBGEMM, kernels.
 
 All take turns on every number of rows, all layers and the head, along a text of a given length that
-the target has written at temperature 1. ``kernels, own weights`` is the target's bit-exact mode.
-Run it alone on the machine.
+the target has written at temperature 1. ``kernels, own weights`` is the target's bit-exact mode,
+and what small draft models run in. Run it alone on the machine.
 
     python benchmarks/quantized_kernels.py
+    python benchmarks/quantized_kernels.py --target zoo:smollm2-sibling --name kernels-sibling
 """
 
 from __future__ import annotations
@@ -94,15 +95,16 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--name", default="kernels", help="of the result file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print("expected: about a minute", flush=True)
     backends = roads(args.target, args.dtype)
     found = measure(backends, sorted(args.rows), args.context, args.repeats)
     for n, of in found.items():
-        print(f"{n} rows: " + ", ".join(f"{name} {t['median']:.1f} ms" for name, t in of.items()))
+        print(f"{n} rows: " + ", ".join(f"{name} {t['median']:.2f} ms" for name, t in of.items()))
     common.write(
-        "kernels",
+        args.name,
         {
             "environment": common.environment(),
             "settings": vars(args),

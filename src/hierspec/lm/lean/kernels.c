@@ -45,6 +45,8 @@ typedef int32_t word __attribute__((may_alias));
 #define WIDE (PARTS == 1 ? 4 : 1)                     /* panels of a tile of several rows */
 #define MOST_PANELS (8 > WIDE * PARTS ? 8 : WIDE * PARTS) /* of any tile, in parts of W */
 #define MOST_SUMS (PARTS * (BLOCK * WIDE > BLOCK_4 ? BLOCK * WIDE : BLOCK_4))
+#define TOGETHER 12 /* queries that attend side by side, so many of them at most */
+#define STRETCH 32  /* of values, whose vectors stay in the first cache meanwhile; even */
 #define ALWAYS static inline __attribute__((always_inline))
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
@@ -589,27 +591,37 @@ static void scored(const float *q, const float *keys, int64_t n, int64_t dim, fl
     for (; i < n; i++, keys += dim) scores[i] = dot(q, keys, dim);
 }
 
-/* out[0 … MANY · W − 1] = factor · Σ scores[i] values[i] from dimension d on, of two runs. */
-ALWAYS void mixed(const int MANY, const float *scores, const Run *runs, int64_t d, int64_t dim,
-                  float factor, float *out) {
-    vec even[4], odd[4];
+/* even[0 … MANY · W − 1] += Σ scores[i] values[i] of even i, `odd` of the others, except that the last
+ * of an odd number of them is even's. */
+ALWAYS void mixed(const int MANY, const float *scores, const float *values, int64_t n, int64_t dim,
+                  float *even, float *odd) {
+    vec sums[2][4];
 #pragma GCC unroll 4
-    for (int j = 0; j < MANY; j++) even[j] = odd[j] = (vec){0};
-    for (const Run *run = runs; run < runs + 2; scores += run->n, run++) {
-        const float *values = run->values + d;
-        int64_t i = 0;
-        for (; i + 2 <= run->n; i += 2, values += 2 * dim)
+    for (int j = 0; j < MANY; j++)
+        sums[0][j] = *(vec *)(even + j * W), sums[1][j] = *(vec *)(odd + j * W);
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2, values += 2 * dim)
 #pragma GCC unroll 4
-            for (int j = 0; j < MANY; j++) {
-                even[j] += scores[i] * *(const vec *)(values + j * W);
-                odd[j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
-            }
-        if (i < run->n)
+        for (int j = 0; j < MANY; j++) {
+            sums[0][j] += scores[i] * *(const vec *)(values + j * W);
+            sums[1][j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
+        }
+    if (i < n)
 #pragma GCC unroll 4
-            for (int j = 0; j < MANY; j++) even[j] += scores[i] * *(const vec *)(values + j * W);
-    }
+        for (int j = 0; j < MANY; j++) sums[0][j] += scores[i] * *(const vec *)(values + j * W);
 #pragma GCC unroll 4
-    for (int j = 0; j < MANY; j++) *(vec *)(out + j * W) = (even[j] + odd[j]) * factor;
+    for (int j = 0; j < MANY; j++)
+        *(vec *)(even + j * W) = sums[0][j], *(vec *)(odd + j * W) = sums[1][j];
+}
+
+/* The same in all dimensions; what is left past whole vectors is added up in `even` alone. */
+static void weighted(const float *scores, const float *values, int64_t n, int64_t dim, float *even,
+                     float *odd) {
+    int64_t d = 0;
+    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, values + d, n, dim, even + d, odd + d);
+    for (; d + W <= dim; d += W) mixed(1, scores, values + d, n, dim, even + d, odd + d);
+    for (; d < dim; d++)
+        for (int64_t i = 0; i < n; i++) even[d] += scores[i] * values[i * dim + d];
 }
 
 /* Of n numbers, n a multiple of W. */
@@ -625,32 +637,68 @@ static float largest(const float *x, int64_t n) {
     return found;
 }
 
-/* One query over the keys and values of two runs; `scores` has room for them, padded to 16. The
- * first is a whole number of vectors, unless it is all: so sums are those of one run. */
-static void attend(const float *q, const Run *runs, int64_t dim, float *scores, float *out) {
-    const int64_t n = runs[0].n + runs[1].n, padded = (n + 15) / 16 * 16;
-    const float scale = 1.0f / sqrtf((float)dim);
-    scored(q, runs[0].keys, runs[0].n, dim, scores);
-    scored(q, runs[1].keys, runs[1].n, dim, scores + runs[0].n);
+/* Scores [n], padded to 16, of a query → e^(scores · scale − most); returns 1 / their sum. */
+static float softened(float *scores, int64_t n, float scale) {
+    const int64_t padded = (n + 15) / 16 * 16;
     for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
     const float most = largest(scores, padded);
     vec sums = {0};
-    for (int64_t i = 0; i < padded; i += W) {
-        vec e = exponential(scale * (*(vec *)(scores + i) - most));
-        *(vec *)(scores + i) = e;
-    }
+    for (int64_t i = 0; i < padded; i += W)
+        *(vec *)(scores + i) = exponential(scale * (*(vec *)(scores + i) - most));
     for (int64_t i = n; i < padded; i++) scores[i] = 0.0f;
     for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
-    const float inverse = 1.0f / total(sums);
-    int64_t d = 0;
-    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, runs, d, dim, inverse, out + d);
-    for (; d + W <= dim; d += W) mixed(1, scores, runs, d, dim, inverse, out + d);
-    for (; d < dim; d++) {
-        float sum = 0;
-        for (int64_t i = 0; i < runs[0].n; i++) sum += scores[i] * runs[0].values[i * dim + d];
-        const float *rest = scores + runs[0].n;
-        for (int64_t i = 0; i < runs[1].n; i++) sum += rest[i] * runs[1].values[i * dim + d];
-        out[d] = sum * inverse;
+    return 1.0f / total(sums);
+}
+
+/* A query over the first `n` keys and values of a run, and over all of a second one. `scores` has room
+ * for them, padded to 16. */
+typedef struct {
+    float *q, *even, *odd; /* [dim] */
+    float *scores, *out;
+    int64_t n;
+} Query;
+
+/* Ask for `n` of `all` keys or values, from number i on, before they are needed. */
+static void coming(const float *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
+    const int64_t end = (i + n < all ? i + n : all) * dim;
+    for (int64_t at = i * dim; at < end; at += 16) __builtin_prefetch(x + at);
+}
+
+/* Queries that go together read each stretch of keys and values while it is at hand. What they add up,
+ * and in which order, is what each would alone. The first run is a whole number of vectors, unless it
+ * is all: so sums are those of one run. */
+static void attend(const Query *queries, int num, const Run *runs, int64_t dim) {
+    const float scale = 1.0f / sqrtf((float)dim);
+    const Query *end = queries + num;
+    float inverse[TOGETHER];
+    int64_t longest = 0;
+    for (const Query *query = queries; query < end; query++)
+        if (query->n > longest) longest = query->n;
+    for (int64_t i = 0; i < longest; i += W) {
+        coming(runs[0].keys, i + 2 * W, longest, W, dim);
+        for (const Query *query = queries; query < end; query++)
+            if (i < query->n)
+                scored(query->q, runs[0].keys + i * dim, query->n - i < W ? query->n - i : W, dim,
+                       query->scores + i);
+    }
+    for (const Query *query = queries; query < end; query++) {
+        scored(query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
+        inverse[query - queries] = softened(query->scores, query->n + runs[1].n, scale);
+        memset(query->even, 0, sizeof(float) * (size_t)dim);
+        memset(query->odd, 0, sizeof(float) * (size_t)dim);
+    }
+    for (int64_t i = 0; i < longest; i += STRETCH) {
+        coming(runs[0].values, i + STRETCH, longest, STRETCH, dim);
+        for (const Query *query = queries; query < end; query++)
+            if (i < query->n)
+                weighted(query->scores + i, runs[0].values + i * dim,
+                         query->n - i < STRETCH ? query->n - i : STRETCH, dim, query->even,
+                         query->odd);
+    }
+    for (const Query *query = queries; query < end; query++) {
+        weighted(query->scores + query->n, runs[1].values, runs[1].n, dim, query->even, query->odd);
+        for (int64_t d = 0; d < dim; d++)
+            query->out[d] = (query->even[d] + query->odd[d]) * inverse[query - queries];
     }
 }
 
@@ -684,7 +732,7 @@ static int64_t room(const Span *spans, int64_t num_spans) {
 /* For the keys and values of the longest path, and of some text before it: see `joined`. */
 static int64_t aside(const Row *where, int64_t rows, int64_t dim) {
     int64_t longest = 0;
-    for (const Row *row = where; row < where + rows; row++)
+    for (const Row *row = where; where && row < where + rows; row++)
         if (row->length > longest) longest = row->length;
     return longest ? 2 * (longest + W) * dim : 0;
 }
@@ -729,29 +777,60 @@ static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, cons
     }
 }
 
-/* What a thread's share of the queries attends to: attended [rows, heads, dim]. `head` has room for
- * one query and what is laid `aside`, `scores` for a text. */
+/* The first of its keys that a row attends to. */
+static int64_t first_key(const Row *row, int64_t window) {
+    const int64_t first = window ? row->text + row->length - window : 0;
+    return first < 0 ? 0 : first;
+}
+
+/* Whether two rows of a sequence see the same keys, but for the last: texts from the beginning on. */
+static int alike(const Row *a, const Row *b, int64_t window) {
+    if (a == b) return 1;
+    return !a->length && !b->length && !first_key(a, window) && !first_key(b, window);
+}
+
+/* Floats that a thread's queries need, what is laid `aside` not counted. */
+static int64_t desk(int64_t dim, int64_t longest) { return TOGETHER * (3 * dim + longest); }
+
+/* What a thread's share of the queries attends to: attended [rows, heads, dim]. Sequence by sequence,
+ * queries that read one head of keys go together. `room` is a `desk`, and for what is laid `aside`. */
 static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
-                     const float *rotations, float *head, float *scores, float *attended, int t,
+                     const float *rotations, float *room, int64_t longest, float *attended, int t,
                      int all) {
-    const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
+    const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads, each = heads / kv;
     const Layer *layer = model->layers + l;
-    Part own = share(rows * heads, t, all);
-    for (int64_t i = own.lo; i < own.hi; i++) {
-        int64_t r = i / heads, g = i % heads;
-        const Row *row = where + r;
-        const Span *span = row->span;
-        float *query = qkv + (r * (heads + 2 * kv) + g) * dim;
-        if (layer->head_norm)
-            normed(query, layer->head_norm + g * dim, model->head_eps, dim, query);
-        rotated(query, rotations + row->position * dim, dim, head);
-        int64_t first = layer->window ? row->text + row->length - layer->window : 0;
-        const float *keys =
-            span->cache + l * span->layer_stride + g / (heads / kv) * span->head_stride;
-        Run runs[2];
-        joined(row, first < 0 ? 0 : first, keys, keys + kv * span->head_stride, dim, head + dim,
-               runs);
-        attend(head, runs, dim, scores, attended + i * dim);
+    const Part own = share(rows * heads, t, all);
+    Query queries[TOGETHER];
+    for (int i = 0; i < TOGETHER; i++, room += 3 * dim + longest)
+        queries[i] = (Query){room, room + dim, room + 2 * dim, room + 3 * dim, 0, 0};
+    int64_t before = 0; /* queries of earlier sequences and heads of keys */
+    for (int64_t start = 0; start < rows; start += where[start].span->count) {
+        const Span *span = where[start].span;
+        const int64_t many = span->count * each;
+        for (int64_t g = 0; g < kv; g++, before += many) {
+            int64_t i = own.lo > before ? own.lo - before : 0;
+            const int64_t end = own.hi - before < many ? own.hi - before : many;
+            const float *keys = span->cache + l * span->layer_stride + g * span->head_stride;
+            while (i < end) {
+                const Row *row = where + start + i / each;
+                const int64_t first = first_key(row, layer->window);
+                Run runs[2];
+                joined(row, first, keys, keys + kv * span->head_stride, dim, room, runs);
+                int num = 0;
+                for (; num < TOGETHER && i < end; num++, i++) {
+                    const Row *other = where + start + i / each;
+                    if (!alike(row, other, layer->window)) break;
+                    const int64_t head = g * each + i % each;
+                    float *query = qkv + ((other - where) * (heads + 2 * kv) + head) * dim;
+                    if (layer->head_norm)
+                        normed(query, layer->head_norm + head * dim, model->head_eps, dim, query);
+                    rotated(query, rotations + other->position * dim, dim, queries[num].q);
+                    queries[num].out = attended + ((other - where) * heads + head) * dim;
+                    queries[num].n = other == row ? runs[0].n : other->text;
+                }
+                attend(queries, num, runs, dim);
+            }
+        }
     }
 }
 
@@ -773,14 +852,13 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
     const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
     const int64_t longest = room(spans, num_spans);
-    /* Shared: products and what is attended; each thread's own: rows, a head, scores. */
+    /* Shared: products and what is attended; each thread's own: rows, queries. */
     int64_t widest = d > inner ? d : inner;
     if (heads * dim > widest) widest = heads * dim;
     widest = groups(widest) * GROUP; /* a group of 4-bit weights takes whole inputs */
     int64_t common = rows * (width + heads * dim + 2 * inner);
     Row *where = places(spans, num_spans, rows);
-    const int64_t own_head = dim + (where ? aside(where, rows, dim) : 0);
-    const int64_t each = rows * (d + widest) + own_head + longest;
+    const int64_t each = rows * (d + widest) + desk(dim, longest) + aside(where, rows, dim);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
     if (!memory || !where) {
         free(memory);
@@ -797,7 +875,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
         barrier.count = omp_get_num_threads();
         const int t = omp_get_thread_num(), all = barrier.count;
         float *x = memory + common + t * each, *packed = x + rows * d;
-        float *head = packed + rows * widest, *scores = head + own_head;
+        float *queries = packed + rows * widest;
         for (int64_t l = lo; l < hi; l++) {
             const Layer *layer = model->layers + l;
             for (int64_t r = 0; r < rows; r++)
@@ -809,7 +887,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
 
             stored(model, l, qkv, rows, where, rotations, t, all);
             meet(&barrier);
-            gathered(model, l, qkv, rows, where, rotations, head, scores, attended, t, all);
+            gathered(model, l, qkv, rows, where, rotations, queries, longest, attended, t, all);
             meet(&barrier);
 
             pack(&layer->proj, attended, rows, packed);
@@ -845,17 +923,17 @@ int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
                        const float *rotations, const Span *spans, int64_t num_spans,
                        float *attended, int threads) {
     Row *where = places(spans, num_spans, rows);
-    const int64_t own_head = model->dim + (where ? aside(where, rows, model->dim) : 0);
-    const int64_t each = own_head + room(spans, num_spans);
+    const int64_t longest = room(spans, num_spans);
+    const int64_t each = desk(model->dim, longest) + aside(where, rows, model->dim);
     float *memory = malloc(sizeof(float) * (size_t)(threads * each));
     if (memory && where) {
 #pragma omp parallel num_threads(threads)
         {
             const int t = omp_get_thread_num(), all = omp_get_num_threads();
-            float *head = memory + t * each, *scores = head + own_head;
             stored(model, l, qkv, rows, where, rotations, t, all);
 #pragma omp barrier
-            gathered(model, l, qkv, rows, where, rotations, head, scores, attended, t, all);
+            gathered(model, l, qkv, rows, where, rotations, memory + t * each, longest, attended, t,
+                     all);
         }
     }
     const int failed = memory && where ? 0 : -1;
