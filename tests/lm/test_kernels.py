@@ -181,6 +181,45 @@ def test_sizes_that_fill_no_register(tmp_path, bits, inner):
 
 
 @needs_compiler
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize(("dim", "heads", "kv"), [(64, 6, 2), (24, 15, 1), (32, 2, 2)])
+def test_heads_that_fill_registers(tmp_path, family, dim, heads, kv):
+    """Queries that attend together, more than one stretch of values, any share of the heads."""
+    sizes = {"hidden_size": 60, "num_attention_heads": heads, "head_dim": dim}
+    changes = {"num_key_value_heads": kv, "max_position_embeddings": 256}
+    copied, reference = pair(tmp_path / family, 8, **sizes, **changes)
+    text = torch.randint(3, 90, (150,), generator=torch.Generator().manual_seed(0))
+    cache, expected = copied.new_cache(256), reference.new_cache(256)
+    theirs = run(reference, text, [Span(expected, 0, 150)])
+    alone = torch.cat([run(copied, text[i : i + 1], [Span(cache, i, 1)]) for i in range(150)])
+    torch.testing.assert_close(alone, theirs, atol=1e-4, rtol=1e-3)
+    for rows in (2, 3, 4, 5, 7, 8, 13):
+        again, at = copied.new_cache(256), 150 - rows
+        again.copy_(cache)
+        again[..., at:, :] = 0.0
+        other = copied.new_cache(64)
+        spans = [Span(other, 0, 3), Span(again, at, rows)]
+        found = run(copied, torch.cat([text[:3], text[at:]]), spans)
+        assert torch.equal(found[3:], alone[at:]), rows
+        assert torch.equal(found[:3], alone[:3]), rows
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_a_product_has_the_same_bits_for_a_row_alone(bits, rows):
+    generator = torch.Generator().manual_seed(rows)
+    panels = kernels.Panels(torch.randn(131, 97, generator=generator), bits=bits)
+    x = torch.randn(rows, 97, generator=generator)
+    norm, library = Norm(torch.ones(97), 97, 1e-5, torch.float32), kernels.load()
+    together = kernels.head(library, panels, norm, x, 2)
+    for row in range(rows):
+        assert torch.equal(
+            kernels.head(library, panels, norm, x[row : row + 1], 1)[0], together[row]
+        )
+
+
+@needs_compiler
 def test_any_number_of_threads_gives_the_same_bits(both, monkeypatch):
     copied, _ = both
     ids, found = torch.arange(3, 30), []

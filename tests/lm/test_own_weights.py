@@ -7,17 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from hierspec import Hierarchy
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import HierarchyConfig
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import kernels, own_weights
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.own_weights import DraftLean
+from hierspec.lm.lean.own_weights import DraftLean, drafting
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # plain, windows, biases, norms of heads
+FEW = own_weights.MOST_ROWS
 TEXT = torch.randint(3, 90, (80,), generator=torch.Generator().manual_seed(0)).tolist()
 needs_compiler = pytest.mark.skipif(
     kernels.load() is None, reason="no C compiler here: torch's own operations run instead"
@@ -43,10 +46,11 @@ def scored(backend: Any, steps: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scores_are_the_lean_backends(path, dtype):
     """A prompt that oneDNN reads, then a few rows by the kernels, on one cache."""
-    steps = [own_weights._FEW + 8, 1, 1, 5, 1, own_weights._FEW]
-    draft, lean = (load(str(path), dtype, backend=name) for name in ("draft", "lean"))
+    steps = [FEW + 8, 1, 1, 5, 1, FEW]
+    lean = load(str(path), dtype)
+    draft = drafting(lean)
     assert isinstance(draft, DraftLean)
-    assert "kernels" in draft.fast_path
+    assert draft.held_again > 0
     ours, theirs = scored(draft, steps), scored(lean, steps)
     # bfloat16 keeps 8 bits of every product's inputs, which the two round in different places.
     most = 1e-5 if dtype == torch.float32 else 0.03
@@ -61,34 +65,41 @@ def test_few_rows_run_in_the_kernels_and_many_do_not(path, monkeypatch):
     monkeypatch.setattr(
         LeanBackend, "layers", lambda self, h, *rest: calls.append(len(h)) or usual(self, h, *rest)
     )
-    scored(load(str(path), torch.float32, backend="draft"), [40, 1, 7, own_weights._FEW])
+    scored(drafting(load(str(path), torch.float32)), [40, 1, 7, FEW])
     assert calls == [40]
 
 
-def run_by(path, monkeypatch, **facts) -> str:
-    for name, value in facts.items():
-        monkeypatch.setattr(*value if isinstance(value, tuple) else (own_weights, name, value))
-    return load(str(path), torch.float32, backend="draft").fast_path
-
-
-def test_without_kernels_or_too_large_or_in_another_dtype_it_is_the_lean_backend(path, monkeypatch):
-    assert "kernels" not in load(str(path), torch.float64, backend="draft").fast_path
+def test_where_the_kernels_do_not_run_it_or_it_is_large_it_stays_as_it_is(path, monkeypatch):
+    for dtype in (torch.float64, torch.float16):
+        other = load(str(path), dtype)
+        assert drafting(other) is other
+    hf, lean = load(str(path), torch.float32, backend="hf"), load(str(path), torch.float32)
+    assert drafting(hf) is hf
     with monkeypatch.context() as patch:
-        assert "kernels" not in run_by(path, patch, _MOST_BYTES=1000)
-    with monkeypatch.context() as patch:
-        assert "kernels" not in run_by(path, patch, load=(kernels, "load", lambda: None))
+        patch.setattr(own_weights, "MOST_BYTES", 1000)
+        assert drafting(lean) is lean
+    monkeypatch.setattr(kernels, "load", lambda: None)
+    assert drafting(lean) is lean
 
 
 @needs_compiler
-def test_a_draft_model_has_it_by_itself_and_the_target_has_not(tmp_path):
-    target = save_tiny("llama", tmp_path / "target", seed=1)
-    draft = save_tiny("llama", tmp_path / "draft", seed=2)
+def test_a_draft_model_runs_so_by_itself_and_the_target_does_not(tmp_path):
+    target = save_tiny("llama", tmp_path / "target", seed=1, dtype=torch.float32)
+    draft = save_tiny("llama", tmp_path / "draft", seed=2, dtype=torch.float32)
+    loaded = Loaded()
 
-    def backends(**level):
+    def backends(target=target, **level):
         level = {"method": "draft_model", "num_speculative_tokens": 2, **level}
-        root = Hierarchy.from_config({"target": str(target), "levels": [level]}).root
-        return [type(node.model.trunk.backend) for node in (root, root.below)]
+        data = {"target": str(target), "levels": [level]}
+        root = build(HierarchyConfig.from_dict(data), loaded).root
+        return [node.model.trunk.backend for node in (root, root.below)]
 
-    assert backends(model=str(draft)) == [LeanBackend, DraftLean]
-    assert backends(model=str(draft), backend="lean") == [LeanBackend, LeanBackend]
-    assert backends(model=str(target)) == [LeanBackend, LeanBackend], "one trunk for both"
+    top, below = backends(model=str(draft))
+    assert [type(one) for one in (top, below)] == [LeanBackend, DraftLean]
+    assert backends(model=str(draft))[1] is below, "another hierarchy has it, too"
+    assert type(backends(model=str(draft), ahead=True)[1]) is LeanBackend
+    assert type(backends(model=str(draft), backend="lean")[1]) is LeanBackend
+    assert backends(model=str(target)) == [top, top], "one trunk for both"
+    other = backends(target=draft, model=str(target))
+    assert type(other[0]) is LeanBackend
+    assert other[0]._lm_head is below._lm_head, "the draft's weights, which a target may be"

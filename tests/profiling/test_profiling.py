@@ -150,7 +150,10 @@ def test_weights_of_another_data_type_count_apart(family):
     assert [entrant.files for entrant in pool.entrants] == [target, *[draft] * 3, *[target] * 2]
     trunk = sum(p.numel() for p in tiny_model("llama", layers=3, vocab_size=V).parameters())
     sizes = [4, 8, 8, 8, 8, 8]
-    assert memory(pool) == {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
+    expected = {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
+    # A small draft model's weights lie in the kernels' layout as well, where kernels are.
+    expected[owners[0]] += getattr(pool.entrants[0].model.cache_owner.backend, "held_again", 0)
+    assert memory(pool) == expected
 
 
 def test_names_of_entrants():

@@ -452,6 +452,18 @@ def test_large_vocabularies_are_searched_alike(v, kind):
     )
 
 
+@pytest.mark.parametrize("v", [50, 20000])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_any_row_of_numbers_is_drawn_from(v, dtype):
+    probs = torch.zeros(2, 2 * v, dtype=dtype)[:, ::2]
+    probs[:, v - 3] = 0.5
+    assert distributions.draw(probs.clone().requires_grad_(), [0.2, 0.9]) == [v - 3] * 2
+    assert distributions.draw(probs, [0.0, 1.0 - 2**-53]) == [v - 3] * 2
+    probs[1, 0] = math.nan
+    with pytest.raises(ValueError, match="not finite"):
+        distributions.draw(probs, [0.2, 0.9])
+
+
 # --- laws of all kinds, widths, greedy decoding
 
 

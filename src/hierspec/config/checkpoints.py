@@ -10,6 +10,7 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
+from hierspec.lm.lean.own_weights import drafting
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
@@ -64,10 +65,26 @@ class Loaded:
                 self.tokenizers[model.model] = load_tokenizer(source)
         return self.backends[key]
 
+    def drafting(self, model: TargetConfig) -> Backend:
+        """A model's weights as a draft model runs them (:mod:`hierspec.lm.lean.own_weights`).
+
+        Raises:
+            HierspecError: as :meth:`backend`.
+        """
+        key = draft_key_of(model)
+        if key not in self.backends:
+            self.backends[key] = drafting(self.backend(model))
+        return self.backends[key]
+
 
 def key_of(model: TargetConfig) -> Key:
     """What tells checkpoints in memory apart."""
     return (model.model, model.dtype, model.backend)
+
+
+def draft_key_of(model: TargetConfig) -> Key:
+    """The same for a model as it drafts."""
+    return (model.model, model.dtype, "draft")
 
 
 def from_memory(target: TargetConfig) -> Backend:

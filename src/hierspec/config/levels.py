@@ -94,8 +94,9 @@ class DraftModelConfig(LevelConfig):
 
     Attributes:
         model: its name, or the model itself where it is loaded already.
-        backend: as the target's; ``auto`` is ``draft`` here: a small Llama-shaped model runs calls
-            of few rows in compiled kernels on CPUs, and its weights are held twice.
+        backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
+            few rows in compiled kernels on CPUs (float32 and bfloat16, held twice then); ``lean``
+            leaves that out, as ``ahead`` does.
         ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
             only level of a hierarchy [PEARL].
     """

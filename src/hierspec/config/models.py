@@ -6,7 +6,6 @@ target's own, and levels that leave out the same layers share a cache.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
 
-from .checkpoints import Key, Loaded, key_of, load_tokenizer
+from .checkpoints import Key, Loaded, draft_key_of, key_of, load_tokenizer
 from .in_memory import ModelInMemory
 from .levels import (
     AdaptiveExitConfig,
@@ -156,9 +155,9 @@ class LevelModels:
             device=target.device,
             cuda_graphs=target.cuda_graphs,
         )
-        if same.backend == "auto" and key_of(same) != key_of(target):  # its own trunk is shared
-            same = dataclasses.replace(same, backend="draft")
-        trunk = self._trunk(same)
+        # The target itself shares its trunk; what drafts ahead leaves threads to the target.
+        own = same.backend == "auto" and key_of(same) != key_of(target) and not level.ahead
+        trunk = self._trunk(same, drafts=own)
         view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
         name, theirs, size = self._target_vocabulary()
         check_same_vocabulary(name, theirs, level.model, tokenizer)
@@ -255,10 +254,10 @@ class LevelModels:
             self._trunk(target).backend.vocab_size,
         )
 
-    def _trunk(self, model: TargetConfig) -> Trunk:
-        key = key_of(model)
+    def _trunk(self, model: TargetConfig, drafts: bool = False) -> Trunk:
+        key = draft_key_of(model) if drafts else key_of(model)
         if key not in self.trunks:
-            backend = self.loaded.backend(model)
+            backend = self.loaded.drafting(model) if drafts else self.loaded.backend(model)
             exits = self._exits(backend) if key == key_of(self.target) else ()
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]

@@ -74,8 +74,8 @@ class TargetConfig:
             its dtype and device.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
             that cannot compute in it.
-        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, ``draft`` (what
-            draft models have), or ``deterministic``, which the hierarchy's own key stands for.
+        backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
+            ``deterministic``, which the hierarchy's own key stands for.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
         cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
             (:mod:`hierspec.utils.graphs`). The draft models follow it.

@@ -153,6 +153,8 @@ class Uniform(float):
     __rmul__ = __mul__
 
     def __sub__(self, other: float) -> Uniform:
+        if isinstance(other, Uniform):
+            raise HierspecError("one uniform was taken from another")
         number, scale, shift = self.origin
         origin = _Origin(number, scale, shift - float(other))
         return Uniform.of(self.rng, float(self) - float(other), origin)

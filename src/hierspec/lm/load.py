@@ -30,7 +30,7 @@ from .weights import (
 if TYPE_CHECKING:
     from .lean.decoder import LeanBackend
 
-BACKENDS = ("auto", "lean", "hf", "draft", "deterministic")
+BACKENDS = ("auto", "lean", "hf", "deterministic")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -49,9 +49,8 @@ def load(
         dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
             compute in it (:mod:`hierspec.lm.dtypes`).
         backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder),
-            ``auto``: lean where it can, ``draft``: the same, for a small model that sees few rows
-            at a time, or ``deterministic``: lean on a CPU, with the same bits for a token however
-            many are computed with it.
+            ``auto``: lean where it can, or ``deterministic``: lean on a CPU, with the same bits for
+            a token however many are computed with it.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
@@ -82,7 +81,7 @@ def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
     """A transformers model that is loaded already.
 
     Args:
-        backend: ``lean`` copies its weights, once; all others run its own layers.
+        backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
 
     Raises:
         HierspecError: the model cannot be driven.
@@ -162,10 +161,6 @@ def _lean(source: WeightSource, device: torch.device, backend: str) -> type[Lean
         from hierspec.lm.lean.deterministic import DeterministicLean
 
         return DeterministicLean
-    if backend == "draft" and why is None:
-        from hierspec.lm.lean.own_weights import DraftLean
-
-        return DraftLean
     if backend == "lean" or (backend == "auto" and why is None):
         from hierspec.lm.lean.decoder import LeanBackend
 

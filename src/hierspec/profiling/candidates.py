@@ -347,7 +347,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
             own = getattr(backend, "num_bytes", None)  # of a copy whose weights differ in bits
-            out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize
+            again = getattr(backend, "held_again", 0)  # in another layout
+            out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize + again
         else:
             out[entrant.owner] = _bytes_on_disk(entrant)
     return out

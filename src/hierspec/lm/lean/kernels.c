@@ -41,7 +41,7 @@ typedef int32_t word __attribute__((may_alias));
 #define FINE 254 /* steps of an input's second 8 bits in one of its first */
 #define FEW 16   /* of so many panels of scores one is made in 8 bits after 4, at most */
 #define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
-#define BLOCK_4 8 /* the same in 4 bits, whose tiles have one panel if they have several rows */
+#define BLOCK_4 8 /* the same in 4 bits, whose tiles have one panel: more rows gain nothing */
 #define WIDE (PARTS == 1 ? 4 : 1)                     /* panels of a tile of several rows */
 #define MOST_PANELS (8 > WIDE * PARTS ? 8 : WIDE * PARTS) /* of any tile, in parts of W */
 #define MOST_SUMS (PARTS * (BLOCK * WIDE > BLOCK_4 ? BLOCK * WIDE : BLOCK_4))
@@ -637,7 +637,7 @@ static float largest(const float *x, int64_t n) {
     return found;
 }
 
-/* Scores [n], padded to 16, of a query → e^(scores · scale − most); returns 1 / their sum. */
+/* Scores [n], padded to 16, of a query → e^(scale · (score − the largest)); returns 1 / their sum. */
 static float softened(float *scores, int64_t n, float scale) {
     const int64_t padded = (n + 15) / 16 * 16;
     for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
@@ -783,7 +783,7 @@ static int64_t first_key(const Row *row, int64_t window) {
     return first < 0 ? 0 : first;
 }
 
-/* Whether two rows of a sequence see the same keys, but for the last: texts from the beginning on. */
+/* Whether one of two rows of a sequence sees the first of the other's keys: texts from the beginning. */
 static int alike(const Row *a, const Row *b, int64_t window) {
     if (a == b) return 1;
     return !a->length && !b->length && !first_key(a, window) && !first_key(b, window);
