@@ -357,6 +357,36 @@ class Steady(HierarchyMethod):
         return replace(run, seconds=self.configuration["levels"][0]["num_speculative_tokens"])
 
 
+def test_a_bench_whose_time_is_over_sums_up_what_it_has(models, tmp_path):
+    short = bench(models, [fake_entry("fake", fixed)], temperatures=(0.0, 1.0))
+    short.seconds = 0.0
+    data = short.run()
+    assert data.finished
+    for number, temperature in enumerate((0, 1)):
+        for record in methods_of(data, number).values():
+            assert len(record.runs) == 1
+            assert record.summed.ms_per_token.n == 1
+        said = f"temperature {temperature}: stopped after 1 of {len(PROMPTS)} prompts"
+        assert any(note.startswith(said) for note in data.notes)
+
+
+def test_an_interrupted_bench_is_summed_up(models, tmp_path):
+    calls = iter(range(1000))
+
+    def write(prompt, request):
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return fixed(prompt, request)
+
+    path = tmp_path / "r.json"
+    with pytest.raises(KeyboardInterrupt):
+        bench(models, [fake_entry("fake", write)], path).run()  # a warm-up, two rounds
+    again = bench(models, [fake_entry("fake", fixed)], path)
+    again.seconds = 0.0
+    assert [len(record.runs) for record in methods_of(again.run()).values()] == [2, 2]
+    assert results.read(path).finished
+
+
 def test_an_interrupted_bench_goes_on_where_it_was(models, tmp_path):
     def speculative(given, temperature):
         return [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class Bench:
         data: the results, new or of an interrupted run; changed as the bench goes on.
         categories: of the measured prompts, where they have some.
         path: where results are written; ``None``: nowhere.
+        seconds: no prompt is begun when so long has passed, shared out among the temperatures;
+            ``None``: all prompts are measured.
         report: called with what is being done, and the share of all work that is done.
     """
 
@@ -71,6 +74,7 @@ class Bench:
     data: BenchResults
     categories: Sequence[str] = ()
     path: Path | None = None
+    seconds: float | None = None
     report: Report = lambda stage, share: None
 
     @property
@@ -92,9 +96,10 @@ class Bench:
                 self.data.notes.append(note)
         self.report("reading memory for the roofline of plain decoding", 0.0)
         self.sample_bandwidth()
-        count = len(self.settings.temperatures)
+        count, began = len(self.settings.temperatures), time.monotonic()
         for number, temperature in enumerate(self.settings.temperatures):
-            MethodCell(self, temperature, number / count).run()
+            ends = math.inf if self.seconds is None else began + self.seconds * (number + 1) / count
+            MethodCell(self, temperature, number / count, ends).run()
         self.data.finished = True
         self.save()
         self.report("done", 1.0)
@@ -115,10 +120,13 @@ class MethodCell:
 
     Args:
         begins: the share of the bench's work that is done before.
+        ends: no prompt is begun later, by the monotonic clock; but a first one always is.
     """
 
-    def __init__(self, bench: Bench, temperature: float, begins: float) -> None:
-        self.bench, self.temperature, self.begins = bench, temperature, begins
+    def __init__(
+        self, bench: Bench, temperature: float, begins: float, ends: float = math.inf
+    ) -> None:
+        self.bench, self.temperature, self.begins, self.ends = bench, temperature, begins, ends
         self.entries = {entry.name: entry for entry in bench.entries}
         self.methods: dict[str, Method] = {}
         cell = bench.data.at(temperature)
@@ -208,6 +216,8 @@ class MethodCell:
         done = len(self.records[PLAIN].runs) // size
         if done == len(groups):
             return False
+        if done and self._is_late(done * size):
+            return True
         names = [name for name in self.records if name in self.methods]
         request = self.request(bench.settings.max_new_tokens)
         warm_up = repeated(bench.tuning, size) if bench.tuning else None
@@ -232,6 +242,18 @@ class MethodCell:
                     self.records[finished].runs += found
                 waiting.clear()
                 bench.save()
+                if group + 1 < len(groups) and self._is_late((group + 1) * size):
+                    break
+        return True
+
+    def _is_late(self, done: int) -> bool:
+        """Whether to stop after so many prompts; if so, the results say it."""
+        if time.monotonic() < self.ends:
+            return False
+        self.bench.data.notes.append(
+            f"temperature {self.temperature:g}: stopped after {done} of "
+            f"{len(self.bench.measured)} prompts, when its time was over"
+        )
         return True
 
     # Judging: whether outputs are right, and the runs' summary.

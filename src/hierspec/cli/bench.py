@@ -123,6 +123,15 @@ def bench(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Measure anew where -o is there.")
     ] = False,
+    stop_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="MINUTES",
+            help="Begin no prompt after so long and sum up what is there (one prompt at each "
+            "temperature at least). 0 sums up an interrupted bench.",
+        ),
+    ] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", help="Measure nothing: show this results file.")
     ] = None,
@@ -216,7 +225,10 @@ def bench(
         if output is None:
             size = f"{len(entries)} methods, {len(temperatures)} temperatures"
             say(console, f"hierspec: note: {size}; -o FILE keeps the results, --methods chooses")
-        data, tokenizer = _measure(settings, entries, chosen, files, draft is not None, console)
+        seconds = None if stop_after is None else 60 * stop_after
+        data, tokenizer = _measure(
+            settings, entries, chosen, files, draft is not None, seconds, console
+        )
         if output is not None:
             say(console, f"written to {output}")
         return _show(data, files, tokenizer, chosen.asked, console)
@@ -406,6 +418,7 @@ def _measure(
     prompts: ChosenPrompts,
     files: _Files,
     load_drafts: bool,
+    seconds: float | None,
     console: Console,
 ) -> tuple[BenchResults, Any]:
     """Measure, or go on measuring; return the results and the target's tokenizer.
@@ -458,6 +471,7 @@ def _measure(
                 data=data,
                 categories=prompts.categories,
                 path=files.results,
+                seconds=seconds,
                 report=report,
             ).run()
     files.next_step = files.to_show_again
