@@ -175,7 +175,7 @@ def memory(data: dict[str, Any], table: Table, where: Where) -> str:
     )
 
 
-RELEASED = ("smollm2-greedy", "smollm2-sampled", "smollm2")
+RELEASED = ("smollm2-greedy", "smollm2-sampled", "smollm2-greedy-zen4", "smollm2-sampled-zen4")
 
 
 def benches() -> dict[str, BenchResults]:

@@ -116,6 +116,7 @@ def _aims(cell: TemperatureRecord) -> list[tuple[str, dict[str, Any] | None, flo
         ("planned over llama.cpp on the GGUF file", get("llama.cpp-file"), get("planned"), 1.0),
         ("HiSpec over LayerSkip", get("layerskip"), get("hispec"), 1.0),
         ("three levels over the best drafter alone", best["single"], get("hierarchy"), 1.1),
+        ("planned over the best drafter alone", best["single"], get("planned"), 1.1),
     ]
     return [(aim, _ratio(slow, fast), wanted) for aim, slow, fast, wanted in rows]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .base import ROOT, Claim, data, short
+from .measured import EVERY, method
 
 
 def _several_drafts() -> list[Claim]:
@@ -386,14 +387,19 @@ def _worth(size: str) -> list[str]:
 
 
 def _alone(drafter: str) -> list[str]:
-    """Of a drafter alone beside the sibling: gain and tokens a call, by temperature."""
+    """Of a drafter alone in the main bench: gain and tokens a call, by temperature."""
     found: list[str] = []
-    for cell in data("smollm2-sibling")["cells"]:
-        (method,) = (m for m in cell["methods"] if m["name"] == f"alone-{drafter}")
-        gain = method["summary"]["speedup"]
-        found += [f"{gain[key]:.2f}" for key in ("median", "low95", "high95")]
-        found.append(f"{method['summary']['mean_acceptance_length']:.2f}")
+    for temperature, file in EVERY.items():
+        summed = method(file, temperature, f"alone-{drafter}").summed
+        assert summed.speedup is not None
+        found += [summed.speedup.said(), f"{summed.mean_acceptance_length:.2f}"]
     return found
+
+
+def _a_siblings_call() -> list[str]:
+    """Milliseconds of one row in the kernels and in torch."""
+    one = data("kernels-sibling")["milliseconds"]["1"]
+    return [f"{one[road]['median']:.2f}" for road in ("kernels, own weights", "target")]
 
 
 def _before_and_after(result: dict[str, Any], layer: str) -> list[str]:
@@ -455,7 +461,7 @@ TRAINED = [
     *(
         Claim(
             SMOLLM2,
-            f"| {title} |" + " {}× [{}, {}] | {} |" * 2,
+            f"| {title} |" + " {} | {} |" * 2,
             lambda drafter=drafter: _alone(drafter),
         )
         for title, drafter in (
@@ -465,6 +471,7 @@ TRAINED = [
         )
     ),
     Claim(SMOLLM2, "{:,} parameters. It sees a token", _counted(_sibling)),
+    Claim(SMOLLM2, "a call takes {} ms, and {} in torch", _a_siblings_call),
     Claim(
         SMOLLM2, "distribution over {:,} tokens of prompts", lambda: [_sibling()["texts"]["tokens"]]
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -15,15 +16,17 @@ from hierspec.bench.summary import ratio
 from .base import RESULTS, Claim, data, percent, words
 
 README_PAGE, MEASURED = "README.md", "docs/measured.md"
-CHATS = "smollm2"  # the bench on a released model
-# The same with more methods, more prompts and longer answers, by temperature.
+# The benches on a released model, by temperature: now, and an earlier version on another machine.
 EVERY = {0.0: "smollm2-greedy", 1.0: "smollm2-sampled"}
+EARLIER = {0.0: "smollm2-greedy-zen4", 1.0: "smollm2-sampled-zen4"}
 
 
 @cache
 def bench(name: str) -> BenchResults:
     """A result file of ``hierspec bench``."""
-    return results.read(RESULTS / f"{name if name.startswith(CHATS) else f'bench-eps-{name}'}.json")
+    return results.read(
+        RESULTS / f"{name if name.startswith('smollm2') else f'bench-eps-{name}'}.json"
+    )
 
 
 def method(file: str, temperature: float, name: str) -> MethodRecord:
@@ -127,19 +130,31 @@ def released_predictions() -> list[Any]:
     return [found["prompts"], len(cell["hierarchies"]), *map(percent, medians)]
 
 
+RELEASED_EQUALITY = ("equality-smollm2-presets", "equality-smollm2-sibling")
+
+
 def released_equality() -> list[Any]:
-    """Greedy texts and sampled ones of every preset that applies to the released model."""
-    found = data("equality-smollm2-presets")
-    given = found["settings"]
-    rows = [row for row in found["rows"].values() if "prompts" in row]
+    """Greedy texts and sampled ones of every preset that applies to the released model, without a
+    draft model and with its sibling."""
+    found = [data(name) for name in RELEASED_EQUALITY]
+    (given,) = {json.dumps({k: one["settings"][k] for k in ALIKE}) for one in found}
+    alike = json.loads(given)
+    rows = [row for one in found for row in one["rows"].values() if "prompts" in row]
+
+    def total(key: str) -> Any:
+        return sum(one[key] for one in found)
+
     return [
-        *(given[key] for key in ("prompts", "tokens")),
-        *(found[key] for key in ("equal", "outputs")),
+        *(alike[key] for key in ("prompts", "tokens")),
+        *(f"{total(key):,}" for key in ("equal", "outputs")),
         len(rows),
-        *(found[key] for key in ("joint_tests_passed", "joint_tests")),
-        *(given[key] for key in ("samples", "chi_prompts")),
-        found["false_failure_rate"],
+        *(total(key) for key in ("joint_tests_passed", "joint_tests")),
+        *(alike[key] for key in ("samples", "chi_prompts")),
+        total("false_failure_rate"),
     ]
+
+
+ALIKE = ("prompts", "tokens", "samples", "chi_prompts", "longest")
 
 
 def every_prediction(temperature: float) -> list[float]:
@@ -198,13 +213,7 @@ def quality_figures() -> tuple[float, ...]:
     return (greedy["questions"], greedy["equal"], *right, sampled["questions"], *points)
 
 
-def chats_settings() -> tuple[object, ...]:
-    """Prompts, their domains, tokens of an answer."""
-    settings, domains = bench(CHATS).settings, method(CHATS, 0.0, "planned").summed.by_category
-    return settings.num_prompts, words(len(domains)), settings.max_new_tokens
-
-
-def chats_ties(file: str = CHATS) -> tuple[int, int, int]:
+def chats_ties(file: str) -> tuple[int, int, int]:
     """Greedy runs of ours on the released model: all, equal to plain decoding, near-ties."""
     (cell,) = (cell for cell in bench(file).cells if cell.greedy)
     own = [one for one in cell.measured if one.group != "peer" and one.name != "plain"]
@@ -216,40 +225,10 @@ def chats_ties(file: str = CHATS) -> tuple[int, int, int]:
     )
 
 
-def lengths(name: str) -> list[str]:
-    """Tokens a call of the target, greedy and at temperature 1."""
-    found = [method(CHATS, t, name).summed.mean_acceptance_length for t in (0.0, 1.0)]
-    return [f"{length:.1f}" for length in found if length is not None]
-
-
-def by_domain(temperature: float, file: str = CHATS) -> str:
+def by_domain(temperature: float, file: str) -> str:
     """The planned hierarchy's speed-ups, as in ``chat 2.1×, code 2.2×``."""
     found = method(file, temperature, "planned").summed.by_category
     return ", ".join(f"{name.replace('_', ' ')} {one.speedup:.1f}×" for name, one in found.items())
-
-
-def over_transformers(temperature: float) -> str:
-    """The planned hierarchy over the faster of transformers' ways measured, by median time."""
-    (cell,) = (cell for cell in bench(CHATS).cells if cell.temperature == temperature)
-    ways = [one for one in cell.measured if one.name.startswith("transformers")]
-    best = min(ways, key=lambda one: one.summed.ms_per_token.median)
-    return ratio(_times(best), _times(method(CHATS, temperature, "planned"))).said()
-
-
-def _chats_table() -> list[Claim]:
-    rows = {
-        "| planned: levels and budgets computed | here, P1": "planned",
-        "| planned, adapted while text is written | here": "online",
-        "| a copy in 4 bits drafts | QuantSpec": "alone-quantized-4",
-        "| a copy in 8 bits drafts | QuantSpec": "quantized",
-        "| suffix look-up | SuffixDecoding": "alone-suffix",
-        "| prompt look-up |": "prompt-lookup",
-        "| EAGLE-3, trained for an hour | EAGLE-3": "alone-smollm2-eagle3",
-        "| llama.cpp, plain decoding of the 4-bit file |": "llama.cpp-file",
-        "| transformers, prompt look-up |": "transformers-prompt-lookup",
-        "| transformers, plain `generate` |": "transformers",
-    }
-    return [*_rows(rows, CHATS), _plain_row("| **plain decoding, bfloat16** |", CHATS)]
 
 
 def _rows(rows: dict[str, str], file: str) -> list[Claim]:
@@ -278,6 +257,7 @@ def _every_table() -> list[Claim]:
         "| three levels: the best of the drafters stacked in twos and threes |": "hierarchy",
         "| suffix look-up |": "alone-suffix",
         "| prompt look-up |": "prompt-lookup",
+        "| a small sibling, trained for half an hour |": "alone-smollm2-sibling",
         "| EAGLE-3, trained for an hour |": "alone-smollm2-eagle3",
         "| LayerSkip: one trained exit |": "layerskip",
         "| HiSpec: two trained exits |": "hispec",
@@ -318,10 +298,11 @@ def _cell(name: str, temperature: float) -> str:
 
 
 def every_settings() -> tuple[object, ...]:
-    """Prompts, their domains, tokens of an answer."""
+    """Prompts, their domains, how many were measured at temperature 1, tokens of an answer."""
     settings = bench(EVERY[0.0]).settings
     domains = method(EVERY[0.0], 0.0, "planned").summed.by_category
-    return settings.num_prompts, words(len(domains)), settings.max_new_tokens
+    sampled = len(method(EVERY[1.0], 1.0, "planned").runs)
+    return settings.num_prompts, words(len(domains)), sampled, settings.max_new_tokens
 
 
 def _readme_table() -> list[Claim]:
@@ -334,6 +315,7 @@ def _readme_table() -> list[Claim]:
         "| three levels, the best of all stacks | P1 |": "hierarchy",
         "| llama.cpp, plain decoding of the 4-bit file | |": "llama.cpp-file",
         "| suffix look-up | SuffixDecoding |": "alone-suffix",
+        "| a small sibling, trained for half an hour | |": "alone-smollm2-sibling",
         "| EAGLE-3, trained for an hour | EAGLE-3 |": "alone-smollm2-eagle3",
         "| one early exit with a trained head | LayerSkip |": "layerskip",
         "| two early exits with trained heads | P3 |": "hispec",
@@ -348,22 +330,22 @@ def _readme_table() -> list[Claim]:
     return _both_temperatures(README_PAGE, rows, plain, cell)
 
 
-def _over(temperature: float, slow: str, fast: str) -> str:
-    """How many times as fast one way is as another, paired by prompt."""
-    file = EVERY[temperature]
-    times = [_times(method(file, temperature, name)) for name in (slow, fast)]
-    return ratio(*times).said()
-
-
-def _fastest(temperature: float, names: Iterable[str]) -> str:
-    cells_of = bench(EVERY[temperature]).cells
-    (cell,) = (cell for cell in cells_of if cell.temperature == temperature)
-    some = [one for one in cell.measured if one.name in set(names)]
-    return min(some, key=lambda one: one.summed.ms_per_token.median).name
+def _over(
+    temperature: float, slow: str | Iterable[str], fast: str, files: dict[float, str] = EVERY
+) -> str:
+    """How many times as fast one way is as another, or as the fastest of several, by prompt."""
+    (cell,) = (one for one in bench(files[temperature]).cells if one.temperature == temperature)
+    names = {slow} if isinstance(slow, str) else set(slow)
+    some = [one for one in cell.measured if one.name in names]
+    best = min(some, key=lambda one: one.summed.ms_per_token.median)
+    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).said()
 
 
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
-DRAFTERS = ("alone-quantized-4", "alone-quantized", "alone-suffix", "alone-smollm2-eagle3")
+DRAFTERS = tuple(
+    f"alone-{name}"
+    for name in ("quantized-4", "quantized", "suffix", "smollm2-eagle3", "smollm2-sibling")
+)
 OWN = (*DRAFTERS, "hierarchy", "prompt-lookup", "layerskip", "hispec")
 
 
@@ -373,16 +355,14 @@ def _compared(temperature: float) -> list[object]:
     tried = sum(len(record.tuning.trials) for record in records if record.tuning)
     return [
         by_domain(temperature, EVERY[temperature]),
-        _over(temperature, _fastest(temperature, TRANSFORMERS), "planned"),
+        _over(temperature, TRANSFORMERS, "planned"),
         _over(temperature, "llama.cpp-file", "planned"),
-        _over(temperature, _fastest(temperature, DRAFTERS), "hierarchy"),
+        _over(temperature, DRAFTERS, "planned"),
+        _over(temperature, DRAFTERS, "hierarchy"),
         _over(temperature, "layerskip", "hispec"),
         tried,
-        _over(temperature, _fastest(temperature, OWN), "planned"),
+        _over(temperature, OWN, "planned"),
     ]
-
-
-_CHATS = "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most"
 
 
 def _table() -> list[Claim]:
@@ -411,48 +391,42 @@ def _table() -> list[Claim]:
 
 
 PAGE = [
-    Claim(MEASURED, _CHATS, chats_settings),
-    *_chats_table(),
     Claim(
         MEASURED,
-        "Greedily, the planned hierarchy's median speed-ups by domain: {};",
-        lambda: (by_domain(0.0),),
-    ),
-    Claim(
-        MEASURED,
-        "tokens a call of the target: {} and {} planned, {} and {} the 4-bit copy, {} and {} the "
-        "8-bit one, {} and {} EAGLE-3",
-        lambda: (
-            length
-            for name in ("planned", "alone-quantized-4", "quantized", "alone-smollm2-eagle3")
-            for length in lengths(name)
-        ),
-    ),
-    Claim(
-        MEASURED,
-        "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
-        chats_ties,
-    ),
-    Claim(
-        MEASURED,
-        "The planned hierarchy is {} as fast as the faster of transformers' ways greedily and {} "
-        "at temperature 1.",
-        lambda: (over_transformers(0.0), over_transformers(1.0)),
-    ),
-    Claim(
-        MEASURED,
-        "two Zen 4 cores, {} chat prompts of {} domains, answers of {} tokens at most",
+        "two Zen 5 cores, bfloat16, {} chat prompts of {} domains (the first {} of them at "
+        "temperature 1), answers of {} tokens at most",
         every_settings,
     ),
     *_every_table(),
+    Claim(
+        MEASURED,
+        "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
+        lambda: chats_ties(EVERY[0.0]),
+    ),
+    Claim(
+        MEASURED,
+        "two Zen 4 cores, the same prompts: planned {} plain decoding greedily and {} at "
+        "temperature 1, {} and {} the fastest of transformers' ways, {} and {} llama.cpp on the "
+        "4-bit file; three levels {} and {} of the best drafter alone.",
+        lambda: [
+            _over(t, slow, fast, EARLIER)
+            for slow, fast in (
+                ("plain", "planned"),
+                (TRANSFORMERS, "planned"),
+                ("llama.cpp-file", "planned"),
+                (DRAFTERS, "hierarchy"),
+            )
+            for t in EARLIER
+        ],
+    ),
     *(
         Claim(
             MEASURED,
             f"{begins}, the planned hierarchy gains by domain: {{}}. It is {{}} as fast as the "
-            "fastest of transformers' ways and {} as fast as llama.cpp on the 4-bit file; three "
-            "levels are {} as fast as the best drafter alone, and HiSpec {} as fast as LayerSkip. "
-            "Of {} hierarchies tried while tuning the best of each kind was measured; the plan is "
-            "{} as fast as the best of these.",
+            "fastest of transformers' ways and {} as fast as llama.cpp on the 4-bit file; over "
+            "the best drafter alone it is {}, and the three levels that tuning found {}. HiSpec "
+            "is {} as fast as LayerSkip. Of {} hierarchies tried while tuning the best of each "
+            "kind was measured; the plan is {} as fast as the best of these.",
             lambda t=t: _compared(t),
         )
         for t, begins in ((0.0, "Greedily"), (1.0, "At temperature 1"))
@@ -634,12 +608,13 @@ README = [
         "ways",
         lambda: (
             speedup(EVERY[0.0], 0.0, "planned"),
-            _over(0.0, _fastest(0.0, TRANSFORMERS), "planned"),
+            _over(0.0, TRANSFORMERS, "planned"),
         ),
     ),
     Claim(
         README_PAGE,
-        "two Zen 4 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most",
+        "two Zen 5 cores, bfloat16, {} chat prompts of {} domains (the first {} of them at "
+        "temperature 1), answers of {} tokens at most",
         every_settings,
     ),
     *_readme_table(),
