@@ -25,7 +25,7 @@ from hierspec.planner.mixed import mixed
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
-from hierspec.profiling.estimates import estimates, extended
+from hierspec.profiling.estimates import _Costs, estimates, extended
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
@@ -883,3 +883,18 @@ def test_a_price_is_the_mean_over_classes():
     assert best.ms <= min(np.mean(prices), known.plain_ms)
     tokenwise = estimates(*made(), max_budget=4, rule="tokenwise")
     assert latency(tokenwise, chain).ms_per_token > np.mean(prices)
+
+
+def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
+    def row(drafter, **check):
+        found = {n[1:]: {"mean": ms, "median": ms, "count": 3} for n, ms in check.items()}
+        return {"drafter": drafter, "verifier": 2, "draft": {}, "check": found}
+
+    rows = [row(None, n0=2.0), row(0, n0=2.0, n2=2.2), row(1, n1=2.3, n2=2.4, n8=9.0), row(3)]
+    measured = {"costs": rows, "context": {"tokens": 100, "slopes": []}}
+    look_up, model, never = (_Costs(measured, 4, None).checks(13)[i, 2] for i in (0, 1, 3))
+    assert model[[1, 2, 8]].tolist() == pytest.approx([2.3, 2.4, 9.0])
+    assert look_up[2] == pytest.approx(2.2)
+    assert look_up[8] == pytest.approx(9.0 - 0.1, abs=0.06), "as much less as its own drafts"
+    assert look_up[12] > 12, "and on with that slope, which its own two points do not know"
+    assert never[8] == pytest.approx(9.0)

@@ -145,10 +145,39 @@ class _Costs:
             at, values = _points(row["check"])
             # Without a draft it is the same call whoever found none, and not a saving by noise.
             at, values = np.append(0, at[at > 0]), np.append(self._alone(k), values[at > 0])
-            ms = _line((at, values), lengths)
+            ms = _line(self._continued(k, at, values), lengths)
             zero, eight = self._slope(k)
             out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
+
+    def _continued(
+        self, k: int, at: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A pair's points, and past them those of model k's calls on other drafters' tokens.
+
+        A look-up that hardly found anything while it was timed says nothing of long drafts, and a
+        straight line from two short ones is far too low where many rows bind the processor.
+        """
+        others, theirs = self._calls(k)
+        longer = others > at[-1]
+        level = values[-1] - np.interp(at[-1], others, theirs)
+        beyond = np.maximum(theirs[longer] + level, values[-1])
+        return np.append(at, others[longer]), np.append(values, beyond)
+
+    def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a call of model k on n tokens takes, over all who drafted them: n and means."""
+        samples: dict[int, list[tuple[float, int]]] = {}
+        for (i, verifier), row in self.rows.items():
+            if verifier == k and i is not None:
+                for n, found in row["check"].items():
+                    samples.setdefault(int(n), []).append((found["mean"], found["count"]))
+        means: dict[int, float] = {}
+        for n, found in samples.items():
+            times, counts = zip(*found, strict=True)
+            if n:
+                means[n] = float(np.average(times, weights=counts))
+        at = sorted(means)
+        return np.array([0, *at]), np.array([self._alone(k), *(means[n] for n in at)])
 
     def single(self, k: int) -> float:
         """One call of model k without a draft."""
