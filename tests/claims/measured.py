@@ -400,6 +400,14 @@ PAGE = [
     *_every_table(),
     Claim(
         MEASURED,
+        "with it the plan is the copy alone, {} plain decoding on {} of the chats",
+        lambda: (
+            speedup("smollm2-planned-sampled", 1.0, "planned"),
+            len(method("smollm2-planned-sampled", 1.0, "planned").runs),
+        ),
+    ),
+    Claim(
+        MEASURED,
         "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
         lambda: chats_ties(EVERY[0.0]),
     ),
