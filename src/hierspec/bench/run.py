@@ -216,7 +216,8 @@ class MethodCell:
         done = len(self.records[PLAIN].runs) // size
         if done == len(groups):
             return False
-        if done and self._is_late(done * size):
+        if done and self.is_late:
+            self._note_stop(done * size)
             return True
         names = [name for name in self.records if name in self.methods]
         request = self.request(bench.settings.max_new_tokens)
@@ -242,19 +243,21 @@ class MethodCell:
                     self.records[finished].runs += found
                 waiting.clear()
                 bench.save()
-                if group + 1 < len(groups) and self._is_late((group + 1) * size):
+                if group + 1 < len(groups) and self.is_late:
+                    self._note_stop((group + 1) * size)
                     break
         return True
 
-    def _is_late(self, done: int) -> bool:
-        """Whether to stop after so many prompts; if so, the results say it."""
-        if time.monotonic() < self.ends:
-            return False
-        self.bench.data.notes.append(
-            f"temperature {self.temperature:g}: stopped after {done} of "
-            f"{len(self.bench.measured)} prompts, when its time was over"
-        )
-        return True
+    @property
+    def is_late(self) -> bool:
+        """Whether no further prompt is begun."""
+        return time.monotonic() >= self.ends
+
+    def _note_stop(self, done: int) -> None:
+        said = f"stopped after {done} of {len(self.bench.measured)} prompts, when its time was over"
+        note = f"temperature {self.temperature:g}: {said}"
+        if note not in self.bench.data.notes:  # summing up may have been interrupted
+            self.bench.data.notes.append(note)
 
     # Judging: whether outputs are right, and the runs' summary.
 

@@ -249,7 +249,7 @@ def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, float]]
         if width < _LARGE:
             cdf = probs.detach().cumsum(-1, dtype=torch.float64).numpy()
             return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
-        probs = probs.detach() if probs.dtype in _NUMPYS else probs.detach().double()
+        probs = probs.detach() if probs.dtype in _NUMPYS_OWN else probs.detach().double()
         rows, masses = probs.numpy(), _masses(probs).numpy()
         return [_search_row_blocks(*one) for one in zip(rows, masses, each, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
@@ -267,7 +267,7 @@ def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return ids.double(), total
 
 
-_NUMPYS = (torch.float32, torch.float64)
+_NUMPYS_OWN = (torch.float32, torch.float64)  # types that it has as well
 _FEW = 4  # rows that NumPy, with a third of torch's overhead a call, searches sooner
 
 

@@ -166,18 +166,14 @@ class _Costs:
 
     def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """What a call of model k on n tokens takes, over all who drafted them: n and means."""
-        samples: dict[int, list[tuple[float, int]]] = {}
-        for (i, verifier), row in self.rows.items():
-            if verifier == k and i is not None:
-                for n, found in row["check"].items():
-                    samples.setdefault(int(n), []).append((found["mean"], found["count"]))
-        means: dict[int, float] = {}
-        for n, found in samples.items():
-            times, counts = zip(*found, strict=True)
-            if n:
-                means[n] = float(np.average(times, weights=counts))
-        at = sorted(means)
-        return np.array([0, *at]), np.array([self._alone(k), *(means[n] for n in at)])
+        rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
+        at = sorted({int(n) for row in rows for n in row["check"]} - {0})
+        means = [self._alone(k)]
+        for n in at:
+            found = [row["check"][str(n)] for row in rows if str(n) in row["check"]]
+            counts = [one["count"] for one in found]
+            means.append(float(np.average([one["mean"] for one in found], weights=counts)))
+        return np.array([0, *at]), np.array(means)
 
     def single(self, k: int) -> float:
         """One call of model k without a draft."""

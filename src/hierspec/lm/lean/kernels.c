@@ -783,7 +783,7 @@ static int64_t first_key(const Row *row, int64_t window) {
     return first < 0 ? 0 : first;
 }
 
-/* Whether one of two rows of a sequence sees the first of the other's keys: texts from the beginning. */
+/* Whether two rows of a sequence see the same keys as far as the shorter text goes. */
 static int alike(const Row *a, const Row *b, int64_t window) {
     if (a == b) return 1;
     return !a->length && !b->length && !first_key(a, window) && !first_key(b, window);
@@ -793,16 +793,16 @@ static int alike(const Row *a, const Row *b, int64_t window) {
 static int64_t desk(int64_t dim, int64_t longest) { return TOGETHER * (3 * dim + longest); }
 
 /* What a thread's share of the queries attends to: attended [rows, heads, dim]. Sequence by sequence,
- * queries that read one head of keys go together. `room` is a `desk`, and for what is laid `aside`. */
+ * queries that read one head of keys go together. `space` is a `desk`, then what is laid `aside`. */
 static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
-                     const float *rotations, float *room, int64_t longest, float *attended, int t,
+                     const float *rotations, float *space, int64_t longest, float *attended, int t,
                      int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads, each = heads / kv;
     const Layer *layer = model->layers + l;
     const Part own = share(rows * heads, t, all);
     Query queries[TOGETHER];
-    for (int i = 0; i < TOGETHER; i++, room += 3 * dim + longest)
-        queries[i] = (Query){room, room + dim, room + 2 * dim, room + 3 * dim, 0, 0};
+    for (int i = 0; i < TOGETHER; i++, space += 3 * dim + longest)
+        queries[i] = (Query){space, space + dim, space + 2 * dim, space + 3 * dim, 0, 0};
     int64_t before = 0; /* queries of earlier sequences and heads of keys */
     for (int64_t start = 0; start < rows; start += where[start].span->count) {
         const Span *span = where[start].span;
@@ -815,7 +815,7 @@ static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, co
                 const Row *row = where + start + i / each;
                 const int64_t first = first_key(row, layer->window);
                 Run runs[2];
-                joined(row, first, keys, keys + kv * span->head_stride, dim, room, runs);
+                joined(row, first, keys, keys + kv * span->head_stride, dim, space, runs);
                 int num = 0;
                 for (; num < TOGETHER && i < end; num++, i++) {
                     const Row *other = where + start + i / each;
