@@ -96,9 +96,12 @@ def in_turn(chats: Sequence[Chat]) -> list[Chat]:
 
 
 def choose(
-    chats: Sequence[Chat], measured: int, tuning: int
+    chats: Sequence[Chat], measured: int, tuning: int, profiling: int = 0
 ) -> tuple[list[ChatTurn], list[ChatTurn]]:
     """The first turns to measure on, and first turns of later chats to tune on.
+
+    Args:
+        profiling: of the latter, if there are so many.
 
     Raises:
         HierspecError: there are too few.
@@ -107,7 +110,7 @@ def choose(
     rest = iter(chats)
     while len(turns) < measured and (chat := next(rest, None)) is not None:
         turns += [ChatTurn(chat, number) for number in range(len(chat.turns))]
-    others = [ChatTurn(chat, 0) for chat in itertools.islice(rest, tuning)]
+    others = [ChatTurn(chat, 0) for chat in itertools.islice(rest, max(tuning, profiling))]
     if len(turns) < measured or len(others) < tuning:
         raise HierspecError(
             f"there are {len(chats)} chats, too few for {measured} prompts to measure on and "

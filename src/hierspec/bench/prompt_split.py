@@ -1,4 +1,4 @@
-"""Which prompts a bench measures on and which it tunes on; none is both."""
+"""Which prompts a bench measures on, and which it tunes and profiles on; none is both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hierspec.bench.chats import ChatTurn
 from hierspec.bench.spec_bench import SpecBenchQuestion
 from hierspec.bench.turns import whole_batches
 from hierspec.errors import HierspecError
+from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 
@@ -23,6 +24,7 @@ class Prompts:
     """Texts for a bench: those measured, then those tuned on.
 
     Attributes:
+        profiling: those tuned on and what follows, as many as a profile takes by default.
         identity: ``file`` and ``sha256``.
         asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
         notes: on the choice, for the results file.
@@ -31,6 +33,7 @@ class Prompts:
 
     measured: tuple[str | ChatTurn, ...]
     tuning: tuple[str | ChatTurn, ...]
+    profiling: tuple[str | ChatTurn, ...]
     identity: dict[str, Any]
     asked: tuple[SpecBenchQuestion, ...] = ()
     notes: tuple[str, ...] = ()
@@ -88,6 +91,7 @@ def choose(
     return Prompts(
         tuple(found[:measured]),
         tuple(found[measured:needed]),
+        tuple(found[measured : measured + _profiled(tuning)]),
         source.identity,
         tuple(source.asked[:measured]),
         tuple(notes),
@@ -100,10 +104,22 @@ def _chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Pr
         raise HierspecError("--chat measures on chats: give --prompts FILE.jsonl, or a folder")
     whole_batches(measured, batch_size)
     found, identity = chats.read(path)
-    turns, others = chats.choose(found, measured, tuning)
+    turns, others = chats.choose(found, measured, tuning, _profiled(tuning))
     domains = tuple(turn.chat.domain for turn in turns)
     note = "chats, one of each domain in turn; later turns follow plain decoding's greedy answers"
-    return Prompts(tuple(turns), tuple(others), identity, notes=(note,), categories=domains)
+    return Prompts(
+        tuple(turns),
+        tuple(others[:tuning]),
+        tuple(others),
+        identity,
+        notes=(note,),
+        categories=domains,
+    )
+
+
+def _profiled(tuning: int) -> int:
+    """How many prompts to profile on: few show what a look-up finds in long texts."""
+    return max(tuning, ProfileSettings().prompts)
 
 
 def _built_in(target: str) -> _Source:

@@ -83,7 +83,7 @@ def bench(
         int | None,
         typer.Option(
             min=1,
-            help="Prompts to tune and profile on: those after the measured ones. Default: 4, or "
+            help="Prompts to tune on: those after the measured ones. Default: 4, or "
             "the next multiple of --batch-size.",
         ),
     ] = None,
@@ -459,9 +459,10 @@ def _measure(
                 data.notes.append(note)
             _begin(files, data)
             files.next_step = files.to_go_on
-            effort = planned.settings(len(tuning), max(8, min(128, 2 * settings.tune_tokens)))
-            texts = [one for one in prompts.tuning if isinstance(one, str)]
-            models.planning = planned.Planning(models, texts or tuning, effort, files.profile)
+            further = prompts.profiling[len(prompts.tuning) :]
+            profiled = [*tuning, *_token_ids(models, further, longest, skip=True)]
+            effort = planned.settings(len(profiled), settings.max_new_tokens)
+            models.planning = planned.Planning(models, profiled, effort, files.profile)
             Bench(
                 models=models,
                 settings=settings,
@@ -490,9 +491,13 @@ def _begin(files: _Files, data: BenchResults) -> None:
 
 
 def _token_ids(
-    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int
+    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int, skip: bool = False
 ) -> list[list[int]]:
-    """Return prompts as ``generate`` reads them; each leaves room for what is to be written."""
+    """Return prompts as ``generate`` reads them; each leaves room for what is to be written.
+
+    Raises:
+        HierspecError: one does not; with ``skip`` it is left out.
+    """
     from hierspec.bench import chats
 
     if models.tokenizer is None:
@@ -513,6 +518,8 @@ def _token_ids(
         else:
             ids, text = next(of_turns), text.chat.turns[text.number]
         if not ids or len(ids) + tokens > longest:
+            if skip:
+                continue
             raise HierspecError(
                 f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "
                 f"the target's context of {longest}: leave it out, or lower --max-new-tokens"
