@@ -30,6 +30,7 @@ from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
 from hierspec.profiling.settings import ProfileSettings
+from hierspec.profiling.stages import Stages
 from hierspec.utils.testing import tiny_model
 from hierspec.verifiers import registry as verifiers
 from hierspec.verifiers.multi_draft import outcomes
@@ -437,7 +438,7 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     plan_ = DraftingPlan(places=4, rounds=2, max_budget=3, temperature=1.0)
     random = np.random.default_rng(0)
     ease = [np.stack([random.random(22), np.full(22, 0.5)], 1) for _ in range(5)]
-    kinds = agreement.classes(ease, plan_, 3)
+    kinds = np.array(agreement.classes(ease, plan_, 3))
     assert kinds.shape == (5, 4)
     counts = np.bincount(kinds.ravel())
     assert len(counts) == 3
@@ -448,7 +449,7 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     for c in range(2):  # only the first candidate tells places apart
         assert means[kinds == c].max() < means[kinds == c + 1].min()
     few = agreement.classes([np.array([[0.5], [0.1]])], DraftingPlan(2, 1, 3, 1.0), 5)
-    assert few.tolist() == [[1, 0]]  # no class without a place
+    assert few == [[1, 0]]  # no class without a place
 
 
 def test_classes_tell_apart_what_is_easy_for_different_candidates():
@@ -456,7 +457,53 @@ def test_classes_tell_apart_what_is_easy_for_different_candidates():
     one, other, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
     ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
     kinds = agreement.classes(ease, plan_, 4)
-    assert sorted(kinds.ravel()) == [0, 1, 2, 3]
+    assert sorted(np.ravel(kinds)) == [0, 1, 2, 3]
+
+
+def test_places_lie_evenly_in_all_that_was_written():
+    plan_ = DraftingPlan(places=4, rounds=1, max_budget=3, temperature=1.0)
+    assert plan_.edges([22, 22]) == [[0, 5, 11, 16], [0, 5, 11, 16]]
+    assert plan_.edges([1, 39, 8]) == [[0], [3, 7, 11, 15, 19, 23, 27, 31, 35], [0, 4]]
+    assert plan_.edges([1, 30, 1]) == [[0], [1, 4, 7, 9, 12, 15, 17, 20, 23, 25, 28], []]
+
+
+def test_places_of_texts_of_several_lengths():
+    """A text that ended early has few places or none; each is drafted at where it lies."""
+    plan_ = DraftingPlan(places=2, rounds=3, max_budget=2, temperature=0.0)
+    found = random_tables(2, vocab=5)
+    pool = tables(*found)
+    prompts = [[0, 1], [2], [3, 3, 4]]
+    texts = rates.continuations(pool, prompts, 20, plan_)
+    texts = [texts[0][:3], texts[1], texts[2][:9]]
+    starts = [len(prompt) for prompt in prompts]
+    drafts = rates.follow_drafts(pool, 0, [], texts, starts, plan_)
+    edges = plan_.edges([1, 20, 6])
+    assert edges == [[0], [3, 8, 12, 17], [1]]
+    wanted = {(i, at) for i, own in enumerate(edges) for at in range(len(own))}
+    assert sorted(drafts.where) == sorted([*wanted] * 3)
+    _, ease = agreement.agreements(pool, texts, starts, [len(text) for text in texts], plan_)
+    kinds = agreement.classes(ease, plan_, 2)
+    assert [len(own) for own in kinds] == [1, 4, 1]
+    (pair,) = curves.pairs(0, pool, drafts, kinds, 0)
+    assert pair["drafts"] == 18
+
+
+def test_the_target_s_texts_end_where_it_ends_them(tiny_family):
+    """What a target writes past its end no request gets, so nothing is measured there."""
+    prompts = [[1, 2, 3], [4, 5]]
+    settings = ProfileSettings(tokens=12, places=3, rounds=1, prompts=2, repeats=1)
+    pool = load(TargetConfig(model=tiny_family["target"]), [parse("prompt-lookup")])
+    plan_ = DraftingPlan(places=3, rounds=1, max_budget=2, temperature=0.0)
+    texts = rates.continuations(pool, prompts, 12, plan_)
+    end = texts[0][7]
+    stages = Stages(
+        replace(pool, ends=frozenset({end})), prompts, settings, lambda *_: None
+    )
+    for prompt, text in zip(prompts, texts, strict=True):
+        ended = stages.ended(text, len(prompt))
+        at = text.index(end, len(prompt)) if end in text[len(prompt) :] else len(text) - 1
+        assert ended == text[: at + 1]
+    assert len(stages.ended(texts[0], 3)) <= 8
 
 
 # Windows and what is kept

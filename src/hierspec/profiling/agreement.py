@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,8 @@ def agreements(
     return sums, ease
 
 
-def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> np.ndarray:
-    """The class of every place of every text, [texts, places].
+def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
+    """The class of every place of every text.
 
     Places are alike if the text after them, up to the next place, is about as easy for each of the
     candidates: they are cut in two where they differ most, again and again, into ``count`` classes
@@ -115,10 +116,11 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> np.nd
     Args:
         ease: per text, [positions, candidates].
     """
+    edges = plan.edges([len(easy) for easy in ease])
     spans = [
-        easy[plan.edge(len(easy), at) : plan.edge(len(easy), at + 1)]
-        for easy in ease
-        for at in range(plan.places)
+        easy[start:stop]
+        for easy, own in zip(ease, edges, strict=True)
+        for start, stop in pairwise([*own, len(easy)])
     ]
     width = ease[0].shape[1]
     scores = np.array([span.mean(0) if len(span) else np.zeros(width) for span in spans])
@@ -134,7 +136,8 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> np.nd
         cut = len(group) * (parts // 2) // parts
         groups.append((group[:cut], parts // 2, first))
         groups.append((group[cut:], parts - parts // 2, first + parts // 2))
-    return out.reshape(len(ease), plan.places)
+    kinds = iter(out.tolist())
+    return [[next(kinds) for _ in own] for own in edges]
 
 
 def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.ends import ends_of
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import (
     DraftModelConfig,
@@ -270,11 +271,17 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidatePool:
-    """Everything to be measured, loaded. ``entrants`` end with the target."""
+    """Everything to be measured, loaded.
+
+    Attributes:
+        entrants: the target last.
+        ends: tokens that end a text of the target.
+    """
 
     target: TargetConfig
     entrants: tuple[Entrant, ...]
     tokenizer: Any
+    ends: frozenset[int] = frozenset()
 
     @property
     def vocab_size(self) -> int:
@@ -311,7 +318,10 @@ def load(
         for candidate in candidates
     ]
     entrants.append(Entrant(target.model, top, target.model))
-    return CandidatePool(target, tuple(entrants), loaded.tokenizers.get(target.model))
+    tokenizer, ends = loaded.tokenizers.get(target.model), ends_of(target.model)
+    if (own := getattr(tokenizer, "eos_token_id", None)) is not None:
+        ends |= {own}
+    return CandidatePool(target, tuple(entrants), tokenizer, ends)
 
 
 def _owner(target: TargetConfig, level: LevelConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -17,13 +17,17 @@ Curves = Mapping[Rule, np.ndarray]  # [N, M+1]: a survival curve per draft
 
 
 def pairs(
-    drafter: int, pool: CandidatePool, drafts: FollowedDrafts, kinds: np.ndarray, seed: int
+    drafter: int,
+    pool: CandidatePool,
+    drafts: FollowedDrafts,
+    kinds: Sequence[Sequence[int]],
+    seed: int,
 ) -> list[MeasuredPair]:
     """An entry per verifier that saw the drafts.
 
     Args:
         drafter: its number in the pool.
-        kinds: [texts, places], classes of the places (:func:`.agreement.classes`).
+        kinds: classes of the places of every text (:func:`.agreement.classes`).
     """
     names = [entrant.name for entrant in pool.entrants]
     entrant, target = pool.entrants[drafter], len(names) - 1
@@ -41,8 +45,8 @@ def pairs(
     if window.signal:
         lengths = stopping_places(window, drafts, kept[target])
     stopping = lengths if window.signal or not entrant.scores else None
-    kind = np.array([kinds[text, place] for text, place in drafts.where])
-    classes = [kind == c for c in range(int(kinds.max()) + 1)]
+    kind = np.array([kinds[text][place] for text, place in drafts.where])
+    classes = [kind == c for c in range(int(kind.max()) + 1)]
     out: list[MeasuredPair] = []
     for k, curves in seen.items():
         tokens = curves["block"].sum(1)

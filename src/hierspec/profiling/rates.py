@@ -102,19 +102,21 @@ def follow_drafts(
     runtime = Runtime(root, pool.vocab_size)
     tap = _Tap(pool, drafter, [*above, target], plan.max_budget)
     runtime.observe(tap)
+    edges = plan.edges([len(text) - at for text, at in zip(texts, starts, strict=True)])
     for some in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in some]
         sequences = opened_batch(root, some, prompts, plan, _DRAFTS)
         try:
-            for tap.place in range(plan.places):
-                for i, sequence in zip(some, sequences, strict=True):
-                    stop = starts[i] + plan.edge(len(texts[i]) - starts[i], tap.place)
-                    sequence.tokens.extend(texts[i][len(sequence.tokens) : stop])
-                lengths = [len(sequence.tokens) for sequence in sequences]
+            for tap.place in range(max(len(edges[i]) for i in some)):
+                going = [one for one in sequences if tap.place < len(edges[one.id])]
+                for sequence in going:
+                    stop = starts[sequence.id] + edges[sequence.id][tap.place]
+                    sequence.tokens.extend(texts[sequence.id][len(sequence.tokens) : stop])
+                lengths = [len(sequence.tokens) for sequence in going]
                 for number in range(plan.rounds + 1):
                     tap.counting = number > 0
-                    _commit(sequences, runtime.round(sequences))
-                for sequence, length in zip(sequences, lengths, strict=True):
+                    _commit(going, runtime.round(going))
+                for sequence, length in zip(going, lengths, strict=True):
                     rewind(sequence, length)
         finally:
             _close(sequences)

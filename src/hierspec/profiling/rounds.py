@@ -31,7 +31,7 @@ class DraftingPlan:
     """How much to draft.
 
     Attributes:
-        places: per text, where rounds are run.
+        places: where rounds are run, per text in the mean.
         rounds: drafts at each place; one more goes before them, uncounted.
         max_budget: M, tokens of a draft.
         temperature: the request's; 0 is greedy.
@@ -43,9 +43,15 @@ class DraftingPlan:
     temperature: float
     seed: int = 0
 
-    def edge(self, length: int, place: int) -> int:
-        """Where a place begins in so many tokens."""
-        return length * place // self.places
+    def edges(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Where places begin in texts of so many tokens: evenly, as if they were one text."""
+        ends = np.cumsum(lengths)
+        out: list[list[int]] = [[] for _ in lengths]
+        for number in range(self.places * len(lengths)):
+            at = int(ends[-1]) * number // (self.places * len(lengths))
+            text = int(np.searchsorted(ends, at, side="right"))
+            out[text].append(at - int(ends[text]) + lengths[text])
+        return out
 
 
 def root_of(

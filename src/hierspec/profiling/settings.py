@@ -20,8 +20,9 @@ class ProfileSettings:
 
     Attributes:
         max_speculative_tokens: largest budget to know about.
-        tokens: of the target's own after each prompt; drafts are tried along them.
-        places: where along each text.
+        tokens: of the target's own after each prompt, fewer where its text ends; drafts are tried
+            along them.
+        places: where along the texts, per text in the mean.
         rounds: drafts at each place.
         classes: most kinds of text, by how easy they are for whom, whose curves are kept apart.
         places_per_class: fewer would make classes differ by chance.

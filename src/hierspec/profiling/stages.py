@@ -82,10 +82,11 @@ class Stages:
         texts = stage(
             "texts", lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan)
         )
+        starts = [len(prompt) for prompt in self.prompts]
+        texts = [self.ended(text, start) for text, start in zip(texts, starts, strict=True)]
         wanted = self.pairs()
         self.tell("agreement", 0.05)
         agreed, kinds = stage("agreement", lambda: self.agreements(texts, plan))
-        starts = [len(prompt) for prompt in self.prompts]
         pairs: list[MeasuredPair] = []
         for i in range(target):
             self.tell(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
@@ -93,7 +94,7 @@ class Stages:
             def follow(i: int = i) -> list[MeasuredPair]:
                 above = [k for j, k in wanted if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
-                return curves.pairs(i, self.pool, drafts, np.array(kinds), settings.seed)
+                return curves.pairs(i, self.pool, drafts, kinds, settings.seed)
 
             pairs += stage(f"drafts {i}", follow)
         for pair in pairs:
@@ -113,6 +114,12 @@ class Stages:
             "token_ms": token_ms,
             "noise": stage("noise", lambda: noise(timed, self.load_before)),
         }
+
+    def ended(self, text: list[int], start: int) -> list[int]:
+        """A text of the target up to where it ends; no request gets what would come after."""
+        ends = self.pool.ends
+        end = next((at for at in range(start, len(text)) if text[at] in ends), len(text) - 1)
+        return text[: end + 1]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Who may draft for whom: everyone for the target, and the cheap for the dear.
@@ -137,7 +144,7 @@ class Stages:
         self, texts: list[list[int]], plan: rates.DraftingPlan
     ) -> tuple[dict[str, Any], list[list[int]]]:
         """What every pair's agreement adds to its entry, by ``"drafter verifier"``; and the class
-        of every place by ease of text, [texts, places]."""
+        of every place of every text by ease."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
         given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
@@ -153,7 +160,7 @@ class Stages:
             }
             for (i, k), total in own.items()
         }
-        return entries, kinds.tolist()
+        return entries, kinds
 
     def times(
         self, pairs: Sequence[costs.Pair], text: list[int], temperature: float
