@@ -496,9 +496,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family):
     plan_ = DraftingPlan(places=3, rounds=1, max_budget=2, temperature=0.0)
     texts = rates.continuations(pool, prompts, 12, plan_)
     end = texts[0][7]
-    stages = Stages(
-        replace(pool, ends=frozenset({end})), prompts, settings, lambda *_: None
-    )
+    stages = Stages(replace(pool, ends=frozenset({end})), prompts, settings, lambda *_: None)
     for prompt, text in zip(prompts, texts, strict=True):
         ended = stages.ended(text, len(prompt))
         at = text.index(end, len(prompt)) if end in text[len(prompt) :] else len(text) - 1
