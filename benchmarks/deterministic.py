@@ -2,9 +2,11 @@
 
 Every hierarchy, alone and in a batch, with ``deterministic`` and without, each against plain
 decoding of its own kind. The price: milliseconds a token of both kinds, taking turns, and of a
-call for 1 to 17 rows.
+call for 1 to 17 rows. With ``--chats`` a released model takes the family's place, with what drafts
+best for it, on chats in its template.
 
     python benchmarks/deterministic.py --prompts humaneval.jsonl
+    python benchmarks/deterministic.py --chats FOLDER --num-prompts 24 --name deterministic-smollm2
 """
 
 from __future__ import annotations
@@ -34,6 +36,15 @@ HIERARCHIES: dict[str, list[dict[str, Any]]] = {
         {**SMALL, "num_speculative_tokens": 3},
         {**SMALL, "model": "zoo:mid", "num_speculative_tokens": 9, "verify": "block"},
     ],
+}
+COPY = {"method": "quantized", "bits": 4, "num_speculative_tokens": 15, "verify": "block"}
+OF_CHATS: dict[str, list[dict[str, Any]]] = {
+    "suffix": [{"method": "suffix", "num_speculative_tokens": 8}],
+    "sibling": [
+        {"method": "draft_model", "model": "zoo:smollm2-sibling", "num_speculative_tokens": 3}
+    ],
+    "copy": [COPY],
+    "suffix > copy": [{"method": "suffix", "num_speculative_tokens": 2}, COPY],
 }
 KINDS = {"deterministic": True, "usual": False}
 ROWS = (1, 2, 4, 8, 9, 16, 17)
@@ -68,22 +79,31 @@ def ms_of_calls(hierarchy: Hierarchy, length: int, repeats: int) -> dict[int, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=Path, required=True)
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--prompts", type=Path)
+    given.add_argument("--chats", type=Path)
     parser.add_argument("--num-prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--target", default="zoo:large?eps=0.2")
+    parser.add_argument("--target", help="default: the family's, or the released one")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--name", default="deterministic", help="of the result file")
     args = parser.parse_args()
-    texts, identity = common.read_prompts(args.prompts)
+    args.target = args.target or ("zoo:smollm2" if args.chats else "zoo:large?eps=0.2")
+    plain = {kind: built(args.target, args.dtype, [], on) for kind, on in KINDS.items()}
+    if args.chats:
+        found = common.chat_prompts(args.chats, args.num_prompts, 0, plain["usual"], args.tokens)
+        prompts, _, identity = found
+    else:
+        texts, identity = common.read_prompts(args.prompts)
+        tokenizer = plain["usual"].tokenizer
+        prompts = [tokenizer(text)["input_ids"][-300:] for text in texts[: args.num_prompts]]
+    settings = {k: str(v) for k, v in vars(args).items() if k not in ("prompts", "chats")}
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
-        "settings": {key: str(value) for key, value in vars(args).items() if key != "prompts"},
+        "settings": settings,
         "hierarchies": {},
     }
-    plain = {kind: built(args.target, args.dtype, [], on) for kind, on in KINDS.items()}
-    tokenizer = plain["usual"].tokenizer
-    prompts = [tokenizer(text)["input_ids"][-300:] for text in texts[: args.num_prompts]]
     options = {"max_new_tokens": args.tokens, "ignore_eos": True, "seed": 0}
     expected, ms = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}
     for prompt in prompts:
@@ -102,7 +122,7 @@ def main() -> None:
     print("plain", report["plain"], report["ms_of_a_call"], flush=True)
     total = dict.fromkeys(KINDS, 0)
     runs = 0
-    for name, levels in HIERARCHIES.items():
+    for name, levels in (OF_CHATS if args.chats else HIERARCHIES).items():
         both = {kind: built(args.target, args.dtype, levels, on) for kind, on in KINDS.items()}
         row: dict[str, Any] = {"levels": levels, "runs": 2 * len(prompts)}
         took = {kind: [] for kind in KINDS}
@@ -121,12 +141,13 @@ def main() -> None:
         row["ms_per_token"] = {kind: common.spread(values) for kind, values in took.items()}
         row["price"] = common.ratio(took["deterministic"], took["usual"])
         row["speedup_over_plain"] = {kind: common.ratio(ms[kind], took[kind]) for kind in KINDS}
+        row["over_usual_plain"] = common.ratio(ms["usual"], took["deterministic"])
         report["hierarchies"][name] = row
         runs += row["runs"]
         total = {kind: total[kind] + equal[kind] for kind in KINDS}
         print(name, {k: v for k, v in row.items() if k != "levels"}, flush=True)
     report["runs"], report["equal"] = runs, total
-    common.write("deterministic", report)
+    common.write(args.name, report)
     print(
         f"{total['deterministic']} of {runs} texts equal plain decoding; {total['usual']} without"
     )

@@ -37,7 +37,7 @@ class Planning:
     """Profiles of a bench's models.
 
     Attributes:
-        prompts: texts or token ids to profile on: those that others are tuned on.
+        prompts: texts or token ids to profile on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
         report: called with how far a measurement is.
