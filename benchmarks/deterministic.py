@@ -37,14 +37,17 @@ HIERARCHIES: dict[str, list[dict[str, Any]]] = {
         {**SMALL, "model": "zoo:mid", "num_speculative_tokens": 9, "verify": "block"},
     ],
 }
-COPY = {"method": "quantized", "bits": 4, "num_speculative_tokens": 15, "verify": "block"}
+COPY = {"method": "quantized", "bits": 4, "num_speculative_tokens": 15}
 OF_CHATS: dict[str, list[dict[str, Any]]] = {
     "suffix": [{"method": "suffix", "num_speculative_tokens": 8}],
     "sibling": [
         {"method": "draft_model", "model": "zoo:smollm2-sibling", "num_speculative_tokens": 3}
     ],
     "copy": [COPY],
-    "suffix > copy": [{"method": "suffix", "num_speculative_tokens": 2}, COPY],
+    "suffix > copy": [
+        {"method": "suffix", "num_speculative_tokens": 2},
+        {**COPY, "verify": "block"},
+    ],
 }
 KINDS = {"deterministic": True, "usual": False}
 ROWS = (1, 2, 4, 8, 9, 16, 17)

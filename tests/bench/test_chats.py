@@ -60,7 +60,9 @@ def test_no_chat_is_both_measured_and_tuned_on(folder):
     prompts = choose("target", folder, 6, 3, chat=True)
     assert len(prompts.measured) == len(prompts.categories) == 6
     measured = {id(turn.chat) for turn in prompts.measured}
-    assert not measured & {id(turn.chat) for turn in prompts.tuning}
+    assert len(prompts.tuning) == 3 < len(prompts.profiling) <= 16
+    assert prompts.profiling[:3] == prompts.tuning
+    assert not measured & {id(turn.chat) for turn in prompts.profiling}
     pair = [turn.number for turn in prompts.measured if turn.chat.domain == "mt_bench"]
     assert pair == [0, 1]
     with pytest.raises(HierspecError, match="too few"):
