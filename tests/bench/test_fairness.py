@@ -169,9 +169,7 @@ def test_prompts_make_whole_batches_by_default(tmp_path):
             f"text {i}" for i in range(len(found.measured + found.tuning))
         )
         profiling = len(found.profiling)
-        assert found.profiling == tuple(
-            f"text {len(found.measured) + i}" for i in range(profiling)
-        )
+        assert found.profiling == tuple(f"text {len(found.measured) + i}" for i in range(profiling))
         assert profiling == min(max(16, len(found.tuning)), 30 - len(found.measured))
         return len(found.measured), len(found.tuning), found.notes
 

@@ -10,7 +10,7 @@ SETTINGS = (
     "P1", "P2", "P3", "P4", "P5", "95 %", "Zen 5", "Zen 4", "float32", "float64", "bfloat16",
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
     "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)", "(`smollm2-greedy.json`",
-    "`smollm2-sampled.json`", "(`smollm2-planned-sampled.json`)",
+    "`smollm2-sampled.json`",
 )  # fmt: skip
 
 _FIGURE = re.compile(
