@@ -183,8 +183,8 @@ def _deterministic_chats(page: str) -> list[Claim]:
         ),
         Claim(
             page,
-            "a suffix look-up below the 4-bit copy {:.1f} and {:.1f}, {} its own plain decoding and "
-            "{} the usual one",
+            "a suffix look-up below the 4-bit copy {:.1f} and {:.1f}, {} its own plain decoding "
+            "and {} the usual one",
             lambda: (
                 *(best["ms_per_token"][k]["median"] for k in ("deterministic", "usual")),
                 said(best["speedup_over_plain"]["deterministic"]),
