@@ -120,7 +120,7 @@ def written(command, tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "r.json"
     with pytest.MonkeyPatch.context() as patch:
         small = profiling_cases.SMALL
-        patch.setattr("hierspec.bench.methods.planned.settings", lambda prompts, tokens: small)
+        patch.setattr("hierspec.bench.methods.planned.settings", lambda *_: small)
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             assert cli.run([*command, "-o", str(path)]) == 0

@@ -409,6 +409,18 @@ def test_greedy_drafts_survive_or_do_not():
     assert (np.diff(rows) <= 0).all()
 
 
+def test_prompts_without_room_for_what_is_written_are_left_out(tiny_family):
+    """A long prompt does not cut the texts of all others short."""
+    pool = load(TargetConfig(model=tiny_family["target"]), [parse("prompt-lookup")])
+    longest = pool.entrants[-1].model.max_length
+    settings = ProfileSettings(tokens=12, rounds=1, max_speculative_tokens=2)
+    prompts = [[1, 2, 3], [4] * (longest - 15), [5, 6]]
+    stages = Stages(pool, prompts, settings, lambda *_: None)
+    assert (stages.prompts, stages.tokens) == ([[1, 2, 3], [5, 6]], 12)
+    alone = Stages(pool, prompts[1:2], settings, lambda *_: None)
+    assert (alone.prompts, alone.tokens) == (prompts[1:2], 6)
+
+
 def test_texts_too_many_for_one_batch_give_the_same_drafts(monkeypatch):
     pool = tables(*random_tables(2))
     few = DraftingPlan(places=2, rounds=2, max_budget=3, temperature=1.0)
@@ -488,20 +500,35 @@ def test_places_of_texts_of_several_lengths():
     assert pair["drafts"] == 18
 
 
-def test_the_target_s_texts_end_where_it_ends_them(tiny_family):
-    """What a target writes past its end no request gets, so nothing is measured there."""
+def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
+    """What a target writes past its end no request gets, so no draft begins there."""
     prompts = [[1, 2, 3], [4, 5]]
-    settings = ProfileSettings(tokens=12, places=3, rounds=1, prompts=2, repeats=1)
-    pool = load(TargetConfig(model=tiny_family["target"]), [parse("prompt-lookup")])
-    plan_ = DraftingPlan(places=3, rounds=1, max_budget=2, temperature=0.0)
+    names = ["prompt-lookup", tiny_family["draft"]]
+    pool = load(TargetConfig(model=tiny_family["target"]), [parse(name) for name in names])
+    plan_ = DraftingPlan(places=3, rounds=4, max_budget=2, temperature=0.0)
+    whole = rates.continuations(pool, prompts, 12, plan_)
+    end = whole[0][7]
+    plan_ = replace(plan_, ends=frozenset({end}))
     texts = rates.continuations(pool, prompts, 12, plan_)
-    end = texts[0][7]
-    stages = Stages(replace(pool, ends=frozenset({end})), prompts, settings, lambda *_: None)
-    for prompt, text in zip(prompts, texts, strict=True):
-        ended = stages.ended(text, len(prompt))
-        at = text.index(end, len(prompt)) if end in text[len(prompt) :] else len(text) - 1
-        assert ended == text[: at + 1]
-    assert len(stages.ended(texts[0], 3)) <= 8
+    for prompt, text, uncut in zip(prompts, texts, whole, strict=True):
+        start = len(prompt)
+        at = uncut.index(end, start) if end in uncut[start:] else len(uncut) - 1
+        assert text == uncut[: at + 1]
+    begins = []
+
+    class Begins(rates._Tap):
+        def verified(self, checks):
+            begins.extend(
+                list(task.sequence.tokens[task.sequence.num_prompt :]) for task in checks.tasks
+            )
+            super().verified(checks)
+
+    monkeypatch.setattr(rates, "_Tap", Begins)
+    for number in range(2):
+        drafts = rates.follow_drafts(pool, number, [], texts, [3, 2], plan_)
+        assert len(drafts.where) == 6 * 4
+    assert begins
+    assert not any(end in tokens for tokens in begins)
 
 
 # Windows and what is kept

@@ -461,7 +461,7 @@ def _measure(
             files.next_step = files.to_go_on
             further = prompts.profiling[len(prompts.tuning) :]
             profiled = [*tuning, *_token_ids(models, further, longest, skip=True)]
-            effort = planned.settings(len(profiled), settings.max_new_tokens)
+            effort = planned.settings(len(profiled), settings.max_new_tokens, settings.until_eos)
             models.planning = planned.Planning(models, profiled, effort, files.profile)
             Bench(
                 models=models,

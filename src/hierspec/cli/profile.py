@@ -58,10 +58,10 @@ def profile(
     ] = 15,
     num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use.")] = 16,
     tokens: Annotated[
-        int, typer.Option(min=8, help="Tokens of its own that the target adds to each prompt.")
+        int, typer.Option(min=8, help="Tokens that the target adds to each prompt at most.")
     ] = 128,
     places: Annotated[
-        int, typer.Option(min=1, help="Places along each text where drafts are tried.")
+        int, typer.Option(min=1, help="Places where drafts are tried, a text in the mean.")
     ] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
     chat: Annotated[

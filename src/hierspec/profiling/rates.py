@@ -69,7 +69,7 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
 def continuations(
     pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, plan: DraftingPlan
 ) -> list[list[int]]:
-    """Every prompt with ``length`` tokens of the target's own after it."""
+    """Every prompt with ``length`` tokens of the target's own after it, fewer where it ends."""
     root = root_of(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
@@ -77,7 +77,8 @@ def continuations(
         sequences = opened_batch(root, some, [prompts[i] for i in some], plan)
         try:
             for _ in range(length):
-                _commit(sequences, runtime.round(sequences))
+                if going := [one for one in sequences if not _ended(one, one.num_prompt, plan)]:
+                    _commit(going, runtime.round(going))
         finally:
             _close(sequences)
         texts += [sequence.tokens for sequence in sequences]
@@ -115,12 +116,20 @@ def follow_drafts(
                 lengths = [len(sequence.tokens) for sequence in going]
                 for number in range(plan.rounds + 1):
                     tap.counting = number > 0
+                    for sequence, length in zip(going, lengths, strict=True):
+                        if _ended(sequence, length, plan):  # no draft begins past the end
+                            rewind(sequence, length)
                     _commit(going, runtime.round(going))
                 for sequence, length in zip(going, lengths, strict=True):
                     rewind(sequence, length)
         finally:
             _close(sequences)
     return tap.seen
+
+
+def _ended(sequence: LiveSequence, start: int, plan: DraftingPlan) -> bool:
+    """Whether the text ended at a token from ``start`` on."""
+    return not plan.ends.isdisjoint(sequence.tokens[start:])
 
 
 def _commit(sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:

@@ -35,6 +35,7 @@ class DraftingPlan:
         rounds: drafts at each place; one more goes before them, uncounted.
         max_budget: M, tokens of a draft.
         temperature: the request's; 0 is greedy.
+        ends: tokens that end a text.
     """
 
     places: int
@@ -42,6 +43,7 @@ class DraftingPlan:
     max_budget: int
     temperature: float
     seed: int = 0
+    ends: frozenset[int] = frozenset()
 
     def edges(self, lengths: Sequence[int]) -> list[list[int]]:
         """Where places begin in texts of so many tokens: evenly, as if they were one text."""

@@ -30,6 +30,7 @@ class ProfileSettings:
         repeats: how often every cost is timed, two rounds each; less often where times agree.
         cost_seconds: after which costs that were timed twice are not timed again.
         min_ratio: a model verifies another only if its call costs this many times as much.
+        ignore_eos: let the target's texts go on where they end, as requests that ignore it do.
 
     Raises:
         HierspecError: a number out of range.
@@ -45,11 +46,12 @@ class ProfileSettings:
     repeats: int = 6
     cost_seconds: int = 600
     min_ratio: float = 1.25
+    ignore_eos: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("min_ratio", "seed"):
+            if field.name not in ("min_ratio", "ignore_eos", "seed"):
                 read(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MAX_BUDGET:
             raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")

@@ -52,6 +52,8 @@ class Stages:
         self.longest = min(entrant.model.max_length for entrant in pool.entrants if entrant.scores)
         # Tokens that the target writes: those wanted, or those that fit with drafts after them.
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
+        fitting = self.longest - spare - settings.tokens
+        self.prompts = [ids for ids in self.prompts if len(ids) <= fitting] or self.prompts
         room = self.longest - spare - max(map(len, self.prompts))
         if room < 1:
             raise HierspecError(
@@ -77,13 +79,13 @@ class Stages:
             settings.max_speculative_tokens,
             temperature,
             settings.seed,
+            frozenset() if settings.ignore_eos else self.pool.ends,
         )
         self.tell("the target writes", 0.01)
         texts = stage(
             "texts", lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan)
         )
         starts = [len(prompt) for prompt in self.prompts]
-        texts = [self.ended(text, start) for text, start in zip(texts, starts, strict=True)]
         wanted = self.pairs()
         self.tell("agreement", 0.05)
         agreed, kinds = stage("agreement", lambda: self.agreements(texts, plan))
@@ -114,12 +116,6 @@ class Stages:
             "token_ms": token_ms,
             "noise": stage("noise", lambda: noise(timed, self.load_before)),
         }
-
-    def ended(self, text: list[int], start: int) -> list[int]:
-        """A text of the target up to where it ends; no request gets what would come after."""
-        ends = self.pool.ends
-        end = next((at for at in range(start, len(text)) if text[at] in ends), len(text) - 1)
-        return text[: end + 1]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Who may draft for whom: everyone for the target, and the cheap for the dear.

@@ -29,6 +29,7 @@ from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
 
 _PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
+_LONGEST_TEXT = 256  # tokens that show what drafts do, however many are measured
 _CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
 
 
@@ -75,14 +76,16 @@ class Planning:
         return self.plans[temperature]
 
 
-def settings(prompts: int, tokens: int) -> ProfileSettings:
+def settings(prompts: int, tokens: int, until_eos: bool) -> ProfileSettings:
     """As many places to draft as the profiler tries by itself, on fewer prompts.
 
     Args:
-        tokens: that the target adds to each prompt.
+        tokens: that the target adds to each prompt, 256 at most.
+        until_eos: whether an end of text ends what it writes.
     """
+    tokens = min(tokens, _LONGEST_TEXT)
     places = min(max(6, math.ceil(_PLACES / prompts)), max(1, tokens // 4))
-    return ProfileSettings(prompts=prompts, tokens=tokens, places=places)
+    return ProfileSettings(prompts=prompts, tokens=tokens, places=places, ignore_eos=not until_eos)
 
 
 def candidates(models: BenchModels) -> list[str]:
