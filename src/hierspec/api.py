@@ -16,6 +16,7 @@ from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.drafts import levels as draft_levels
+from hierspec.config.ends import with_tokenizer
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.template import Template
@@ -384,8 +385,7 @@ class Hierarchy:
         """What ends a text: the caller's ids, or the model's and the tokenizer's."""
         if chosen is not None:
             return arguments.eos_ids(chosen)
-        own = getattr(self.tokenizer, "eos_token_id", None)
-        return self.ends if own is None else self.ends | {own}
+        return with_tokenizer(self.ends, self.tokenizer)
 
     def _ids(self, prompt: Prompt, template: Template, at: str = "") -> list[int]:
         ids = template.ids(prompt)

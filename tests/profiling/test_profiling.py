@@ -12,6 +12,7 @@ from profiling_cases import PROMPTS, SMALL, V
 
 from hierspec import HierarchyConfig, TargetConfig
 from hierspec.bench.methods.planned import chain_of
+from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -470,6 +471,15 @@ def test_classes_tell_apart_what_is_easy_for_different_candidates():
     ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
     kinds = agreement.classes(ease, plan_, 4)
     assert sorted(np.ravel(kinds)) == [0, 1, 2, 3]
+
+
+def test_what_ends_the_texts_of_a_model_in_memory_is_not_looked_up(tiny_family, monkeypatch):
+    """Its name is any name: nothing of that name is read, from a folder or a hub."""
+    target, loaded = TargetConfig(model="of-mine"), Loaded()
+    model = Loaded().backend(TargetConfig(model=tiny_family["target"]))
+    loaded.put(target, model, None)
+    monkeypatch.setattr("hierspec.config.checkpoints.ends_of", None)
+    assert load(target, [parse("prompt-lookup")], loaded).ends == frozenset()
 
 
 def test_places_lie_evenly_in_all_that_was_written():

@@ -12,7 +12,6 @@ from hierspec.utils import openmp
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .checkpoints import Loaded
-from .ends import ends_of
 from .levels import AnyLevelConfig
 from .models import LevelModels
 from .nodes import rule, tree
@@ -61,10 +60,8 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     root = tree(config.levels, model_of, rule(config.verify, config.top_m, config.lenience))
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
-    if name not in loaded.ends:
-        loaded.ends[name] = ends_of(name)
     openmp.release()  # loading took threads, and rounds may run in another one
-    return Built(root, loaded.tokenizers.get(name), config, loaded.ends[name])
+    return Built(root, loaded.tokenizers.get(name), config, loaded.ends_of(name))
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:

@@ -17,6 +17,7 @@ from hierspec.utils import machine
 from hierspec.utils.files import expanded
 from hierspec.zoo import registry
 
+from .ends import ends_of
 from .in_memory import ModelInMemory
 from .schema import TargetConfig
 
@@ -39,6 +40,12 @@ class Loaded:
         self.backends[key_of(target)] = backend
         self.tokenizers[target.model] = tokenizer
         self.ends[target.model] = frozenset()
+
+    def ends_of(self, model: str) -> frozenset[int]:
+        """Tokens that end a text of a model, beside its tokenizer's own."""
+        if model not in self.ends:
+            self.ends[model] = ends_of(model)
+        return self.ends[model]
 
     def backend(self, model: TargetConfig) -> Backend:
         """A model's weights; loaded, and its tokenizer with them, where they are missing.

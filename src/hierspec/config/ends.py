@@ -22,6 +22,12 @@ def ends_of(model: str) -> frozenset[int]:
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
+def with_tokenizer(ends: frozenset[int], tokenizer: Any) -> frozenset[int]:
+    """What ends a text by the model, and by its tokenizer, if that says so."""
+    own = getattr(tokenizer, "eos_token_id", None)
+    return ends if own is None else ends | {own}
+
+
 _SAMPLING = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 
 

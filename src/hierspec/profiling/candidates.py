@@ -11,7 +11,7 @@ from typing import Any
 
 from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.ends import ends_of
+from hierspec.config.ends import with_tokenizer
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import (
     DraftModelConfig,
@@ -318,9 +318,8 @@ def load(
         for candidate in candidates
     ]
     entrants.append(Entrant(target.model, top, target.model))
-    tokenizer, ends = loaded.tokenizers.get(target.model), ends_of(target.model)
-    if (own := getattr(tokenizer, "eos_token_id", None)) is not None:
-        ends |= {own}
+    tokenizer = loaded.tokenizers.get(target.model)
+    ends = with_tokenizer(loaded.ends_of(target.model), tokenizer)
     return CandidatePool(target, tuple(entrants), tokenizer, ends)
 
 

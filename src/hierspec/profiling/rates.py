@@ -76,9 +76,12 @@ def continuations(
     for some in batches(len(prompts), pool.vocab_size):
         sequences = opened_batch(root, some, [prompts[i] for i in some], plan)
         try:
+            going = sequences
             for _ in range(length):
-                if going := [one for one in sequences if not _ended(one, one.num_prompt, plan)]:
-                    _commit(going, runtime.round(going))
+                _commit(going, runtime.round(going))
+                going = [one for one in going if not _ended(one, len(one.tokens) - 1, plan)]
+                if not going:
+                    break
         finally:
             _close(sequences)
         texts += [sequence.tokens for sequence in sequences]
