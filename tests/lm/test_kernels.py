@@ -319,8 +319,9 @@ def test_four_bits_err_by_half_a_step(width):
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """A cache of its own, and nothing loaded yet."""
+    """A cache of its own, and nothing loaded yet; compiled in a moment, not for speed."""
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernels, "_FLAGS", ["-O0", *kernels._FLAGS[1:]])
     kernels.load.cache_clear()
     yield tmp_path / "cache" / "kernels"
     kernels.load.cache_clear()

@@ -7,9 +7,11 @@ traceback appears with ``--debug`` alone.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import sys
+from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.utils import openmp
@@ -48,15 +50,21 @@ def run(argv: list[str]) -> int:
     return status
 
 
-def _status(argv: list[str]) -> int:
+@functools.cache
+def _command() -> Any:
+    """The whole tree of commands; it is not made anew for each of several in one process."""
     import typer
 
     from .root import app
 
+    return typer.main.get_command(app)
+
+
+def _status(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]
     try:
-        status = typer.main.get_command(app).main(argv, prog_name="hierspec", standalone_mode=False)
+        status = _command().main(argv, prog_name="hierspec", standalone_mode=False)
     except BrokenPipeError:
         return 0  # the reader has gone (| head), which is no error
     except SystemExit as exit_:  # what click and rich make of a broken pipe

@@ -16,6 +16,7 @@ from .proposals import Proposal, States, Verdict, replaced
 from .requests import Check, Propose, Request
 
 Coroutine = Generator[Request, Any, Any]
+_NOTHING = Proposal()
 
 
 def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
@@ -24,7 +25,7 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
     A :class:`Draft` is a leaf that the interpreter runs itself. ``limit`` counts, so cutting by
     it is lossless; whatever a level holds beyond its budget (overshoot) goes up as well.
     """
-    out = Proposal()
+    out = _NOTHING
     if isinstance(node, Concatenate):
         for part in node.parts * node.repeat:
             if len(out) < limit:
@@ -42,7 +43,7 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
 
 def verified(node: Verify, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
     """One draft and one verification at ``node`` → ``(Verdict, states)``: a round."""
-    draft = Proposal()
+    draft = _NOTHING
     if node.below is not None:
         # The verification adds a token of its own, so one fewer is of use from below.
         draft, states = yield Propose(node.below, pending, limit - 1, states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -118,7 +118,10 @@ class LiveSequence:
         """
         fixed = self.params.greedy or self.root.rule.own_tokens
         shares = not self.private and fixed and self.root.rule.exact_for(True)
-        return owner.open_own() if isinstance(owner, Shareable) and not shares else owner.open()
+        # The class is asked: Python keeps its answer, where an object is looked through every time.
+        if issubclass(type(owner), Shareable) and not shares:
+            return cast(Shareable, owner).open_own()
+        return owner.open()
 
     def adopt(self, kept: KeptCache) -> None:
         """Start from the places of an earlier text."""

@@ -60,6 +60,8 @@ class ExactInterpreter:
         self._proposals: dict[Any, list[Outcome]] = {}
         self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
+        self._settled_states: dict[States, States] = {}
+        self._prints: dict[Verdict, Any] = {}  # of answers, which live as long as this does
 
     # --- what a node may do
 
@@ -140,7 +142,8 @@ class ExactInterpreter:
                         request = coroutine.send(answer)
                     except StopIteration as stop:
                         value = (stop.value[0], self._settled(stop.value[1]))
-                        key = (calls, fingerprint(value[0]), value[1])
+                        print_ = self._print(answer) if value[0] is answer else fingerprint(value[0])
+                        key = (calls, print_, value[1])
                         before = finished[key].probability if key in finished else 0.0
                         finished[key] = Outcome(before + probability, value, calls)
                         continue
@@ -192,8 +195,18 @@ class ExactInterpreter:
         """States in which sums that differ by the order of their terms only are one number."""
         if not any(states):
             return states
-        numbers = self._numbers
-        return tuple(tuple(numbers.setdefault(round(x, 11), x) for x in s) for s in states)
+        settled = self._settled_states.get(states)
+        if settled is None:
+            numbers = self._numbers
+            settled = tuple(tuple(numbers.setdefault(round(x, 11), x) for x in s) for s in states)
+            self._settled_states[states] = settled
+        return settled
+
+    def _print(self, verdict: Verdict) -> Any:
+        found = self._prints.get(verdict)
+        if found is None:
+            found = self._prints[verdict] = fingerprint(verdict)
+        return found
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._reach[node], 0) :]

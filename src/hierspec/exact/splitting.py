@@ -167,6 +167,10 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self._rng = rng
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and its guard costs more than what it guards
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__

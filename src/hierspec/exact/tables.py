@@ -67,6 +67,8 @@ class TableDistributions:
         return TableDistributions(self.store, self.ids[start:stop])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
+        if len(self.ids) == 1:  # as is asked for most: not copied
+            return torch.from_numpy(self.store.rows[self.ids[0]]).unsqueeze(0)
         return torch.from_numpy(self.store.matrix()[list(self.ids)])
 
     def prob(self, row: int, token: int) -> float:
