@@ -17,7 +17,7 @@ from typing import Any
 import common
 
 import hierspec
-from hierspec.config.schema import DraftModelConfig
+from hierspec.config.levels import DraftModelConfig
 from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.zoo.registry import ACCEPTANCE
 

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from hierspec.config.schema import (
+from hierspec.config.levels import (
     ConcatenateConfig,
     DraftModelConfig,
     EarlyExitConfig,
-    HierarchyConfig,
     NgramTableConfig,
-    TargetConfig,
 )
+from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.presets.registry import PRESETS, preset

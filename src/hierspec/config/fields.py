@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -33,26 +34,17 @@ from .in_memory import ModelInMemory, named
 class _Fixed:
     kind: Literal["fixed"] = "fixed"
 
-    def window(self) -> Window:
-        return FixedWindow()
-
 
 @declared
 class _Entropy:
     kind: Literal["entropy"] = "entropy"
     threshold: NonNegativeNumber | None = None
 
-    def window(self) -> Window:
-        return EntropyWindow(self.threshold)
-
 
 @declared
 class _Confidence:
     kind: Literal["confidence"] = "confidence"
     floor: NonNegativeNumber = ConfidenceWindow().floor
-
-    def window(self) -> Window:
-        return ConfidenceWindow(self.floor)
 
 
 @declared
@@ -62,9 +54,6 @@ class _Acceptance:
         float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")
     ] = AcceptanceWindow().threshold
     head: Annotated[str, Expected("the path of a trained acceptance head")] = ""
-
-    def window(self) -> Window:
-        return AcceptanceWindow(self.threshold, self.head)
 
 
 WINDOWS = {
@@ -79,7 +68,8 @@ def _window(value: Any, read: Callable[[Any], Any]) -> Window:
     """From ``{"kind": "entropy", …}``, just the kind, or a window itself."""
     if isinstance(value, tuple(WINDOWS.values())):
         return value
-    return read({"kind": value} if isinstance(value, str) else value).window()
+    asked = dataclasses.asdict(read({"kind": value} if isinstance(value, str) else value))
+    return WINDOWS[asked.pop("kind")](**asked)
 
 
 AnyWindow = Annotated[

@@ -7,20 +7,12 @@ one before it; in place of the first there may be a concatenation, whose parts a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    Strict,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator
 
-from hierspec.core.windows import (
-    FixedWindow,
-)
+from hierspec.core.windows import FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
@@ -344,16 +336,41 @@ class AdaptiveExitConfig(LevelConfig):
         return layers
 
 
-def _of_verifying(level: LevelConfig) -> str:
-    """What a level says of how it verifies; empty where it says nothing."""
-    if level.top_m != 1:
-        return "top_m"
-    if level.lenience != DEFAULT_LENIENCE:
-        return "lenience"
-    return "" if level.bonus else "bonus"
-
-
+_NONE_BELOW = "the first level has nothing below it to verify, and this says how; remove it"
+# What a first level cannot say: field → what says nothing, and why.
+_OF_HIGHER = {
+    "verify": (
+        None,
+        "the first level only drafts: it has nothing below it to verify; remove it (how it is "
+        "verified is said by the level above, or by the target's own rule)",
+    ),
+    "top_m": (1, _NONE_BELOW),
+    "lenience": (DEFAULT_LENIENCE, _NONE_BELOW),
+    "bonus": (True, _NONE_BELOW),
+}
+# What only a first level can say, likewise.
+_OF_FIRST = {
+    "ahead": (False, "only the first level drafts ahead; remove it"),
+    "num_drafts": (1, "only the first level makes alternative drafts; remove it"),
+    "search": (
+        None,
+        "a level that searches for what to leave out only drafts: put it first, or remove the "
+        "search",
+    ),
+    "unsure": (
+        "exit",
+        "a level that ends its draft where no exit is sure only drafts: put it first, or remove "
+        "unsure",
+    ),
+}
 _PREDICTING = ("draft_model", "number")  # methods whose models may predict what is kept
+
+
+def _check_place(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse a level, number i of its chain, that says one of these fields."""
+    for name, (nothing, why) in fields.items():
+        if getattr(level, name, nothing) != nothing:
+            raise misplaced([i, name], why)
 
 
 def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
@@ -367,44 +384,21 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
                     "a concatenation only drafts, so it comes first; nest what is below it into "
                     "its parts",
                 )
-        elif i == 0 and level.verify is not None:
-            raise misplaced(
-                [0, "verify"],
-                "the first level only drafts: it has nothing below it to verify; remove it (how it "
-                "is verified is said by the level above, or by the target's own rule)",
-            )
-        elif i == 0 and (said := _of_verifying(level)):
-            raise misplaced(
-                [0, said],
-                "the first level has nothing below it to verify, and this says how; remove it",
-            )
-        elif level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
+            continue
+        if i == 0:
+            _check_place(i, level, _OF_HIGHER)
+        if level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
             raise misplaced(
                 [i, "window"],
                 "an acceptance window belongs to a first level of method draft_model, whose head "
                 "predicts what is kept of its draft; use the entropy window here",
             )
-        elif i > 0 and getattr(level, "ahead", False):
-            raise misplaced([i, "ahead"], "only the first level drafts ahead; remove it")
-        elif i > 0 and level.num_drafts > 1:
-            raise misplaced(
-                [i, "num_drafts"], "only the first level makes alternative drafts; remove it"
-            )
-        elif i > 0 and getattr(level, "search", None) is not None:
-            raise misplaced(
-                [i, "search"],
-                "a level that searches for what to leave out only drafts: put it first, or remove "
-                "the search",
-            )
-        elif i > 0 and getattr(level, "unsure", "exit") == "target":
-            raise misplaced(
-                [i, "unsure"],
-                "a level that ends its draft where no exit is sure only drafts: put it first, or "
-                "remove unsure",
-            )
-        elif i > 0 and isinstance(level, LookUpConfig):
+        if i == 0:
+            continue
+        _check_place(i, level, _OF_FIRST)
+        if isinstance(level, LookUpConfig):
             raise misplaced([i], f"{level.method} has no distribution to verify with; put it first")
-        elif i > 0 and isinstance(level, Eagle3LevelConfig):
+        if isinstance(level, Eagle3LevelConfig):
             raise misplaced(
                 [i],
                 "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "

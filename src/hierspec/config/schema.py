@@ -29,40 +29,7 @@ from hierspec.utils.schema import (
 
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
 from .in_memory import is_model
-from .levels import (
-    AdaptiveExitConfig,
-    AnyLevelConfig,
-    Chain,
-    ConcatenateConfig,
-    DraftModelConfig,
-    Eagle3LevelConfig,
-    EarlyExitConfig,
-    LayerSkipConfig,
-    LevelConfig,
-    NgramPoolConfig,
-    NgramTableConfig,
-    PromptLookupConfig,
-    QuantizedConfig,
-    SuffixConfig,
-)
-
-__all__ = [
-    "AdaptiveExitConfig",
-    "AnyLevelConfig",
-    "ConcatenateConfig",
-    "DraftModelConfig",
-    "Eagle3LevelConfig",
-    "EarlyExitConfig",
-    "HierarchyConfig",
-    "LayerSkipConfig",
-    "LevelConfig",
-    "NgramPoolConfig",
-    "NgramTableConfig",
-    "PromptLookupConfig",
-    "QuantizedConfig",
-    "SuffixConfig",
-    "TargetConfig",
-]
+from .levels import Chain, ConcatenateConfig  # noqa: F401  # Chain names it
 
 
 @declared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -31,17 +32,9 @@ class SkipSearchConfig:
 
     def settings(self, share: float) -> SearchSettings:
         """Of a search for that share of all parts."""
-        return SearchSettings(
-            share,
-            self.kind,
-            self.context_window,
-            self.interval,
-            self.bayes_interval,
-            self.max_candidates,
-            self.patience,
-            self.enough,
-            self.seed,
-        )
+        values = dataclasses.asdict(self)
+        del values["shared"]
+        return SearchSettings(share, **values)
 
 
 def _search(value: Any, read: Callable[[Any], Any]) -> SkipSearchConfig:

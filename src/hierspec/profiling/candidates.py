@@ -12,14 +12,9 @@ from typing import Any
 from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.ends import with_tokenizer
+from hierspec.config.levels import DraftModelConfig, LevelConfig, QuantizedConfig
 from hierspec.config.models import LevelModels
-from hierspec.config.schema import (
-    DraftModelConfig,
-    HierarchyConfig,
-    LevelConfig,
-    QuantizedConfig,
-    TargetConfig,
-)
+from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import target_config
 from hierspec.core.windows import (
     AcceptanceWindow,
