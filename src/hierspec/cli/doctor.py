@@ -70,7 +70,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "profiles": kept,
         },
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
-        | {entry.name: entry.about for entry in ENTRIES},
+        | ENTRIES,
     }
 
 

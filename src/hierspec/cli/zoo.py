@@ -104,8 +104,8 @@ def list_models() -> None:
     from hierspec.zoo.registry import ENTRIES
 
     table = borderless(("name", "what it is"))
-    for entry in ENTRIES:
-        table.add_row(entry.name, entry.about)
+    for entry in ENTRIES.items():
+        table.add_row(*entry)
     console(columns=True).print(table)
 
 

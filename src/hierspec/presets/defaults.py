@@ -65,24 +65,18 @@ def start(
     if target is not None:
         config = unnamed(TargetConfig(model=target, **asked), drafts)
         return Start(config, False, f"{drafts_by(config)} (--hierarchy and --draft name others)")
-    found = _start()
-    config = dataclasses.replace(
-        found.config, target=dataclasses.replace(found.config.target, **asked)
-    )
+    lacking = missing()
+    config = preset("hierarchy") if lacking else stack(TargetConfig(model=RELEASED))
+    config = dataclasses.replace(config, target=dataclasses.replace(config.target, **asked))
     if drafts:
         config = unnamed(config.target, drafts)
-        return Start(config, found.chat, f"{config.target.model}, {drafts_by(config)}")
-    more = "; --no-chat continues the text instead" * found.chat
-    return Start(config, found.chat, found.note + more)
-
-
-def _start() -> Start:
-    """The default target and its hierarchy, by what is installed."""
-    if lacking := missing():
-        note = f"the shipped code family continues your text; {lacking}"
-        return Start(preset("hierarchy"), False, note)
-    config = stack(TargetConfig(model=RELEASED))
-    note = f"{RELEASED} answers (--target names another model), {drafts_by(config)}"
+        return Start(config, not lacking, f"{config.target.model}, {drafts_by(config)}")
+    if lacking:
+        return Start(config, False, f"the shipped code family continues your text; {lacking}")
+    note = (
+        f"{RELEASED} answers (--target names another model), {drafts_by(config)}; --no-chat "
+        "continues the text instead"
+    )
     return Start(config, True, note)
 
 

