@@ -16,10 +16,10 @@ from hierspec.cli import run
 from hierspec.config.exit_heads import read
 from hierspec.training import smollm2
 from hierspec.training.eagle3.settings import Eagle3Settings
+from hierspec.training.family.export import model_card
 from hierspec.training.heads.data import conversed, from_files
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
-from hierspec.training.smollm2.card import model_card
 from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.sibling import SiblingSettings
 from hierspec.training.smollm2.templates import MAKERS, prompt
@@ -192,7 +192,7 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     figures = {"acceptance": [0.7, 0.6], "agreement": [0.8, 0.5]}
     figures |= {"tokens_per_call": 2.1, "greedy_tokens_per_call": 2.5}
     eagle3 = {"tokens": 1000, "steps": 20, "seconds": 7200, "figures": {"chat": figures}}
-    more = model_card({**whole, "eagle3": eagle3})
+    more = model_card("smollm2", {**whole, "eagle3": eagle3})
     assert "| chat | 0.700 / 0.800 | 0.600 / 0.500 | 2.10 / 2.50 |" in more
     assert "1 layers of width 16" in card
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}

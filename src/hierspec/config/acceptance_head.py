@@ -8,7 +8,6 @@ was trained, and how well it predicts on held-out text.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils import schema
 from hierspec.utils.files import expanded
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint, registry, trained
+from hierspec.zoo import registry, trained
 
-from .exit_heads import HeadsWarning, save_whole
+from .exit_heads import first_line, save_whole, warn_of_others
 
 FILE = "acceptance_head.safetensors"
 KIND = "acceptance"
@@ -124,7 +123,7 @@ def load(file: HeadFile) -> AcceptanceHead:
             tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
         head.load_state_dict(tensors)
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise _damaged(file.path, (str(error).strip().splitlines() or ["?"])[0]) from None
+        raise _damaged(file.path, first_line(error)) from None
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise _damaged(file.path, "it holds NaN or infinite numbers")
     return head.requires_grad_(False)
@@ -158,14 +157,8 @@ def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:
             f"{file.path} was trained on {file.info['model']}, whose hidden_size is {size}; that "
             f"of {model} is {own}: train an acceptance head for {model}"
         )
-    mark = file.info.get("fingerprint")
-    if mark and fingerprint.found(model) and fingerprint.weights(model) != mark:
-        warnings.warn(
-            f"{file.path} was trained on other weights than those of {model}: output stays exact, "
-            "drafts may end too early or too late; train the head again",
-            HeadsWarning,
-            stacklevel=2,
-        )
+    what = "drafts may end too early or too late; train the head again"
+    warn_of_others(file.path, file.info, model, what)
     return PredictingExit(view, load(file))
 
 

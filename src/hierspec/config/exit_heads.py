@@ -155,7 +155,7 @@ class HeadsFile:
                 names = set(file.keys())
                 return {name: file.get_tensor(name) for name in wanted if name in names}
         except (SafetensorError, OSError) as error:
-            raise _damaged(self.path, _first_line(error)) from None
+            raise _damaged(self.path, first_line(error)) from None
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
         heads.load_state_dict(state)
     except RuntimeError as error:
         raise HierspecError(
-            f"{file.path} holds heads of another size ({_first_line(error)}): start afresh"
+            f"{file.path} holds heads of another size ({first_line(error)}): start afresh"
         ) from None
 
 
@@ -232,7 +232,7 @@ def read(ref: str | Path) -> HeadsFile:
         why = error.strerror or error
         raise HierspecError(f"cannot read the exit heads in {path} ({why})") from None
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise _damaged(path, _first_line(error)) from None
+        raise _damaged(path, first_line(error)) from None
     if not isinstance(info, dict) or "exits" not in info:
         raise HierspecError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
@@ -300,22 +300,34 @@ def attach(
             head(torch.zeros(1, backend.hidden_size, dtype=backend.dtype, device=backend.device))
     except (RuntimeError, TypeError) as error:
         raise HierspecError(
-            f"{file.path} does not fit {backend.name} ({_first_line(error)}): train heads for it"
+            f"{file.path} does not fit {backend.name} ({first_line(error)}): train heads for it"
         ) from None
-    trained_on = file.info.get("fingerprint")
-    if trained_on and fingerprint.found(model) and fingerprint.weights(model) != trained_on:
-        warnings.warn(
-            f"{file.path} was trained on other weights than those of {model}: output stays exact, "
-            "drafts may be kept less often; train the heads again",
-            HeadsWarning,
-            stacklevel=2,
-        )
+    warn_of_others(
+        file.path, file.info, model, "drafts may be kept less often; train the heads again"
+    )
     return head
+
+
+def warn_of_others(path: Path, info: Mapping[str, Any], model: str, what: str) -> None:
+    """Warn where what lies in a file was trained on other weights than a model's, if that is known.
+
+    Args:
+        info: the file's metadata.
+        what: may come of it, and what to do.
+    """
+    mark = info.get("fingerprint")
+    if mark and fingerprint.of(model) not in (None, mark):
+        warnings.warn(
+            f"{path} was trained on other weights than those of {model}: output stays exact, "
+            + what,
+            HeadsWarning,
+            stacklevel=3,
+        )
 
 
 def _damaged(path: Path, why: object) -> HierspecError:
     return HierspecError(f"{path} is damaged ({why}): train the heads again")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -6,6 +6,7 @@ target's own, and levels that leave out the same layers share a cache.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -148,12 +149,11 @@ class LevelModels:
         if isinstance(level, Eagle3LevelConfig):
             return self._eagle3(level.model), level.model
         assert isinstance(level, DraftModelConfig)
-        same = TargetConfig(
+        same = dataclasses.replace(
+            target,
             model=level.model,
             dtype=level.dtype or target.dtype,
             backend=level.backend,
-            device=target.device,
-            cuda_graphs=target.cuda_graphs,
         )
         # The target itself shares its trunk; what drafts ahead leaves threads to the target.
         own = same.backend == "auto" and key_of(same) != key_of(target) and not level.ahead

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -57,8 +58,8 @@ class Schedule:
         """The batch form at a step; every phase should hold as many tokens."""
         return next(p for p in self.phases if step < p.until * self.steps or p is self.phases[-1])
 
-    def factor(self, step: int) -> float:
-        """What the rates are multiplied with at a step."""
+    def factor(self, step: int, seconds: float = 0.0) -> float:
+        """What the rates are multiplied with at a step, after so many seconds of training."""
         rising = (step + 1) / self.warmup_steps
         falling = (self.steps - step) / max(1.0, self.decay_share * self.steps)
         return min(1.0, rising, falling)
@@ -66,10 +67,6 @@ class Schedule:
     def done(self, step: int, seconds: float) -> float:
         """The share of the training that is behind; it ends at 1."""
         return step / self.steps
-
-    def factor_at(self, step: int, seconds: float) -> float:
-        """:meth:`factor`, where the time that training has taken may matter."""
-        return self.factor(step)
 
     @property
     def tokens(self) -> int:
@@ -80,7 +77,7 @@ class Schedule:
 class CosineSchedule(Schedule):
     """Linear warm-up over the first 5 % of the steps, then half a cosine down to zero."""
 
-    def factor(self, step: int) -> float:
+    def factor(self, step: int, seconds: float = 0.0) -> float:
         warm = max(1, round(WARMUP_SHARE * self.steps))
         if step < warm:
             return (step + 1) / warm
@@ -99,7 +96,7 @@ class TimedSchedule(Schedule):
     def done(self, step: int, seconds: float) -> float:
         return seconds / self.seconds
 
-    def factor_at(self, step: int, seconds: float) -> float:
+    def factor(self, step: int, seconds: float = 0.0) -> float:
         rising = (step + 1) / self.warmup_steps
         falling = (1 - self.done(step, seconds)) / self.decay_share
         return max(0.0, min(1.0, rising, falling))
@@ -197,7 +194,7 @@ def fit(
             generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
             phase = schedule.phase(step)
             for group, rate in groups:
-                group["lr"] = rate * schedule.factor_at(step, seconds)
+                group["lr"] = rate * schedule.factor(step, seconds)
             try:
                 loss, parts = objective(TrainingStep(step, done, phase, generator))
                 loss.backward()
@@ -224,6 +221,17 @@ def fit(
                 last_save = now
     save()
     return {"steps": step, "tokens": schedule.tokens, "seconds": round(seconds)}
+
+
+def curve(log: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """Losses by step, from the lines that :func:`fit` wrote; a resumed run repeats some.
+
+    Args:
+        most: about so many lines, evenly spread; ``None``: all.
+    """
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    every = 1 if most is None else max(1, len(lines) // most)
+    return list({line["step"]: line for line in lines[::every]}.values())
 
 
 def _progress(label: str, console: Console | None) -> Progress:

@@ -9,6 +9,7 @@ from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load
+from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
 from hierspec.utils.files import expanded
 from hierspec.zoo import registry
@@ -47,6 +48,19 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     source = registry.resolve(model) if registry.resolves(model) else model
     where = machine.device(device)
     return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
+
+
+def with_tokenizer(model: str) -> tuple[WeightSource, Any]:
+    """The weights behind a name, and the tokenizer that training on texts needs.
+
+    Raises:
+        HierspecError: no such model, or no tokenizer beside it.
+    """
+    source = registry.weights_of(model)
+    tokenizer = load_tokenizer(source)
+    if tokenizer is None:
+        raise HierspecError(f"{model} has no tokenizer beside it: put it into its folder")
+    return source, tokenizer
 
 
 def check_width(width: int, *models: Backend) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from hierspec.config.vocabulary import num_ids, vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
+from hierspec.profiling.settings import Report
 from hierspec.utils.files import probe, write_whole
 
-from .heads.data import Report, from_files
+from .heads.data import from_files
 
 _KEYS = 2**63  # contexts and words are counted as numbers below it
 _WHAT = "the n-gram table"

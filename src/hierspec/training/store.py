@@ -9,6 +9,7 @@ the numbers it speaks of; more texts are added at the end.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,12 +19,25 @@ import numpy as np
 import torch
 
 from hierspec.lm.backend import Span
+from hierspec.profiling.settings import Report
 
 from .texts import Text
 
 _BATCH = 2048  # tokens that go through the target at once
 _BYTES = 2  # of a bfloat16
 _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
+
+
+def told(
+    report: Report, what: str, share: float = 0.0, most: float = math.inf
+) -> Callable[[int], bool]:
+    """For :meth:`FeatureStore.extend`: reports the tokens added, and ends after ``most``."""
+
+    def goes_on(tokens: int) -> bool:
+        report(f"{what}: {tokens // 10_000 * 10} k tokens", share)
+        return tokens < most
+
+    return goes_on
 
 
 class FeatureStore:
@@ -51,10 +65,6 @@ class FeatureStore:
         self._read()
         self._map = np.empty(0)
 
-    @property
-    def full(self) -> bool:
-        return self.tokens >= self.most
-
     def _read(self) -> None:
         index, data = self.folder / "texts.jsonl", self.folder / "features.bin"
         if not index.is_file():
@@ -79,10 +89,10 @@ class FeatureStore:
 
     def extend(
         self, texts: Iterable[Text], goes_on: Callable[[int], bool] = lambda tokens: True
-    ) -> int:
+    ) -> None:
         """Add texts while there is room and ``goes_on`` (told the tokens added) says so.
 
-        Returns how many tokens were added. Texts of fewer than three tokens teach nothing.
+        Texts of fewer than three tokens teach nothing.
         """
         added, data = 0, self.folder / "features.bin"
         size = self.tokens * self.width * _BYTES
@@ -101,7 +111,6 @@ class FeatureStore:
                     added += len(text.ids)
                 if not goes_on(added):
                     break
-        return added
 
     @torch.inference_mode()
     def _features(self, rows: Sequence[Sequence[int]]) -> np.ndarray:

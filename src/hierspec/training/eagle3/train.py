@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import nn
 
-from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD
+from hierspec.profiling.settings import Report
 from hierspec.training import restart, texts
 from hierspec.training.fit import (
     Losses,
@@ -35,12 +35,14 @@ from hierspec.training.fit import (
     Schedule,
     TimedSchedule,
     TrainingStep,
+    curve,
     fit,
 )
-from hierspec.training.store import FeatureStore, Passes
+from hierspec.training.models import with_tokenizer
+from hierspec.training.store import FeatureStore, Passes, told
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
-from hierspec.zoo import fingerprint, registry, trained
+from hierspec.zoo import fingerprint, trained
 
 from . import start
 from .batches import Batches, FeatureBatch
@@ -48,7 +50,6 @@ from .measure import measure
 from .settings import Eagle3Settings
 from .unroll import unroll
 
-Report = Callable[[str, float], None]
 _WATCHED = 16_384  # tokens of new texts taken at once
 _NOTE = 25  # steps between two lines of a log
 _READ = 0.2  # of a progress bar
@@ -105,15 +106,12 @@ def train(
     elif folder.exists():
         shutil.rmtree(folder)
     report("loading the model", 0.0)
-    source = registry.weights_of(target)
-    tokenizer = load_tokenizer(source)
-    if tokenizer is None:
-        raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
+    source, tokenizer = with_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
     old = None if start_from is None else checkpoint.read(trained.located(str(start_from)))
     config = start.config_for(source.config, settings) if old is None else old.config
     layers = config.layers_of(backend.num_layers)
-    key = [fingerprint.weights(target) if fingerprint.found(target) else target, list(layers)]
+    key = [fingerprint.of(target) or target, list(layers)]
     kept = features or folder / "features"
     restart.check(kept, {"features": key}, "another --features")
     store = FeatureStore(kept, backend, layers, settings.store_gib * 2**30)
@@ -124,14 +122,16 @@ def train(
 
     for path in held_out:
         found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
-        store.extend(found, _told(report, f"features of {path.name}"))
+        store.extend(found, told(report, f"features of {path.name}"))
     # Where new texts are looked for anyway, training begins with a part of what there is.
     if not (settings.watch and store.numbers()):
         most = _WATCHED if settings.watch else math.inf
-        read(_told(report, "features of the texts", most))
+        read(told(report, "features of the texts", most=most))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
-    scale = _scale(folder, store)
+    scale = torch.tensor(
+        restart.once(folder / "scale.json", lambda: start.scale_of(store).tolist())
+    )
     if old is None:
         every = texts.read(given, tokenizer, (), settings.longest)
         learnt = (text for text in every if not text.group)
@@ -194,24 +194,10 @@ def train(
     if found["steps"] == stop_after:
         raise KeyboardInterrupt
     info["environment"] = machine.hardware(backend.device)
-    info["curve"] = _curve(folder / "eagle3.jsonl")
+    info["curve"] = curve(folder / "eagle3.jsonl")
     keep(found["steps"])
     shutil.rmtree(folder)
     return info
-
-
-def _told(report: Report, what: str, most: float = math.inf) -> Callable[[int], bool]:
-    def goes_on(tokens: int) -> bool:
-        report(f"{what}: {tokens // 10_000 * 10} k tokens", 0.0)
-        return tokens < most
-
-    return goes_on
-
-
-def _scale(folder: Path, store: FeatureStore) -> torch.Tensor:
-    """Of the features, decided once a training."""
-    made = restart.once(folder / "scale.json", lambda: start.scale_of(store).tolist())
-    return torch.tensor(made)
 
 
 def _schedule(settings: Eagle3Settings, batches: Batches) -> Schedule:
@@ -292,9 +278,3 @@ def step_losses(
         logs = F.log_softmax(scores[kept], -1)
         losses.append(-(probs[where[rows[kept]]] * logs).sum() / kept.sum().clamp(min=1))
     return losses
-
-
-def _curve(path: Path) -> list[dict[str, Any]]:
-    """Losses by step; a resumed run repeats some."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return list({line["step"]: line for line in lines}.values())

@@ -147,7 +147,7 @@ def train(
     metrics = measure(out, corpus, tokenizer, plan, seed)
     metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
     write_whole(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
-    write_whole(out / "MODEL_CARD.md", model_card(metrics), "the model card")
+    write_whole(out / "MODEL_CARD.md", model_card("family", metrics), "the model card")
     return metrics
 
 

@@ -189,7 +189,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
-FUNCTION_COPIES = 1
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
@@ -206,14 +205,9 @@ def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
 
 def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:
     """Library files thrice, tests once, documented functions once more on their own."""
-
-    def texts(documents: list[Document]) -> list[str]:
-        return [document.text for document in documents]
-
     library = [d for d in corpus.train if not d.is_test]
-    tests = [d for d in corpus.train if d.is_test]
+    tests = [d.text for d in corpus.train if d.is_test]
     functions = [text for d in library for text in functions_with_docstrings(d)]
-    pieces = LIBRARY_COPIES * encode(tokenizer, texts(library))
-    pieces += encode(tokenizer, texts(tests))
-    pieces += FUNCTION_COPIES * encode(tokenizer, functions)
+    pieces = LIBRARY_COPIES * encode(tokenizer, [d.text for d in library])
+    pieces += encode(tokenizer, tests) + encode(tokenizer, functions)
     return Stream(pieces, seed)

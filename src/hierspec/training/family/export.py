@@ -81,13 +81,17 @@ def write_folder(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def model_card(metrics: dict[str, Any]) -> str:
-    """The whole card as Markdown, from what ``metrics.json`` holds."""
+def model_card(of: str, values: dict[str, Any]) -> str:
+    """A whole model card as Markdown.
+
+    Args:
+        of: ``family`` or ``smollm2``, the folder of its template.
+        values: what the report beside the card holds.
+    """
     templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).parents[1] / of),
         undefined=StrictUndefined,
-        trim_blocks=False,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return templates.get_template("MODEL_CARD.md.jinja").render({"notes": "", **metrics})
+    return templates.get_template("MODEL_CARD.md.jinja").render({"zip": zip, **values})

@@ -27,21 +27,23 @@ from hierspec.config.vocabulary import check_same_vocabulary
 from hierspec.errors import HierspecError
 from hierspec.lm.acceptance_head import AcceptanceHead
 from hierspec.lm.backend import Backend, Span
+from hierspec.profiling.settings import Report
 from hierspec.training import restart
-from hierspec.training.fit import CosineSchedule, Losses, Phase, TrainingStep, fit
+from hierspec.training.fit import Losses, TrainingStep, fit
 from hierspec.training.models import check_width, load_model, output_file
 from hierspec.utils import machine
 from hierspec.utils.files import file_key, probe, write_whole
 from hierspec.zoo import fingerprint
 
-from .data import Report, choose, from_files
+from .data import choose, from_files
+from .settings import TrainingSettings
 from .states import Piece
 
 _CHOSEN, _READ, _TRAINED = 0.1, 0.7, 0.98  # of a progress bar, roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceSettings:
+class AcceptanceSettings(TrainingSettings):
     """What decides a head, besides the models and the texts.
 
     Attributes:
@@ -49,10 +51,6 @@ class AcceptanceSettings:
         rejection_weight: of rejections against acceptances; the paper's w_rej.
         mixed: share of a text's tokens that is exchanged at once; the paper's is 15 %.
         passes: how often each text is mixed.
-        epochs: passes over what was read; ``steps`` takes precedence.
-        tokens: most tokens of text used, what is kept back for measuring included.
-        rows, width: their product is the size of a batch; ``width`` also the tokens in a window.
-        held_out: most windows, or conversations, to measure on.
     """
 
     depth: int = 3
@@ -61,21 +59,12 @@ class AcceptanceSettings:
     passes: int = 4
     learning_rate: float = 1e-3
     epochs: float = 3
-    steps: int | None = None
-    tokens: int = 131_072
-    rows: int = 2
-    width: int = 256
-    held_out: int = 16
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("rejection_weight", "learning_rate", "epochs", "tokens", "width"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("depth", "passes", "rows", "held_out", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HierspecError(f"{name} must be at least 1, not {value}")
+        self._check(
+            ("rejection_weight", "learning_rate", "epochs", "tokens", "width"),
+            ("depth", "passes", "rows", "held_out", "steps"),
+        )
         if not 0 < self.mixed <= 1:
             raise HierspecError(f"mixed must be a share above 0 and at most 1, not {self.mixed}")
 
@@ -160,15 +149,12 @@ def train(
     learnt, measured = read
     head = AcceptanceHead(q_model.hidden_size, settings.depth).to(q_model.device)
     size = settings.rows * settings.width
-    steps = settings.steps or math.ceil(settings.epochs * len(learnt.kept) / size)
-    schedule = CosineSchedule(
-        steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
-    )
+    schedule = settings.schedule(len(learnt.kept))
     began = time.monotonic()
 
     def objective(now: TrainingStep) -> Losses:
         share = _READ + now.done * (_TRAINED - _READ)
-        report(f"training, {steps} steps", share)
+        report(f"training, {schedule.steps} steps", share)
         rows = torch.randint(len(learnt.kept), (size,), generator=now.generator)
         found = loss(head, learnt, rows, settings.rejection_weight)
         return found, {"loss": found.detach()}
@@ -187,7 +173,7 @@ def train(
         ],
         console=Console(quiet=True),
     )
-    if found["steps"] < steps:
+    if found["steps"] < schedule.steps:
         raise KeyboardInterrupt
     with torch.no_grad():
         for parameter in head.parameters():
@@ -196,12 +182,12 @@ def train(
         "kind": files.KIND,
         "model": draft,
         "target": target,
-        "fingerprint": fingerprint.weights(draft) if fingerprint.found(draft) else None,
+        "fingerprint": fingerprint.of(draft),
         "hidden_size": head.size,
         "depth": head.depth,
         "parameters": sum(p.numel() for p in head.parameters()),
         "settings": asdict(settings),
-        "steps": steps,
+        "steps": schedule.steps,
         "samples": len(learnt.kept),
         "seconds": round(time.monotonic() - began),
         "texts": chosen.source,

@@ -24,6 +24,7 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.profiling.settings import Report
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
@@ -37,7 +38,7 @@ from hierspec.utils.files import file_key
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
-from .settings import TextSettings
+from .settings import TrainingSettings
 from .states import Piece
 
 HELD_OUT_SHARE = 0.1
@@ -46,7 +47,6 @@ _OWN_BATCH = 16  # texts that the model writes side by side
 _HELD_OUT = (7, 15)  # of their beginnings, one of code and one of prose: for measuring
 _CHARACTERS = 4  # in a token, roughly
 _LONGEST = 2048  # tokens of a conversation that are read
-Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def choose(
     model: str,
     backend: Any,
     tokenizer: Any,
-    settings: TextSettings,
+    settings: TrainingSettings,
     given: tuple[Sequence[str | Conversation], str] | None,
     folder: Path,
     report: Report,
@@ -104,7 +104,7 @@ def _given(
     texts: Sequence[str | Conversation],
     name: str,
     tokenizer: Any,
-    settings: TextSettings,
+    settings: TrainingSettings,
     longest: int,
 ) -> Texts:
     """Plain texts and conversations, each cut in two."""
@@ -126,7 +126,7 @@ def _given(
 
 
 def conversed(
-    conversations: Sequence[Conversation], tokenizer: Any, settings: TextSettings, longest: int
+    conversations: Sequence[Conversation], tokenizer: Any, settings: TrainingSettings, longest: int
 ) -> tuple[list[Piece], list[Piece], list[Piece]]:
     """Conversations to train on, to measure on, and beyond the tokens that are to be used.
 

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS, MLP, TRANSFORM
+from hierspec.training.fit import CosineSchedule, Phase
 
 LOSSES = ("kl", "tv")
 
 
-class TextSettings(Protocol):
-    """What decides how texts are cut: for heads of any kind."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """How texts are cut and how long is trained: for heads of any kind.
 
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def held_out(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+    Attributes:
+        epochs: passes over what there is to train on; ``steps`` takes precedence.
+        tokens: most tokens of text used, what is kept back for measuring included.
+        rows, width: windows in a batch, and tokens in a window.
+        held_out: most windows, or conversations, to measure on.
+    """
+
+    learning_rate: float
+    epochs: float
+    steps: int | None = None
+    tokens: int = 131_072
+    rows: int = 2
+    width: int = 256
+    held_out: int = 16
+    seed: int = 0
+
+    def schedule(self, count: int) -> CosineSchedule:
+        """As many steps as the epochs hold batches of ``count`` tokens to train on."""
+        steps = self.steps or math.ceil(self.epochs * count / (self.rows * self.width))
+        phases = (Phase(1.0, self.rows, self.width),)
+        return CosineSchedule(steps, phases, other_rate=self.learning_rate)
+
+    def _check(self, above: Sequence[str], whole: Sequence[str]) -> None:
+        """Refuse what is not above 0, and counts that are not at least 1.
+
+        Raises:
+            HierspecError: naming the setting.
+        """
+        for name in above:
+            if not 0 < getattr(self, name) < math.inf:
+                raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in whole:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise HierspecError(f"{name} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadsSettings:
+class HeadsSettings(TrainingSettings):
     """What decides the heads, besides the model and the texts.
 
     Attributes:
@@ -35,10 +64,6 @@ class HeadsSettings:
         vocabulary: how many tokens the heads score, the most frequent ones; ``None``: all.
         inner: m, of an mlp; ``None``: twice the hidden size.
         loss: ``kl``, or ``tv``: KL that turns into the total variation.
-        epochs: passes over the text to train on; ``steps`` takes precedence.
-        tokens: most tokens of text used, what is kept back for measuring included.
-        rows, width: windows in a batch, and tokens in a window.
-        held_out: most windows, or conversations, to measure on.
     """
 
     exits: tuple[int, ...]
@@ -48,12 +73,6 @@ class HeadsSettings:
     loss: str = "kl"
     learning_rate: float = 2e-4
     epochs: float = 2
-    steps: int | None = None
-    tokens: int = 131_072
-    rows: int = 2
-    width: int = 256
-    held_out: int = 16
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -64,10 +83,7 @@ class HeadsSettings:
             raise HierspecError(f"inner is the size of an mlp; kind {self.kind} has none")
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
-        for name in ("learning_rate", "epochs", "tokens", "rows", "width", "held_out"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("steps", "vocabulary", "inner"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HierspecError(f"{name} must be at least 1, not {value}")
+        self._check(
+            ("learning_rate", "epochs", "tokens", "rows", "width", "held_out"),
+            ("steps", "vocabulary", "inner"),
+        )

@@ -10,7 +10,6 @@ positions drawn from all texts.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -25,14 +24,15 @@ from hierspec.config import exit_heads as files
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
+from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.fit import (
     CosineSchedule,
     Losses,
     Objective,
-    Phase,
     Schedule,
     TrainingStep,
+    curve,
     fit,
 )
 from hierspec.training.losses import kl_then_tv
@@ -42,7 +42,7 @@ from hierspec.utils.files import expanded, file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
 from . import least_squares
-from .data import Report, choose, from_files
+from .data import choose, from_files
 from .frozen import FIGURES, Frozen
 from .settings import HeadsSettings
 from .states import KeptStates, Piece
@@ -115,7 +115,7 @@ def train(
         folder,
         lambda stage, share: report(stage, share * _CHOSEN),
     )
-    mark = fingerprint.weights(model) if fingerprint.found(model) else None
+    mark = fingerprint.of(model)
     start = None if begun is None else fingerprint.weights(str(begun.path))
     asked |= {"texts": chosen.source["sha256"], "weights": mark, "start_from": start}
     if not overwrite:
@@ -156,7 +156,7 @@ def train(
         folder / f"{label}.before.json", lambda: measured("measuring", _KEPT, _BEFORE)
     )
     rows = kept.rows_of(chosen.train)
-    schedule = _schedule(settings, len(rows))
+    schedule = settings.schedule(len(rows))
     if begun is None and not (folder / f"{label}.pt").exists():
         report("a first guess by least squares", _BEFORE)
         least_squares.begin(heads, kept, rows, settings.seed)
@@ -266,15 +266,6 @@ def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
     return file
 
 
-def _schedule(settings: HeadsSettings, num_rows: int) -> CosineSchedule:
-    """As many steps as the epochs hold batches."""
-    per_step = settings.rows * settings.width
-    steps = settings.steps or math.ceil(settings.epochs * num_rows / per_step)
-    return CosineSchedule(
-        steps, (Phase(1.0, settings.rows, settings.width),), other_rate=settings.learning_rate
-    )
-
-
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
     """No weight decay: it would pull a transform back to the exit it started from."""
     return [torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)]
@@ -357,8 +348,6 @@ def _measured(
 
 
 def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    curve = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some
-    whole = {"schema_version": files.SCHEMA, **info, "curve": curve}
+    whole = {"schema_version": files.SCHEMA, **info, "curve": curve(log)}
     whole["environment"] = machine.hardware(backend.device)
     write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")

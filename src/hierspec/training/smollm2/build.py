@@ -15,21 +15,21 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.config.exit_heads import FILE
+from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.eagle3 import train as eagle3_training
 from hierspec.training.eagle3.settings import Eagle3Settings
+from hierspec.training.family.export import model_card
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.utils.files import write_whole
 from hierspec.zoo import sibling
 
 from . import answers
-from .card import model_card
 from .passages import collect
 from .sibling import SiblingSettings
 from .sibling import train as train_siblings
 
-Report = Callable[[str, float], None]
 ANSWERS = "answers.jsonl"
 REPORT = "report.json"
 CARD = "MODEL_CARD.md"
@@ -133,7 +133,7 @@ def train(
     for number, name in enumerate(stages, 1):
         whole[name] = STAGES[name](plan, out, part(number))
         write_whole(out / REPORT, json.dumps(whole, indent=1) + "\n", "the report")
-        write_whole(out / CARD, model_card(whole), "the model card")
+        write_whole(out / CARD, model_card("smollm2", whole), "the model card")
     return whole
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,25 +25,25 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
+from hierspec.profiling.settings import Report
 from hierspec.training import texts
 from hierspec.training.eagle3.start import frequent
 from hierspec.training.family.export import llama_config, write_folder
 from hierspec.training.family.model import Llama, Shape
-from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
+from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, curve, fit
 from hierspec.training.fit import compiled as compile_
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.store import FeatureStore, Passes
+from hierspec.training.models import with_tokenizer
+from hierspec.training.store import FeatureStore, Passes, told
 from hierspec.utils import machine
 from hierspec.zoo import fingerprint, registry, sibling
 
-Report = Callable[[str, float], None]
 _DEPTH = 5  # tokens of a draft whose yield is reported
 _LONGEST_DRAFT = 8  # of those priced
 _PROMPT_WEIGHT = 0.2  # of a token that the model did not write, beside one that it did
@@ -144,14 +144,11 @@ def train(
     """
     folder = output.with_name(f"{output.name}.training")
     report("loading the model", 0.0)
-    source = registry.weights_of(target)
-    tokenizer = load_tokenizer(source)
-    if tokenizer is None:
-        raise HierspecError(f"{target} has no tokenizer beside it: put it into its folder")
+    source, tokenizer = with_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
     read = texts.read(given, tokenizer, store.seen, settings.longest)
-    store.extend(read, _told(report, "the model reads its answers"))
+    store.extend(read, told(report, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
     learnt = (store.texts[i] for i in store.numbers())
@@ -181,7 +178,7 @@ def train(
     whole = {
         "schema_version": sibling.SCHEMA,
         "model": target,
-        "fingerprint": fingerprint.weights(target) if fingerprint.found(target) else None,
+        "fingerprint": fingerprint.of(target),
         "settings": dataclasses.asdict(settings),
         "texts": {
             "names": [path.name for path in given],
@@ -190,7 +187,7 @@ def train(
         "steps": found["steps"],
         "seconds": found["seconds"],
         "environment": machine.hardware(torch.device("cpu")),
-        "curve": _curve(folder / "sibling.jsonl"),
+        "curve": curve(folder / "sibling.jsonl", most=60),
     }
     described = {}
     for name, network in networks.items():
@@ -318,7 +315,7 @@ def measure(
         agreed = (ids[q.argmax(-1)] == whole.argmax(-1)).float()
         each = torch.stack((accepted, agreed, p.sum(-1)), 1)
         runs = [_yields(each[:, column]) for column in (0, 1)]
-        row = torch.cat((torch.stack([each[:, k] for k in range(3)], 1), torch.stack(runs, 1)), 1)
+        row = torch.cat((each, torch.stack(runs, 1)), 1)
         for domain in ("all", text.domain or "text"):
             old = sums.get(domain, (0, 0, torch.zeros(5)))
             sums[domain] = (old[0] + 1, old[1] + len(row), old[2] + row.sum(0))
@@ -401,17 +398,3 @@ def _write(
         config[key] = getattr(source.config, key)
     told = json.dumps(info, indent=1) + "\n"
     write_folder(folder, network.tensors(ids), config, {sibling.FILE: told})
-
-
-def _told(report: Report, what: str) -> Callable[[int], bool]:
-    def goes_on(tokens: int) -> bool:
-        report(f"{what}: {tokens // 10_000 * 10} k tokens", 0.05)
-        return True
-
-    return goes_on
-
-
-def _curve(path: Path) -> list[dict[str, Any]]:
-    """Losses by step; a resumed run repeats some."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return list({line["step"]: line for line in lines[:: max(1, len(lines) // 60)]}.values())
