@@ -72,12 +72,17 @@ def locate(ref: str | Path) -> Path:
 
 def is_one(path: Path) -> bool:
     """Whether a file says that it is an acceptance head."""
+    return bool(_described(path))
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """What a file says of the acceptance head in it; empty where it holds none."""
     try:
         with safe_open(path, framework="pt") as file:
             info = json.loads((file.metadata() or {}).get(_KEY, "{}"))
     except (SafetensorError, OSError, ValueError, RecursionError):
-        return False
-    return isinstance(info, dict) and info.get("kind") == KIND
+        return {}
+    return info if isinstance(info, dict) and info.get("kind") == KIND else {}
 
 
 def read(ref: str | Path) -> HeadFile:
@@ -92,13 +97,12 @@ def read(ref: str | Path) -> HeadFile:
             f"no acceptance head at {str(path)!r}: train one with hierspec heads train "
             "--kind acceptance --target TARGET --draft MODEL"
         )
-    if not is_one(path):
+    info = _described(path)
+    if not info:
         raise HierspecError(
             f"{path} is no acceptance head: give a file that hierspec heads train "
             "--kind acceptance has written"
         )
-    with safe_open(path, framework="pt") as file:
-        info = json.loads(file.metadata()[_KEY])
     if info.get("schema_version") != SCHEMA:
         raise HierspecError(
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend
+from hierspec.lm.backend import Backend, Span
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
@@ -61,6 +64,17 @@ def with_tokenizer(model: str) -> tuple[WeightSource, Any]:
     if tokenizer is None:
         raise HierspecError(f"{model} has no tokenizer beside it: put it into its folder")
     return source, tokenizer
+
+
+def hidden_states(
+    backend: Any, ids: torch.Tensor, spans: Sequence[Span], layers: Sequence[int] = ()
+) -> list[torch.Tensor]:
+    """Ids [n] → hidden states [n, d] after each of ``layers``, then after the last one."""
+    h, low, found = backend.embed(ids, spans), 0, []
+    for layer in (*layers, backend.num_layers):
+        h, low = backend.layers(h, low, layer, spans), layer
+        found.append(h)
+    return found
 
 
 def check_width(width: int, *models: Backend) -> None:

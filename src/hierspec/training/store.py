@@ -21,6 +21,7 @@ import torch
 from hierspec.lm.backend import Span
 from hierspec.profiling.settings import Report
 
+from .models import hidden_states
 from .texts import Text
 
 _BATCH = 2048  # tokens that go through the target at once
@@ -118,11 +119,8 @@ class FeatureStore:
         backend = self.backend
         spans = [Span(backend.new_cache(len(ids)), 0, len(ids)) for ids in rows]
         ids = torch.tensor([token for row in rows for token in row], device=backend.device)
-        h, low, found = backend.embed(ids, spans), 0, []
-        for layer in (*self.layers, backend.num_layers):
-            h, low = backend.layers(h, low, layer, spans), layer
-            found.append(h.to(torch.bfloat16))
-        return torch.cat(found, 1).cpu().view(torch.int16).numpy()
+        found = hidden_states(backend, ids, spans, self.layers)
+        return torch.cat([h.to(torch.bfloat16) for h in found], 1).cpu().view(torch.int16).numpy()
 
     def features(self, number: int, first: int, end: int) -> torch.Tensor:
         """Rows [first, end) of a text's features [n, parts, d], float32."""

@@ -37,9 +37,9 @@ def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted({f"{PREFIX}{file.parent.name}" for file in found}))
 
 
-def siblings_of(target: str, data: Path | None = None) -> tuple[str, ...]:
+def siblings_of(target: str) -> tuple[str, ...]:
     """Those of :func:`drafters_for` that are models of their own."""
-    return tuple(one for one in drafters_for(target, data) if kind(one) not in (EAGLE3, HEADS))
+    return tuple(one for one in drafters_for(target) if kind(one) not in (EAGLE3, HEADS))
 
 
 def located(name: str, data: Path | None = None) -> Path:

@@ -105,9 +105,9 @@ def read_document(root: Path, path: Path) -> Document | None:
     return None if not text.strip() or _is_table(text) else Document(name, text)
 
 
-def load_corpus(root: Path | None = None, max_files: int | None = None) -> Corpus:
-    """All documents under ``root`` (default: this interpreter's standard library)."""
-    root = root or Path(sysconfig.get_path("stdlib"))
+def load_corpus(max_files: int | None = None) -> Corpus:
+    """All documents of this interpreter's standard library."""
+    root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
     found = (read_document(root, path) for path in paths[:max_files])
     documents = [document for document in found if document is not None]

@@ -112,9 +112,9 @@ def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor
     return out
 
 
-def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor, count: int = 8) -> None:
+def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
     """Find what makes α(trunk, large) .96 at eps = .1, and write it to ``folder``."""
-    windows = HeldOutWindows(count, 256).cut(tokens)[:, :-1]
+    windows = HeldOutWindows(8, 256).cut(tokens)[:, :-1]
     model = load_llama(trunk)
     rms = torch.zeros(model.shape.layers)
     x = F.embedding(windows, model.model.embed_tokens.weight)

@@ -30,7 +30,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.fit import Losses, TrainingStep, fit
-from hierspec.training.models import check_width, load_model, output_file
+from hierspec.training.models import check_width, hidden_states, load_model, output_file
 from hierspec.utils import machine
 from hierspec.utils.files import file_key, probe, write_whole
 from hierspec.zoo import fingerprint
@@ -282,4 +282,4 @@ def _states(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
     """Ids [n] → hidden states after the last layer, [n, d]."""
     spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
     known = torch.where(ids < backend.vocab_size, ids, 0).to(backend.device)
-    return backend.layers(backend.embed(known, spans), 0, backend.num_layers, spans)
+    return hidden_states(backend, known, spans)[-1]

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from hierspec.lm.backend import Span
 from hierspec.lm.exit_heads import Heads
 from hierspec.training.losses import distances
+from hierspec.training.models import hidden_states
 
 FIGURES = ("acceptance", "agreement", "kl", "coverage")  # of :meth:`Frozen.measure`
 _CHUNK = 1 << 23  # scores held at once, of one exit
@@ -39,11 +40,8 @@ class Frozen:
             self._capacity = max(width, self._capacity)
             self._caches = [self.backend.new_cache(self._capacity) for _ in range(rows)]
         spans = [Span(cache, 0, width) for cache in self._caches[:rows]]
-        h, low, found = self.backend.embed(ids.flatten().to(self.backend.device), spans), 0, []
-        for layer in (*self.exits, self.backend.num_layers):
-            h, low = self.backend.layers(h, low, layer, spans), layer
-            found.append(h)
-        return found
+        flat = ids.flatten().to(self.backend.device)
+        return hidden_states(self.backend, flat, spans, self.exits)
 
     def distances(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
         """KL(last ‖ exit) in nats and TV(last, exit), means over the rows: [2, exits].

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,10 +162,9 @@ def train(
         decay_share=0.6,
         seconds=60 * settings.minutes,
     )
-    teacher = _Teacher(backend, source, ids)
     found = fit(
         networks,
-        _objective(networks, teacher, store, settings, report),
+        _objective(networks, _teacher(store, source, ids), store, settings, report),
         schedule,
         folder,
         settings.seed,
@@ -197,7 +196,7 @@ def train(
             **whole,
             "size": name,
             "parameters": sum(p.numel() for p in network.parameters()),
-            "figures": measure(network, teacher, store, ids),
+            "figures": measure(network, store, ids),
         }
         _write(folder / name, network, ids, source, described[name])
     worth = choose(target, {name: folder / name for name in networks}, described)
@@ -233,23 +232,20 @@ def begun(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.Mo
     return networks
 
 
-class _Teacher:
-    """The larger model's scores from its kept hidden states."""
-
-    def __init__(self, backend: Any, source: WeightSource, ids: Tensor) -> None:
-        self.backend = backend
-        self._rows = source.tensor(HEAD)[ids].bfloat16()
+def _teacher(store: FeatureStore, source: WeightSource, ids: Tensor) -> Callable[[Tensor], Tensor]:
+    """Last hidden states [n, D] → the larger model's scores of these tokens [n, v], bfloat16."""
+    rows = source.tensor(HEAD)[ids].bfloat16()
 
     @torch.no_grad()
-    def part(self, last: Tensor) -> Tensor:
-        """Last hidden states [n, D] → scores of the sibling's tokens [n, v], bfloat16."""
-        scores = self.backend.head(last, lambda x: F.linear(x.bfloat16(), self._rows))
-        return scores.bfloat16()
+    def scores(last: Tensor) -> Tensor:
+        return store.backend.head(last, lambda x: F.linear(x.bfloat16(), rows)).bfloat16()
+
+    return scores
 
 
 def _objective(
     networks: nn.ModuleDict,
-    teacher: _Teacher,
+    teacher: Callable[[Tensor], Tensor],
     store: FeatureStore,
     settings: SiblingSettings,
     report: Report,
@@ -266,7 +262,7 @@ def _objective(
         rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
         size = max(settings.batch, rows * length)  # one form for what is compiled
         ids = torch.zeros(rows, length, dtype=torch.int64)
-        last = torch.zeros(size, teacher.backend.hidden_size)
+        last = torch.zeros(size, store.backend.hidden_size)
         weights = torch.zeros(size)
         for row, i in enumerate(numbers):
             text = store.texts[i]
@@ -276,7 +272,7 @@ def _objective(
             weights[at : at + n] = _PROMPT_WEIGHT
             for low, high in text.counts:
                 weights[at + max(low - 1, 0) : at + min(high - 1, n)] = 1.0
-        wanted = teacher.part(last)
+        wanted = teacher(last)
         total, parts = torch.zeros(()), {}
         for name, network in networks.items():
             state = network(ids)[-1].flatten(0, 1)
@@ -293,9 +289,7 @@ def _objective(
 
 
 @torch.no_grad()
-def measure(
-    network: SiblingNetwork, teacher: _Teacher, store: FeatureStore, ids: Tensor
-) -> dict[str, dict[str, Any]]:
+def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[str, dict[str, Any]]:
     """What a sibling drafts well, on texts that it has not learnt from: by domain, and of all.
 
     Teacher-forced, at places that the larger model wrote: ``acceptance`` is 1 − TV at temperature
@@ -309,7 +303,7 @@ def measure(
         n = len(text.ids) - 1
         state = network(torch.tensor(text.ids[:-1])[None])[-1][0].float()
         places = [t for low, high in text.counts for t in range(max(low - 1, 0), high - 1)]
-        whole = teacher.backend.head(store.features(i, 0, n)[places, -1]).float()
+        whole = store.backend.head(store.features(i, 0, n)[places, -1]).float()
         p, q = whole.softmax(-1)[:, ids], F.linear(state[places], head).softmax(-1)
         accepted = torch.minimum(p, q).sum(-1)
         agreed = (ids[q.argmax(-1)] == whole.argmax(-1)).float()
