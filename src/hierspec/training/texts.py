@@ -8,7 +8,6 @@ answers to one prompt stay together.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -69,9 +68,7 @@ def read(
                 key = _digest(json.dumps(raw, sort_keys=True))
                 if key not in seen and key not in found:
                     found.add(key)
-                    yield dataclasses.replace(
-                        _text(key, raw, tokenizer, longest, group), domain=domain
-                    )
+                    yield _text(key, raw, domain, tokenizer, longest, group)
 
 
 def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
@@ -116,6 +113,7 @@ def _row(row: Any) -> str | list[Mapping[str, str]] | None:
 def _text(
     key: str,
     raw: str | list[Mapping[str, str]],
+    domain: str,
     tokenizer: Any,
     longest: int,
     group: str | None,
@@ -128,7 +126,7 @@ def _text(
         beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
     if group is None:
         group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT == 0 else ""
-    return Text(key, tuple(ids), counts, group)
+    return Text(key, tuple(ids), counts, group, domain)
 
 
 def _conversation(

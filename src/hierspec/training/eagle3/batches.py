@@ -47,10 +47,6 @@ class Batches:
     def store(self) -> FeatureStore:
         return self.passes.store
 
-    def batch(self, step: int) -> FeatureBatch:
-        """The batch of a step."""
-        return self.of(self.passes.texts_of(step))
-
     def of(self, numbers: Sequence[int]) -> FeatureBatch:
         """These texts as a batch."""
         texts = [self.store.texts[i] for i in numbers]

@@ -249,7 +249,7 @@ def _objective(
         if time.monotonic() - measured > 60 * settings.measure:
             keep(now.number)
             measured = time.monotonic()
-        batch = batches.batch(now.number)
+        batch = batches.of(batches.passes.texts_of(now.number))
         depth = 1 + int(torch.randint(settings.depth, (), generator=now.generator))
         losses = step_losses(network, target, batch, depth)
         loss = torch.stack([settings.decay**j * one for j, one in enumerate(losses)]).sum()

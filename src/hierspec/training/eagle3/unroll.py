@@ -45,7 +45,8 @@ def unroll(
         counts: rows whose next token but one is to be predicted, bool [B, T].
     """
     batch, length, _ = embedded.shape
-    cos, sin = _angles(network, length)
+    turns = rotations(network.config.llama, length)[:, None]
+    cos, sin = turns.real, turns.imag  # [T, 1, S / 2] of every place
     hidden = network.fc(features)  # [B, T, d]
     q, k, v = network.qkv(embedded, hidden)
     first = (_rotated(k, cos, sin), v)
@@ -104,12 +105,6 @@ def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
 def _back(x: Tensor) -> Tensor:
     """[B, T, …] with every row where its next one was."""
     return F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))
-
-
-def _angles(network: Eagle3Network, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, S / 2] of every place."""
-    table = rotations(network.config.llama, length)
-    return table.real[:, None], table.imag[:, None]
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

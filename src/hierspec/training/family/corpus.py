@@ -86,11 +86,6 @@ class Corpus:
         return digest.hexdigest()
 
 
-def _is_table(text: str) -> bool:
-    marks = sum(text.count(mark) for mark in "0123456789\\")
-    return marks > MAX_TABLE_SHARE * len(text)
-
-
 def read_document(root: Path, path: Path) -> Document | None:
     """The file as a document, or None if it is excluded, empty, a table, or not UTF-8."""
     name = path.relative_to(root).as_posix()
@@ -102,7 +97,9 @@ def read_document(root: Path, path: Path) -> Document | None:
         text = path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\x0c", "")
     except UnicodeDecodeError:
         return None
-    return None if not text.strip() or _is_table(text) else Document(name, text)
+    marks = sum(text.count(mark) for mark in "0123456789\\")
+    is_table = marks > MAX_TABLE_SHARE * len(text)
+    return None if not text.strip() or is_table else Document(name, text)
 
 
 def load_corpus(max_files: int | None = None) -> Corpus:

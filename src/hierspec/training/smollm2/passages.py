@@ -64,8 +64,11 @@ def collect(library: Path | None = None) -> Passages:
                 continue
             if _is_passage(text):
                 prose[text] = None
-            if isinstance(node, ast.FunctionDef) and _can_be_asked(node, text):
-                functions[FunctionSource(node.name, _parameters(node), text)] = None
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            if 30 < len(text) < 500:
+                parameters = re.sub(r"\bself(, )?", "", ast.unparse(node.args))
+                functions[FunctionSource(node.name, parameters, text)] = None
     for text in (*_packages(), *_manuals()):
         prose[text] = None
     if not prose or not functions:
@@ -84,14 +87,6 @@ def _sources(library: Path) -> Iterator[ast.Module]:
             yield ast.parse(file.read_text(encoding="utf-8"))
         except (SyntaxError, ValueError, OSError):
             continue
-
-
-def _can_be_asked(node: ast.FunctionDef, docstring: str) -> bool:
-    return not node.name.startswith("_") and 30 < len(docstring) < 500
-
-
-def _parameters(node: ast.FunctionDef) -> str:
-    return re.sub(r"\bself(, )?", "", ast.unparse(node.args))
 
 
 def _packages() -> Iterator[str]:
