@@ -142,8 +142,9 @@ class ExactInterpreter:
                         request = coroutine.send(answer)
                     except StopIteration as stop:
                         value = (stop.value[0], self._settled(stop.value[1]))
-                        print_ = self._print(answer) if value[0] is answer else fingerprint(value[0])
-                        key = (calls, print_, value[1])
+                        same = value[0] is answer
+                        what = self._print_of(answer) if same else fingerprint(value[0])
+                        key = (calls, what, value[1])
                         before = finished[key].probability if key in finished else 0.0
                         finished[key] = Outcome(before + probability, value, calls)
                         continue
@@ -202,7 +203,7 @@ class ExactInterpreter:
             self._settled_states[states] = settled
         return settled
 
-    def _print(self, verdict: Verdict) -> Any:
+    def _print_of(self, verdict: Verdict) -> Any:
         found = self._prints.get(verdict)
         if found is None:
             found = self._prints[verdict] = fingerprint(verdict)
