@@ -19,7 +19,6 @@ def pytest_collection_finish():
     """What is loaded by now stays: the collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)  # enumerations keep millions of small objects
 
 
 @pytest.fixture(scope="session")
