@@ -61,7 +61,7 @@ class ExactInterpreter:
         self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
         self._settled_states: dict[States, States] = {}
-        self._prints: dict[Verdict, Any] = {}  # of answers, which live as long as this does
+        self._fingerprints: dict[Verdict, Any] = {}  # of answers, which live as long as this does
 
     # --- what a node may do
 
@@ -143,7 +143,7 @@ class ExactInterpreter:
                     except StopIteration as stop:
                         value = (stop.value[0], self._settled(stop.value[1]))
                         same = value[0] is answer
-                        what = self._print_of(answer) if same else fingerprint(value[0])
+                        what = self._fingerprint_of(answer) if same else fingerprint(value[0])
                         key = (calls, what, value[1])
                         before = finished[key].probability if key in finished else 0.0
                         finished[key] = Outcome(before + probability, value, calls)
@@ -203,10 +203,10 @@ class ExactInterpreter:
             self._settled_states[states] = settled
         return settled
 
-    def _print_of(self, verdict: Verdict) -> Any:
-        found = self._prints.get(verdict)
+    def _fingerprint_of(self, verdict: Verdict) -> Any:
+        found = self._fingerprints.get(verdict)
         if found is None:
-            found = self._prints[verdict] = fingerprint(verdict)
+            found = self._fingerprints[verdict] = fingerprint(verdict)
         return found
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:

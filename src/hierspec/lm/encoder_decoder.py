@@ -37,10 +37,9 @@ class Opening(NamedTuple):
 
 def opening(model: LanguageModel, prompt: Sequence[int]) -> Opening:
     """How a sequence for this prompt begins: decoders continue it, encoder-decoders read it."""
-    start: int | None = getattr(model, "decoder_start", None)  # every sequence asks; a tenth of
-    if start is None:  # what isinstance takes to see that a model is no EncoderDecoder
-        return Opening(list(prompt))
-    return Opening([start], tuple(prompt))
+    # Every sequence asks: isinstance would look up each member of EncoderDecoder.
+    start: int | None = getattr(model, "decoder_start", None)
+    return Opening(list(prompt)) if start is None else Opening([start], tuple(prompt))
 
 
 def check_decoder_only(model: Any, what: str, instead: str = USE_GENERATE) -> None:

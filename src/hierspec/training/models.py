@@ -53,7 +53,7 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
 
 
-def with_tokenizer(model: str) -> tuple[WeightSource, Any]:
+def weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
     """The weights behind a name, and the tokenizer that training on texts needs.
 
     Raises:

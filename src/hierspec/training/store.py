@@ -29,7 +29,7 @@ _BYTES = 2  # of a bfloat16
 _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
 
 
-def told(
+def progress_reporter(
     report: Report, what: str, share: float = 0.0, most: float = math.inf
 ) -> Callable[[int], bool]:
     """For :meth:`FeatureStore.extend`: reports the tokens added, and ends after ``most``."""

@@ -38,8 +38,8 @@ from hierspec.training.fit import (
     curve,
     fit,
 )
-from hierspec.training.models import with_tokenizer
-from hierspec.training.store import FeatureStore, Passes, told
+from hierspec.training.models import weights_and_tokenizer
+from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
 from hierspec.utils.files import probe_folder
 from hierspec.zoo import fingerprint, trained
@@ -106,7 +106,7 @@ def train(
     elif folder.exists():
         shutil.rmtree(folder)
     report("loading the model", 0.0)
-    source, tokenizer = with_tokenizer(target)
+    source, tokenizer = weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
     old = None if start_from is None else checkpoint.read(trained.located(str(start_from)))
     config = start.config_for(source.config, settings) if old is None else old.config
@@ -122,11 +122,11 @@ def train(
 
     for path in held_out:
         found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
-        store.extend(found, told(report, f"features of {path.name}"))
+        store.extend(found, progress_reporter(report, f"features of {path.name}"))
     # Where new texts are looked for anyway, training begins with a part of what there is.
     if not (settings.watch and store.numbers()):
         most = _WATCHED if settings.watch else math.inf
-        read(told(report, "features of the texts", most=most))
+        read(progress_reporter(report, "features of the texts", most=most))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(

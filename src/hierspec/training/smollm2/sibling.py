@@ -39,8 +39,8 @@ from hierspec.training.family.model import Llama, Shape
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, curve, fit
 from hierspec.training.fit import compiled as compile_
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.models import with_tokenizer
-from hierspec.training.store import FeatureStore, Passes, told
+from hierspec.training.models import weights_and_tokenizer
+from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
 from hierspec.zoo import fingerprint, registry, sibling
 
@@ -144,11 +144,11 @@ def train(
     """
     folder = output.with_name(f"{output.name}.training")
     report("loading the model", 0.0)
-    source, tokenizer = with_tokenizer(target)
+    source, tokenizer = weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
     read = texts.read(given, tokenizer, store.seen, settings.longest)
-    store.extend(read, told(report, "the model reads its answers", 0.05))
+    store.extend(read, progress_reporter(report, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
     learnt = (store.texts[i] for i in store.numbers())
