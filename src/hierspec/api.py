@@ -31,7 +31,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import opening
 from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import closed
+from hierspec.utils.schema import check_keys
 from hierspec.verifiers.soundness import check as check_soundness
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -123,8 +123,8 @@ class Hierarchy:
             known = ["target", "drafts", "temperature", "chat", "online", "report"]
             if tokenizer is not None:
                 raise HierspecError("auto reads the tokenizer beside the model: leave it out")
-            return cls.auto(**closed(models, known, "options"))
-        config = preset(name, **closed(models, ["target", "drafts"], "options"))
+            return cls.auto(**check_keys(models, known, "options"))
+        config = preset(name, **check_keys(models, ["target", "drafts"], "options"))
         return cls.from_config(config, tokenizer=tokenizer)
 
     @classmethod

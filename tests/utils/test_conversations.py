@@ -9,7 +9,7 @@ from letters import Letters
 
 from hierspec.utils.conversations import (
     Conversation,
-    answers,
+    find_answers,
     holds_conversations,
     read_conversations,
 )
@@ -57,7 +57,7 @@ def test_a_file_without_answers_is_refused(tmp_path: Path) -> None:
 def test_answers_are_found_in_the_ids() -> None:
     """A position counts where the token after it is the answer's, its end included."""
     said = ("user", "q"), ("assistant", "one"), ("user", "r"), ("assistant", "up"), ("user", "s")
-    found = answers(Conversation(said), Letters())
+    found = find_answers(Conversation(said), Letters())
     text = "".join(map(chr, found.ids))
     assert text == "<u:q>\n<a:one>\n<u:r>\n<a:up>\n"
     assert "".join(text[p + 1] for p in found.positions) == "one>up>"
@@ -65,4 +65,4 @@ def test_answers_are_found_in_the_ids() -> None:
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
     with pytest.raises(ValueError, match="no chat template"):
-        answers(Conversation((("user", "q"), ("assistant", "a"))), None)
+        find_answers(Conversation((("user", "q"), ("assistant", "a"))), None)

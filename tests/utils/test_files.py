@@ -76,9 +76,9 @@ def test_threads_have_a_bound(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     for count in (None, 1, 3 * threads.PER_CPU):
-        threads.use(count)
+        threads.use_threads(count)
     assert asked == [1, 3 * threads.PER_CPU]
     for count in (0, -1, 3 * threads.PER_CPU + 1, 100_000):
         with pytest.raises(ValueError, match="--threads must lie between 1 and 24 here"):
-            threads.use(count)
+            threads.use_threads(count)
     assert len(asked) == 2

@@ -50,12 +50,12 @@ def test_only_gnus_runtime_reads_the_spin_count(process, monkeypatch, lines, gnu
         if gnu
         else {"OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None}
     )
-    assert openmp.spins() == gnu
+    assert openmp.threads_spin() == gnu
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    assert openmp.spins() == gnu
+    assert openmp.threads_spin() == gnu
     monkeypatch.setenv("GOMP_SPINCOUNT", "0")
-    assert not openmp.spins()
+    assert not openmp.threads_spin()
 
 
 def test_before_torch_is_loaded_its_folder_tells(process, monkeypatch):
@@ -71,9 +71,9 @@ def test_before_torch_is_loaded_its_folder_tells(process, monkeypatch):
 
 def test_gnus_variables(process, monkeypatch):
     process(GNU)
-    assert openmp.spins()
+    assert openmp.threads_spin()
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert not openmp.spins()
+    assert not openmp.threads_spin()
     openmp.prepare()
     assert openmp.settings() == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": None}
 

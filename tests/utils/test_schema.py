@@ -23,14 +23,14 @@ from hierspec.utils.schema import (
     PositiveInteger,
     ReadAs,
     Temperature,
-    closed,
+    check_keys,
     declared,
+    error_at,
     json_object,
-    misplaced,
     parse_json,
     read,
     read_json,
-    unknown,
+    unknown_key_message,
 )
 
 
@@ -48,9 +48,9 @@ class Square:
 
     def __post_init__(self) -> None:
         if self.side == 13:
-            raise misplaced(["side"], "13 is no side")
+            raise error_at(["side"], "13 is no side")
         if self.border > self.side:
-            raise misplaced(["side"], "it must not be below border")
+            raise error_at(["side"], "it must not be below border")
         if self.side == 14:
             raise HierspecError("a square of 14 is too large")
 
@@ -192,10 +192,10 @@ def test_an_expectation_speaks_for_all_that_may_be_wrong():
 
 
 def test_closed_mappings():
-    assert closed({"a": 1}, ["a", "b"], "options") == {"a": 1}
+    assert check_keys({"a": 1}, ["a", "b"], "options") == {"a": 1}
     with pytest.raises(HierspecError, match=r"^options: unknown key 'temprature'; did you mean"):
-        closed({"temprature": 1}, ["temperature"], "options")
-    assert unknown("qqq", ["temperature"]) == "unknown key 'qqq'; keys: temperature"
+        check_keys({"temprature": 1}, ["temperature"], "options")
+    assert unknown_key_message("qqq", ["temperature"]) == "unknown key 'qqq'; keys: temperature"
 
 
 @pytest.mark.parametrize("text", ["{", "", "[1,]", b"\xff", "[" * 100_000])

@@ -122,7 +122,7 @@ def _here(
     from hierspec.server.app import create_app
     from hierspec.server.batch.inprocess import InProcess
     from hierspec.server.batch.run import run
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     use_threads(settings.threads)
 

@@ -198,7 +198,7 @@ def bench(
 
         from hierspec.bench.prompt_split import choose
         from hierspec.bench.records import BenchSettings
-        from hierspec.utils.threads import use as use_threads
+        from hierspec.utils.threads import use_threads
 
         use_threads(threads)
         drafts = _drafts(target) if draft is None else tuple(listed(draft))

@@ -77,7 +77,7 @@ def chat(
       hierspec chat --target ./Llama-8B --draft ./Llama-1B --temperature 0.7
     """
     from hierspec.sampling.parameters import SamplingParams
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import notes, own_notes, say
 

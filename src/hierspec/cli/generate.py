@@ -172,7 +172,7 @@ def generate(
     from hierspec.presets import defaults
     from hierspec.presets.registry import AUTO, configured
     from hierspec.sampling.parameters import SamplingParams
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import notes, say
 

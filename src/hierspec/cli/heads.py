@@ -218,7 +218,7 @@ def train(
         raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
     from hierspec.training.heads import train as training
     from hierspec.training.heads.settings import HeadsSettings
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
 
@@ -280,7 +280,7 @@ def _train_acceptance(
     as_json: bool,
 ) -> int:
     from hierspec.training.heads import acceptance as training
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
 
@@ -342,7 +342,7 @@ def _train_eagle3(
 ) -> int:
     from hierspec.training.eagle3 import train as training
     from hierspec.training.eagle3.settings import Eagle3Settings
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
 

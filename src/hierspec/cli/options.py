@@ -89,7 +89,7 @@ def to_measure_at(temperature: list[str] | None) -> tuple[float, ...]:
     Raises:
         HierspecError: one is negative or no number.
     """
-    from hierspec.utils.checks import temperature as check
+    from hierspec.utils.checks import check_temperature
 
     values: list[float] = []
     for word in listed(temperature):
@@ -98,7 +98,7 @@ def to_measure_at(temperature: list[str] | None) -> tuple[float, ...]:
         except ValueError:
             raise HierspecError(f"--temperature takes numbers, as in 0,1, not {word!r}") from None
     for value in values:
-        check(value, "--temperature")
+        check_temperature(value, "--temperature")
     values = values or list(DEFAULT_TEMPERATURES)
     return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
 

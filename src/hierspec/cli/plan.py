@@ -182,7 +182,7 @@ def _question(
     """
     from hierspec.planner import problem as problems
     from hierspec.planner.search import EVERY, PLAIN
-    from hierspec.utils.checks import temperature as check_temperature
+    from hierspec.utils.checks import check_temperature
 
     data = problems.load_json(file)
     if max_speculative_tokens is not None:

@@ -87,7 +87,7 @@ def profile(
     from hierspec.profiling.texts import CHATS, builtin
     from hierspec.utils.prompts import apply_chat, read_prompt_file
     from hierspec.utils.terminal import console as console_of_output
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
 

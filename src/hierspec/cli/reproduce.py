@@ -105,7 +105,7 @@ def reproduce(
     from .rendering import notes
 
     def lab(report: Report) -> Lab:
-        from hierspec.utils.threads import use as use_threads
+        from hierspec.utils.threads import use_threads
         from hierspec_papers.lab import Lab
 
         temperatures = to_measure_at(temperature)

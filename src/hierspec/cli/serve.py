@@ -85,7 +85,7 @@ def serve(
     if replicas or autoscale or ray_address:
         return _with_ray(settings, replicas, autoscale, ray_address)
 
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     use_threads(settings.threads)
 

@@ -51,7 +51,7 @@ def train(
     from rich.console import Console
 
     from hierspec.training.family import build
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     use_threads(threads)
     metrics = build.train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
@@ -72,7 +72,7 @@ def _train_smollm2(
     import dataclasses
 
     from hierspec.training.smollm2 import build
-    from hierspec.utils.threads import use as use_threads
+    from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
 

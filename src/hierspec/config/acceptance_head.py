@@ -21,7 +21,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils import schema
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import registry, trained
 
@@ -66,7 +66,7 @@ def locate(ref: str | Path) -> Path:
             f"no acceptance head is shipped for {name}, only {registry.ACCEPTANCE}: train one with "
             "hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
         )
-    path = expanded(trained.located(name))
+    path = expand_user(trained.located(name))
     return path / FILE if path.is_dir() else path
 
 

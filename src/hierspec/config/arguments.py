@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import shown
+from hierspec.utils.schema import one_line_repr
 
 from .in_memory import ModelInMemory, is_model, named
 from .schema import TargetConfig
@@ -151,5 +151,5 @@ def _id(value: Any, what: str) -> int:
 
 def shortened(value: Any) -> str:
     """A value as messages show it."""
-    text = shown(value)
+    text = one_line_repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -14,7 +14,7 @@ from hierspec.lm.lean.own_weights import drafting
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 from .ends import ends_of
@@ -129,7 +129,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
-    folder = expanded(path)
+    folder = expand_user(path)
     if isinstance(source, str) and not folder.is_dir():
         check_reference(source)
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():

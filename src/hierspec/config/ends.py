@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
@@ -52,7 +52,7 @@ def _generation_config(model: str) -> Any:
         return None
     if is_adapter(model):
         return _generation_config(base_of(model))
-    folder = expanded(model)
+    folder = expand_user(model)
     try:
         return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
     except Exception:  # as in transformers: the model's own configuration counts

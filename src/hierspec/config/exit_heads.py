@@ -26,7 +26,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, part_of
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
-from hierspec.utils.files import expanded, write_whole
+from hierspec.utils.files import expand_user, write_whole
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, trained
 
@@ -208,7 +208,7 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 def locate(ref: str | Path) -> Path:
     """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
-    path = expanded(trained.located(str(ref)))
+    path = expand_user(trained.located(str(ref)))
     return path / FILE if path.is_dir() else path
 
 

@@ -23,7 +23,7 @@ from hierspec.utils.schema import (
     NonNegativeNumber,
     ReadAs,
     declared,
-    shown,
+    one_line_repr,
 )
 from hierspec.verifiers import registry
 
@@ -85,7 +85,7 @@ def _rule(name: Any) -> str:
     """A verification rule's own name, also from an alias."""
     known = registry.names()
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {shown(name)}; there are: {', '.join(known)}")
+        raise ValueError(f"no verifier called {one_line_repr(name)}; there are: {', '.join(known)}")
     return registry.own_name(name)
 
 

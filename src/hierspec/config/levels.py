@@ -24,7 +24,7 @@ from hierspec.utils.schema import (
     ReadAs,
     Temperature,
     declared,
-    misplaced,
+    error_at,
 )
 
 from .fields import (
@@ -164,7 +164,7 @@ class LookUpConfig(LevelConfig):
 
     def _check_range(self, least: str, most: str) -> None:
         if getattr(self, most) < getattr(self, least):
-            raise misplaced([most], f"{most} must not be below {least}")
+            raise error_at([most], f"{most} must not be below {least}")
 
 
 @declared
@@ -269,7 +269,7 @@ class LayerSkipConfig(LevelConfig):
             )
         if self.search is not None and (named or self.num_drafts > 1):
             key = "num_drafts" if self.skip is not None else "search"
-            raise misplaced(
+            raise error_at(
                 [key],
                 "a search chooses for one draft a round: remove it"
                 if key == "num_drafts"
@@ -370,7 +370,7 @@ def _check_place(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> N
     """Refuse a level, number i of its chain, that says one of these fields."""
     for name, (nothing, why) in fields.items():
         if getattr(level, name, nothing) != nothing:
-            raise misplaced([i, name], why)
+            raise error_at([i, name], why)
 
 
 def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
@@ -379,7 +379,7 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
     for i, level in enumerate(levels):
         if isinstance(level, ConcatenateConfig):
             if i > 0:
-                raise misplaced(
+                raise error_at(
                     [i],
                     "a concatenation only drafts, so it comes first; nest what is below it into "
                     "its parts",
@@ -388,7 +388,7 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
         if i == 0:
             _check_place(i, level, _OF_HIGHER)
         if level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
-            raise misplaced(
+            raise error_at(
                 [i, "window"],
                 "an acceptance window belongs to a first level of method draft_model, whose head "
                 "predicts what is kept of its draft; use the entropy window here",
@@ -397,9 +397,9 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
             continue
         _check_place(i, level, _OF_FIRST)
         if isinstance(level, LookUpConfig):
-            raise misplaced([i], f"{level.method} has no distribution to verify with; put it first")
+            raise error_at([i], f"{level.method} has no distribution to verify with; put it first")
         if isinstance(level, Eagle3LevelConfig):
-            raise misplaced(
+            raise error_at(
                 [i],
                 "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "
                 "be checked at once; put it first (an early exit or a draft model may verify it)",

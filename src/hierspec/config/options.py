@@ -15,7 +15,7 @@ from typing import Any
 from hierspec.engine.caches import KeptCache
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import closed, nearest
+from hierspec.utils.schema import check_keys, nearest_key
 
 from . import arguments
 from .arguments import shortened, whole
@@ -35,7 +35,7 @@ def known(options: Mapping[str, Any], others: Sequence[str]) -> None:
         hint = _ELSEWHERE.get(name)
         if hint is None and name in _fields_of_generation_config():
             hint = f"give it as generation_config=GenerationConfig({name}=...)"
-        near = nearest(name, [*SAMPLING, *others])
+        near = nearest_key(name, [*SAMPLING, *others])
         if hint is None and near is not None:
             hint = f"did you mean {near!r}? help(Hierarchy.generate) lists them all"
         raise HierspecError(f"no option {name!r}: {hint or 'help(Hierarchy.generate) lists them'}")
@@ -63,7 +63,7 @@ def known_to_make(options: Mapping[str, Any]) -> None:
         hint = _MAKING.get(name)
         if hint is None and name in (*SAMPLING, *_fields_of_generation_config()):
             hint = f"it is an option of each call: generate(prompt, {name}=...)"
-        near = nearest(name, ["target", "tokenizer", "drafts", "controller"])
+        near = nearest_key(name, ["target", "tokenizer", "drafts", "controller"])
         if hint is None and near is not None:
             hint = f"did you mean {near!r}?"
         raise HierspecError(f"Hierarchy has no {name!r}: {hint or 'see help(Hierarchy)'}")
@@ -124,7 +124,7 @@ def _params(value: Any) -> SamplingParams:
     if isinstance(value, SamplingParams):
         return value
     if isinstance(value, Mapping):
-        return SamplingParams.make(**closed(value, list(SAMPLING), "sampling"))
+        return SamplingParams.make(**check_keys(value, list(SAMPLING), "sampling"))
     raise HierspecError(f"sampling must be SamplingParams or a mapping, not {shortened(value)}")
 
 

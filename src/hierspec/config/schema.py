@@ -23,8 +23,8 @@ from hierspec.utils.schema import (
     PositiveInteger,
     declared,
     json_object,
+    one_line_repr,
     read,
-    shown,
 )
 
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
@@ -90,9 +90,9 @@ class HierarchyConfig:
         """
         if isinstance(data, Mapping) and {"kind", "schema_version"} <= data.keys():
             raise HierspecError(
-                f"this is a {shown(data['kind'])} file, not a hierarchy: hierspec plan reads "
-                "profiles, and hierspec bench --from results; --hierarchy auto measures and plans "
-                "by itself"
+                f"this is a {one_line_repr(data['kind'])} file, not a hierarchy: hierspec plan "
+                "reads profiles, and hierspec bench --from results; --hierarchy auto measures and "
+                "plans by itself"
             )
         return read(cls, data, "hierarchy")
 

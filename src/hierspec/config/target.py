@@ -7,7 +7,7 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_of, is_adapter, plain_model
 from hierspec.lm.weights import check_reference
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
@@ -23,7 +23,7 @@ def check_name(model: str) -> None:
         return
     if registry.resolves(model):
         registry.check(model)
-    elif not expanded(model).is_dir():
+    elif not expand_user(model).is_dir():
         check_reference(model)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
@@ -65,7 +65,7 @@ def load(
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
     ref = str(ref_or_source)
-    path = expanded(ref)
+    path = expand_user(ref)
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if is_adapter(path):

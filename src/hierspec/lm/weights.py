@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from safetensors import SafetensorError, safe_open
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 
 if TYPE_CHECKING:
     import torch
@@ -207,9 +207,9 @@ def check_reference(ref: str) -> None:
         HierspecError: there is no such directory.
     """
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
-    if not ref or (looks_like_path and not expanded(ref).exists()):
+    if not ref or (looks_like_path and not expand_user(ref).exists()):
         raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, or a hub id")
-    if looks_like_path and not expanded(ref).is_dir():
+    if looks_like_path and not expand_user(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
 

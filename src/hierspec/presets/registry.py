@@ -18,7 +18,7 @@ from hierspec.config.levels import DraftModelConfig, flat
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import check_name, target_config
 from hierspec.errors import HierspecError
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
@@ -192,7 +192,10 @@ def _alike(target: str, other: str) -> bool:
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
     """The exit heads that are shipped for a target or lie in its folder, and after which layers."""
     names = [one for one in trained.drafters_for(target) if trained.kind(one) == trained.HEADS]
-    if not isinstance(target, ModelInMemory) and (expanded(target) / trained.HEADS_FILE).is_file():
+    if (
+        not isinstance(target, ModelInMemory)
+        and (expand_user(target) / trained.HEADS_FILE).is_file()
+    ):
         names.append(target)
     if not names:
         return None, ()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from hierspec.utils.checks import temperature as checked
+from hierspec.utils.checks import check_temperature
 from hierspec.utils.schema import Integer, Number
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
@@ -21,7 +21,7 @@ Rule = Literal["block", "tokenwise"]
 OF_SEVERAL: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
-Temperature = Annotated[str, AfterValidator(lambda text: checked(float(text), "a temperature"))]
+Temperature = Annotated[str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))]
 
 
 class MeasuredModel(TypedDict):

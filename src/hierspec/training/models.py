@@ -14,7 +14,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 
@@ -29,11 +29,11 @@ def output_file(model: str, output: Path | None, name: str) -> Path:
         if path.suffix != ".safetensors":
             raise HierspecError(f"heads are written as .safetensors; -o says {output}")
         return path
-    if model.startswith(registry.PREFIX) or not expanded(model).is_dir():
+    if model.startswith(registry.PREFIX) or not expand_user(model).is_dir():
         raise HierspecError(
             f"{model} is not a directory to write heads into: say where with -o FILE"
         )
-    return expanded(model) / name
+    return expand_user(model) / name
 
 
 def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tuple[Backend, Any]:

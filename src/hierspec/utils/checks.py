@@ -10,7 +10,7 @@ from hierspec.errors import HierspecError
 MIN_TEMPERATURE = 1e-5  # below it float32 scores divided by it lose the digits that matter
 
 
-def temperature(value: Any, where: str) -> None:
+def check_temperature(value: Any, where: str) -> None:
     """Check a temperature that a request could have too.
 
     Raises:

@@ -98,7 +98,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def answers(conversation: Conversation, tokenizer: Any) -> Answers:
+def find_answers(conversation: Conversation, tokenizer: Any) -> Answers:
     """A conversation's token ids in the model's chat template, and where its answers are.
 
     Raises:

@@ -121,7 +121,7 @@ def read_text(path: Path, what: str, fix: str = "") -> str:
         raise HierspecError(f"cannot read {what} {str(path)!r}: {why}{fix}") from None
 
 
-def expanded(path: str | Path) -> Path:
+def expand_user(path: str | Path) -> Path:
     """A path whose ``~`` is the user's folder; as it is, where there is no such user."""
     try:
         return Path(path).expanduser()

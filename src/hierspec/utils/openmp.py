@@ -60,7 +60,7 @@ def _pauses() -> tuple[Any, ...]:
     return tuple(found)
 
 
-def spins() -> bool:
+def threads_spin() -> bool:
     """Whether threads are known to spin before they sleep, so that handing work over is cheap."""
     if not is_gnu():
         return False

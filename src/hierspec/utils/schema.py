@@ -95,13 +95,13 @@ Temperature = Annotated[
     Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
 ]
 
-MOST = 4096  # of what is counted out: tokens of a draft, drafts, repetitions
+MAX_COUNT = 4096  # of what is counted out: tokens of a draft, drafts, repetitions
 
 
 def _countable(value: int) -> int:
-    if value > MOST:
+    if value > MAX_COUNT:
         raise ValueError(
-            f"{value if value < 10**9 else 'it'} is more than {MOST}, the most there is"
+            f"{value if value < 10**9 else 'it'} is more than {MAX_COUNT}, the most there is"
         )
     return value
 
@@ -153,7 +153,7 @@ def declared(cls: type[T]) -> type[T]:
         try:
             check(self, **values)
         except ValidationError as error:
-            raise HierspecError(explained(error, made, values, cls.__name__)) from None
+            raise HierspecError(explain(error, made, values, cls.__name__)) from None
 
     made.__init__ = checked
     return made
@@ -183,7 +183,7 @@ def read(shape: Any, data: Any, where: str) -> Any:
     except RecursionError:
         raise HierspecError(f"{where or 'it'}: nested too deeply to be read") from None
     except ValidationError as error:
-        raise HierspecError(explained(error, shape, data, where)) from None
+        raise HierspecError(explain(error, shape, data, where)) from None
 
 
 def read_json(shape: type[T], text: str | bytes, where: str) -> T:
@@ -234,12 +234,12 @@ def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
     return data
 
 
-def misplaced(at: Sequence[str | int], why: str) -> PydanticCustomError:
+def error_at(at: Sequence[str | int], why: str) -> PydanticCustomError:
     """What a validator raises about a place inside its value: ``at`` leads there."""
     return PydanticCustomError("misplaced", "{why}", {"at": tuple(at), "why": why})
 
 
-def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
+def explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
     """The first thing wrong, in one line; an unknown key goes before what it leaves missing."""
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] in _UNKNOWN_KEY), errors[0])
@@ -250,7 +250,7 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
     if at and isinstance(at[-1], str) and not place.endswith(at[-1]):  # a default is at fault
         place = _step(place, at[-1])
     if kind in _UNKNOWN_KEY:
-        return _join(inside, unknown(str(loc[-1]), _keys(_at(shape, loc[:-1]))))
+        return _join(inside, unknown_key_message(str(loc[-1]), _keys(_at(shape, loc[:-1]))))
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return _join(inside, f"{loc[-1]!r} is missing")
     if kind == "union_tag_invalid":
@@ -272,19 +272,19 @@ def explained(error: ValidationError, shape: Any, data: Any, where: str) -> str:
     return f"{place or 'it'} must be {expected.format(**context)}, not {_short(first['input'])}"
 
 
-def shown(value: Any) -> str:
+def one_line_repr(value: Any) -> str:
     """``repr`` in one line, with a class's name in place of a model and all its modules."""
     if hasattr(value, "named_modules"):
         return f"<{type(value).__name__}>"
     if isinstance(value, list | tuple):
-        inside = ", ".join(map(shown, value))
+        inside = ", ".join(map(one_line_repr, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {shown(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {one_line_repr(one)}" for key, one in value.items()) + "}"
     return " ".join(repr(value).split())
 
 
-def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
+def check_keys(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
     """``data`` as a dict, if it has no other keys than these.
 
     Raises:
@@ -292,19 +292,19 @@ def closed(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str
     """
     for key in data:
         if key not in keys:
-            raise HierspecError(_join(where, unknown(str(key), keys)))
+            raise HierspecError(_join(where, unknown_key_message(str(key), keys)))
     return dict(data)
 
 
-def unknown(key: str, keys: Iterable[str]) -> str:
+def unknown_key_message(key: str, keys: Iterable[str]) -> str:
     """``unknown key 'x'; did you mean 'y'? keys: …``; no suggestion where nothing is near."""
     keys = list(keys)
-    near = nearest(key, keys)
+    near = nearest_key(key, keys)
     hint = f"did you mean {near!r}? " if near else ""
     return f"unknown key {key!r}; {hint}keys: {', '.join(keys)}"
 
 
-def nearest(key: str, keys: Iterable[str]) -> str | None:
+def nearest_key(key: str, keys: Iterable[str]) -> str | None:
     """The key that a wrong one was probably meant to be; ``None`` where none is near."""
     return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=0.6)), None)
 
@@ -389,5 +389,5 @@ def _tags(member: Any, name: str | None = None) -> list[str]:
 
 def _short(value: Any) -> str:
     """A value as messages show it."""
-    text = shown(value)
+    text = one_line_repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -12,12 +12,12 @@ import os
 
 from hierspec.errors import HierspecError
 
-from .openmp import spins
+from .openmp import threads_spin
 
 PER_CPU = 8  # more never pay; thousands end the process where the system has no room for them
 
 
-def use(threads: int | None) -> None:
+def use_threads(threads: int | None) -> None:
     """Let torch use so many threads; ``None`` leaves it as it is. A wrong number loads no torch.
 
     Raises:
@@ -65,7 +65,7 @@ class OneThread:
 # One core's share of a layer, roughly, on the machines we have seen: bytes streamed and
 # multiply-adds of few rows, per microsecond. Only the order of magnitude matters.
 _BYTES, _OPERATIONS = 37e3, 250e3
-_WORTH_MICROSECONDS = 100.0 if spins() else 250.0
+_WORTH_MICROSECONDS = 100.0 if threads_spin() else 250.0
 
 
 def is_small(num_weights: int, num_bytes: int, rows: int) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 
 from . import sibling
 from .gguf import check_file, converted, is_gguf, smollm2_file
@@ -72,7 +72,7 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if is_gguf(name):
         return _named(from_directory(converted(name)), Path(name).stem)
     if sibling.is_sibling(name):
-        return sibling.opened(expanded(name), weights_of)
+        return sibling.opened(expand_user(name), weights_of)
     data = data or DATA
     model, options = _parsed(name)
     if PREFIX + model == SIBLING:
@@ -93,7 +93,7 @@ def weights_of(model: str) -> WeightSource:
     if resolves(model):
         return resolve(model)
     _check_any(model)
-    return from_directory(expanded(model))
+    return from_directory(expand_user(model))
 
 
 def check(name: str) -> None:
@@ -106,7 +106,7 @@ def check(name: str) -> None:
     if is_gguf(name):
         check_file(name)
     elif sibling.is_sibling(name):
-        sibling.larger_of(expanded(name), _check_any)
+        sibling.larger_of(expand_user(name), _check_any)
     elif model == "large":
         _large_options(name, options)
     elif name in (SMOLLM2_NAME, SIBLING):
@@ -127,7 +127,7 @@ def _check_any(model: str) -> None:
     """:func:`check`, also of a folder."""
     if resolves(model):
         check(model)
-    elif not expanded(model).is_dir():
+    elif not expand_user(model).is_dir():
         raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
 
 

@@ -30,7 +30,7 @@ from hierspec.lm.weights import (
     WeightSource,
     from_directory,
 )
-from hierspec.utils.files import expanded
+from hierspec.utils.files import expand_user
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ _OWN = {EMBED_PROJECTION: EMBEDDING, HEAD_PROJECTION: HEAD, VOCABULARY: SCORED}
 
 def is_sibling(model: str) -> bool:
     """Whether a model's name is the path of a sibling's folder."""
-    return bool(model) and (expanded(model) / FILE).is_file()
+    return bool(model) and (expand_user(model) / FILE).is_file()
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ class Answering:
 
     def __init__(self, values: Mapping[str, Any], at_once: int) -> None:
         from hierspec.server.app import create_app
-        from hierspec.utils.threads import use as use_threads
+        from hierspec.utils.threads import use_threads
 
         settings = ServeSettings(**values)
         use_threads(settings.threads)

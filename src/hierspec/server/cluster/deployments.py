@@ -14,7 +14,7 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.settings import ServeSettings, load
-from hierspec.utils.schema import closed
+from hierspec.utils.schema import check_keys
 
 from . import memory
 from .calls import HttpRequest, HttpStart, Losses, Part, forward, headers_of, prefix_of, refusal
@@ -35,7 +35,7 @@ class Replica:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         from hierspec.server.app import create_app
-        from hierspec.utils.threads import use as use_threads
+        from hierspec.utils.threads import use_threads
 
         settings = ServeSettings(**values)
         use_threads(settings.threads)
@@ -157,7 +157,7 @@ def build(args: Mapping[str, Any]) -> Any:
         HierspecError: an unknown key or a wrong value.
     """
     known = ["settings", "replicas", "autoscale", "resources"]
-    given = closed(dict(args), known, "args")
+    given = check_keys(dict(args), known, "args")
     replicas = given.get("replicas")
     if replicas is not None and not isinstance(replicas, int):
         raise HierspecError(f"args: replicas is a number, not {replicas!r}")

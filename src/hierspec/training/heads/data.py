@@ -30,7 +30,7 @@ from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.conversations import (
     Conversation,
-    answers,
+    find_answers,
     holds_conversations,
     read_conversations,
 )
@@ -144,7 +144,7 @@ def conversed(
         held = kept.setdefault(one.domain, [])
         if measured and (len(held) * domains >= most or left <= 0):
             continue
-        found = answers(one, tokenizer)
+        found = find_answers(one, tokenizer)
         positions = [p for p in found.positions if p < longest]
         if not positions:
             continue

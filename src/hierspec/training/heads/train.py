@@ -38,7 +38,7 @@ from hierspec.training.fit import (
 from hierspec.training.losses import kl_then_tv
 from hierspec.training.models import check_width, load_model, output_file
 from hierspec.utils import machine
-from hierspec.utils.files import expanded, file_key, probe, write_whole
+from hierspec.utils.files import expand_user, file_key, probe, write_whole
 from hierspec.zoo import fingerprint, registry
 
 from . import least_squares
@@ -206,7 +206,7 @@ def train(
 
 def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
     """What is known of a training before anything is loaded, as JSON holds it."""
-    place = expanded(model)
+    place = expand_user(model)
     return {
         "model": str(place.resolve()) if place.is_dir() else model,
         "dtype": dtype,
