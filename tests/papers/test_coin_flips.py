@@ -18,8 +18,10 @@ from hierspec.verifiers import registry
 from hierspec_papers import replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import tokens_per_call
-from hierspec_papers.p1 import coin_flips
-from hierspec_papers.p1.coin_flips import CoinMethod, Coins, Levels, hierarchy_of
+from hierspec_papers.p1 import coin_flips, levels
+from hierspec_papers.p1.coin_flips import hierarchy_of
+from hierspec_papers.p1.coins import CoinMethod, Coins
+from hierspec_papers.p1.levels import AcceptanceCounts, Levels
 from hierspec_papers.terminal import pictures
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
@@ -32,7 +34,7 @@ def lab_of(target, drafts=(), prompts=PROMPTS, tokens=24, temperatures=(0.0, 1.0
 
 @pytest.fixture(scope="module")
 def lab(tiny_family):
-    """Three levels: small under draft under target."""
+    """Return a lab of three levels: small under draft under target."""
     return lab_of(tiny_family["target"], [tiny_family["small"], tiny_family["draft"]])
 
 
@@ -61,7 +63,7 @@ def test_coins_look_at_no_token():
         assert (tau, w) == (int(whole), 1.0)
 
 
-def test_coins_have_dice_of_their_own_where_decoding_is_greedy():
+def test_coins_draw_their_own_random_numbers_where_decoding_is_greedy():
     rule, n = Coins(0.6, PhiloxRng(0)), 4000
     kept = [rule.greedy((1, 2), (9, 9), None) for _ in range(n)]
     for length, chance in ((1, 0.6), (2, 0.36)):
@@ -104,35 +106,36 @@ def test_coins_that_always_fall_alike(lab, temperature):
 
 
 def test_tests_by_hand():
-    one = coin_flips.Tests(drafts=2, offered=6, kept=4, failed=1)
-    assert one.rate == 0.8
-    assert one + coin_flips.Tests(1, 3, 0, 1) == coin_flips.Tests(3, 9, 4, 2)
-    assert math.isnan(coin_flips.Tests().rate)
+    counts = AcceptanceCounts(drafts=2, offered=6, kept=4, failed=1)
+    assert counts.rate == 0.8
+    assert counts + AcceptanceCounts(1, 3, 0, 1) == AcceptanceCounts(3, 9, 4, 2)
+    assert math.isnan(AcceptanceCounts().rate)
 
 
 def test_costs_by_hand():
-    levels = (
+    counters = (
         {"num_draft_tokens": 20, "calls": 0, "seconds": 0.1},
         {"num_draft_tokens": 12, "calls": 5, "seconds": 0.2},
     )
-    run = Run((1,) * 11, 1.0, 0.8, 4, levels, {"calls": 4, "seconds": 0.3})
-    assert coin_flips.calls_of(run) == [20, 5, 4]
-    costs = coin_flips.costs_of([run, run])
+    run = Run((1,) * 11, 1.0, 0.8, 4, counters, {"calls": 4, "seconds": 0.3})
+    assert levels.calls_of(run) == [20, 5, 4]
+    costs = levels.costs_of([run, run])
     assert costs == pytest.approx((5.0, 40.0, 125.0))  # the target's with 0.2 s outside
-    it = Levels(("a", "b", "c"), (2, 4), (0.5, 0.5), costs)
-    assert it.counted_ms([run]) == pytest.approx(coin_flips.decode_ms([run])) == pytest.approx(80)
-    assert it.acceptance == [[None, 0.5, None], [None, None, 0.5], [None] * 3]
+    three = Levels(("a", "b", "c"), (2, 4), (0.5, 0.5), costs)
+    assert three.counted_ms([run]) == pytest.approx(levels.decode_ms([run])) == pytest.approx(80)
+    assert three.acceptance == [[None, 0.5, None], [None, None, 0.5], [None] * 3]
 
 
 def test_the_simulation_is_the_exact_model_on_long_texts(monkeypatch):
-    monkeypatch.setattr(coin_flips, "TEXTS", 20)
-    it = Levels(("a", "b", "c", "d"), (2, 4, 6), (0.5, 0.7, 0.8), (0.1, 1.0, 4.0, 20.0))
-    long = coin_flips.simulated(it, [1000], seed=3)
-    assert abs(long.ms - it.exact_ms()) < 4 * long.error < 0.04 * long.ms
-    assert long.luck == pytest.approx(long.error * math.sqrt(20))
-    assert sum(n * ms for n, ms in zip(long.calls, it.costs, strict=True)) == pytest.approx(long.ms)
-    assert it.formula_ms() > it.exact_ms()  # it hands up no overshoot
-    assert coin_flips.simulated(it, [5], seed=3).ms > long.ms  # what the end of a text costs
+    monkeypatch.setattr(levels, "TEXTS", 20)
+    four = Levels(("a", "b", "c", "d"), (2, 4, 6), (0.5, 0.7, 0.8), (0.1, 1.0, 4.0, 20.0))
+    long = levels.simulated(four, [1000], seed=3)
+    assert abs(long.ms - four.exact_ms()) < 4 * long.error < 0.04 * long.ms
+    assert long.deviation == pytest.approx(long.error * math.sqrt(20))
+    spent = sum(n * ms for n, ms in zip(long.calls, four.costs, strict=True))
+    assert spent == pytest.approx(long.ms)
+    assert four.formula_ms() > four.exact_ms()  # it hands up no overshoot
+    assert levels.simulated(four, [5], seed=3).ms > long.ms  # what the end of a text costs
 
 
 def test_drafters(tiny_family, tmp_path):
@@ -153,7 +156,7 @@ def test_drafters(tiny_family, tmp_path):
 def test_tables(lab, found):
     assert len(found.tables) == 3 * len(lab.temperatures)
     for at, temperature in enumerate(lab.temperatures):
-        five, beside, levels = found.tables[3 * at : 3 * at + 3]
+        five, others, by_level = found.tables[3 * at : 3 * at + 3]
         assert five.name == f"Table 5, temperature {temperature:g}"
         assert [row.label for row in five.rows] == [
             "real, real", "iid, real", "real, artificial", "iid, artificial",
@@ -169,10 +172,10 @@ def test_tables(lab, found):
         assert got["printed ratio"] == pytest.approx([1, 0.99835, 1.00237, 1.00122], abs=1e-5)
         assert got["low 95"] == ["", None, None, ""]  # too few prompts
         assert five.inputs["budgets"] == [2, 4]
-        assert beside.rows[1].extra == (pytest.approx(1e3 * seconds[1]), got["ratio"][1], 1.0)
-        assert all(row.extra[0] > 0 for row in beside.rows)
-        parts = columns(levels)
-        assert [row.label for row in levels.rows] == [*lab.models.drafts, lab.target]
+        assert others.rows[1].extra == (pytest.approx(1e3 * seconds[1]), got["ratio"][1], 1.0)
+        assert all(row.extra[0] > 0 for row in others.rows)
+        parts = columns(by_level)
+        assert [row.label for row in by_level.rows] == [*lab.models.drafts, lab.target]
         assert parts["rate"][:2] == [five.inputs["acceptance"][i][i + 1] for i in range(2)]
         assert parts["ms a call"] == five.inputs["costs"]
         spent = zip(parts["ms a call"], parts["calls, real"], strict=True)
@@ -182,7 +185,7 @@ def test_tables(lab, found):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_timed_runs_make_the_tests_that_were_counted(lab, found, temperature):
-    """The same seeds give the same texts, so the coins' rates are those of the timed runs."""
+    """Compare counters: the same seeds give the same texts, so coins get the timed runs' rates."""
     counted = found.record[f"{coin_flips.NAME}: tests at temperature {temperature:g}"]
     name = f"{coin_flips.NAME}, temperature {temperature:g}: runs at temperature {temperature:g}"
     runs = found.record[name]

@@ -21,7 +21,7 @@ from hierspec.zoo import registry
 from hierspec_papers import MEASURED, measured, replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.p1 import models as p1_models
-from hierspec_papers.p1 import models as p1_trials
+from hierspec_papers.p1 import trials as p1_trials
 from hierspec_papers.p1.tables import FIRST_COSTS, TABLE_6, example
 from hierspec_papers.p2 import models as p2_models
 from hierspec_papers.p2.formula import horizontal_tokens
@@ -439,9 +439,9 @@ def test_best_of_each_size():
 
 def test_pieces_of_p1(deep, monkeypatch):
     lab = lab_of(deep, ["zoo:small"], prompts=([1], [2], [3]))
-    planned_on, measured_on = p1_trials.split(lab)
-    assert (planned_on, measured_on.prompts) == ([[2]], ([1], [3]))
-    assert p1_trials.split(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
+    profiled_on, measured_on = p1_models.split(lab)
+    assert (profiled_on, measured_on.prompts) == ([[2]], ([1], [3]))
+    assert p1_models.split(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
     assert p1_trials.candidates(lab) == {
         "early exits": [f"exit:{layer}" for layer in range(1, 8)],
         "separate models": ["zoo:small"],
@@ -451,8 +451,8 @@ def test_pieces_of_p1(deep, monkeypatch):
     zoo = p1_trials.candidates(lab_of("zoo:trunk", ["zoo:small"]))
     assert zoo["separate models"] == ["ngram", "zoo:small"]
     levels = [{"method": "ngram_table"}, {"method": "draft_model", "model": "m"}]
-    warm = p1_trials.warmed({"levels": levels, "verify": "block"}, 0.5)
-    assert warm == {"levels": [levels[0], {**levels[1], "temperature": 0.5}], "verify": "block"}
+    tempered = p1_trials.with_draft_temperature({"levels": levels, "verify": "block"}, 0.5)
+    assert tempered == {"levels": [levels[0], {**levels[1], "temperature": 0.5}], "verify": "block"}
 
 
 def test_p1(monkeypatch):
@@ -464,7 +464,7 @@ def test_p1(monkeypatch):
     monkeypatch.setattr(p1_trials, "EXITS", (1 / 8, 1 / 2))
     monkeypatch.setattr(stages, "LONG_CONTEXT", 64)
     monkeypatch.setattr(p1_models, "TAILS", (1,))
-    monkeypatch.setattr(p1_models, "WARMTHS", (0.5,))
+    monkeypatch.setattr(p1_models, "TEMPERATURE_RATIOS", (0.5,))
     lab = lab_of("zoo:trunk", ["zoo:small"], tokens=8, dtype="float32")
     found = p1_models.measure(lab)
     tables = {table.name: table for table in found.tables}
@@ -498,8 +498,8 @@ def test_p1(monkeypatch):
             printed = p1_models.TABLE_4[float(temperature)]
             assert improved["printed GSM8K"] == [gsm8k for gsm8k, _ in printed.values()]
             assert all(0 < value <= 12 for value in improved["improvement"])
-        warm = tables[f"Drafters' temperature, {pool}, request at 1"]
-        assert [row.label for row in warm.rows] == ["0.5", "1", "0.5", "1"]
+        tempered = tables[f"Drafters' temperature, {pool}, request at 1"]
+        assert [row.label for row in tempered.rows] == ["0.5", "1", "0.5", "1"]
     assert f"Drafters' temperature, {pool}, request at 0" not in tables
     check_prints(found)
 
@@ -517,7 +517,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         lab.models.target, [parse(name) for name in names], prompts, (0.0,), settings,
         loaded=lab.models.loaded,
     )  # fmt: skip
-    pool = p1_trials.Candidates("early exits", from_dict(data), headed)
+    pool = p1_trials.CandidatePool("early exits", from_dict(data), headed)
     trials = p1_trials.trials_of(lab, pool, 0.0)
     *_, deepest = trials
     assert all(level["head"] == headed for level in deepest.hierarchy["levels"])
@@ -527,8 +527,8 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         assert len(trial.choice.chain.levels) == count + 1
         assert headed not in trial.names
         assert trial.memory == (count * head + (rows if count else 0), 8 * size * count)
-    assert p1_trials.tailed(lab, deepest, 10).choice.chain.tail == 10
-    tables = p1_trials._at(lab, [pool], 0.0)
+    assert p1_trials.with_tail(lab, deepest, 10).choice.chain.tail == 10
+    tables = p1_models._tables_at(lab, [pool], 0.0)
     check_lossless(tables[1])
     assert f"Exits score with heads trained for them ({headed})." in tables[1].notes
     assert [row.label for row in tables[0].rows] == ["exit:2", "exit:3", "exit:5", "target"]

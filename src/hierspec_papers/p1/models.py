@@ -13,53 +13,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
-from hierspec.bench.memory import level_parameters
-from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.records import LevelCounters
-from hierspec.bench.summary import (
-    by_level,
-    level_summaries,
-    standardized_walltime_improvement,
-)
 from hierspec.errors import HierspecError
 from hierspec.planner.corollary import corollary
-from hierspec.planner.estimates import Chain, Estimates
-from hierspec.planner.latency import latency
-from hierspec.planner.plan import Choice
-from hierspec.planner.search import plan
 from hierspec.presets.registry import trained_exits
-from hierspec.presets.systems import at_shares
-from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import measure as measured_profile
-from hierspec.profiling.profile import Profile, from_dict
-from hierspec.profiling.settings import ProfileSettings
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import (
-    INTERVAL,
-    Measured,
-    method_of,
-    notes,
-    own_table,
-    side_by_side,
-    written,
-)
-from hierspec_papers.p3.systems import cache_bytes, head_bytes
+from hierspec_papers.measured import INTERVAL, notes, own_table, side_by_side
+from hierspec_papers.p3.systems import cache_bytes
 from hierspec_papers.tables import Reproduction, Table
 
-EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
-# Of a target of at most so many layers every layer is one, as in P1; 0: of none. The number of
-# pairs that are timed grows with the square.
-EVERY_LAYER = 12
-MOST_MODELS = 6  # in a hierarchy, the target included: P1's Table 1 goes no further
-LARGEST_BUDGET = 12
-SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
+from .trials import (
+    CandidatePool,
+    Trial,
+    best_planned,
+    candidates,
+    drafting_at,
+    profile_of,
+    trials_of,
+    with_tail,
+)
+
 TAILS = (1, 2, 3, 5, 10)  # tokens of the smallest model after every level; P1 Table 4: 10
-WARMTHS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures, in units of the request's
+TEMPERATURE_RATIOS = (0.0, 0.5, 0.75, 1.25)  # drafters' temperatures over the request's
 
 # P1 Table 3: model → (speed-up of HSD, of a single draft); early exits, CNN-DM unless named
 TABLE_3 = {
@@ -77,190 +52,26 @@ TABLE_4 = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """A pool of drafters and what was measured of it.
-
-    Attributes:
-        heads: trained for the exits in it, if any.
-    """
-
-    title: str
-    profile: Profile
-    heads: str | None = None
-
-    def shown(self, name: str) -> str:
-        """Return a candidate's name without the file of heads, which is the same for all exits."""
-        return name.removesuffix(f",head={self.heads}")
-
-
-@dataclass(slots=True)
-class Trial:
-    """A hierarchy to run: what it is, what it should cost, and what was measured."""
-
-    pool: Candidates
-    choice: Choice
-    estimates: Estimates
-    hierarchy: dict[str, Any]
-    method: HierarchyMethod
-    found: Measured | None = None
-
-    @property
-    def names(self) -> str:
-        chain, models = self.choice.chain, self.estimates.names
-        parts = [
-            f"{self.pool.shown(models[i])} {n}"
-            for i, n in zip(chain.levels, chain.budgets, strict=False)
-        ]
-        return " > ".join((*parts, "target"))
-
-    @property
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes beyond the target's, computed: of weights, and of caches for each token.
-
-        ``None`` where the models cannot form the hierarchy.
-        """
-        levels, plain = self.choice.chain.levels, HierarchyMethod("plain", self.method.models)
-        models = self.estimates.bytes(levels) - self.estimates.bytes(levels[-1:])
-        try:
-            # a profile counts weights by model, and to it the head of an exit is the target's
-            weights = models + head_bytes(self.method)
-            return weights, cache_bytes(self.method) - cache_bytes(plain)
-        except Unavailable:
-            return None
-
-    @property
-    def improvement(self) -> float | None:
-        """P1's standardized walltime improvement."""
-        if self.found is None or not self.found.runs:
-            return None
-        runs = [
-            ([LevelCounters(**part) for part in run.levels], LevelCounters(**run.target))
-            for run in self.found.runs
-        ]
-        tokens = written(self.found.runs)
-        prices = level_parameters(self.method)
-        return standardized_walltime_improvement(
-            tokens, level_summaries(tokens, by_level(runs)), prices
-        )
-
-
 def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
-    """Return prompts to profile on, and the lab with those to measure on: every other one each.
+    """Return every other prompt, to profile on, and the lab with the rest, to measure on.
 
     A single prompt serves for both.
     """
-    planned_on = list(lab.prompts[1::2]) or list(lab.prompts)
-    return planned_on, dataclasses.replace(lab, prompts=lab.prompts[::2])
-
-
-def candidates(lab: Lab) -> dict[str, list[str]]:
-    """Return pool → names, as ``hierspec profile --candidates`` takes them."""
-    depth = lab.models.num_layers
-    heads, layers = trained_exits(lab.target)
-    if not heads:
-        layers = range(1, depth) if depth <= EVERY_LAYER else at_shares(depth, EXITS)
-    suffix = f",head={heads}" if heads else ""
-    table = ["ngram"] if lab.models.drafts and lab.target.startswith("zoo:") else []
-    return {
-        "early exits": [f"exit:{layer}{suffix}" for layer in layers],
-        "separate models": [*table, *lab.models.drafts],
-    }
-
-
-def best_of_each_size(estimates: Estimates) -> list[Choice]:
-    """Return the best chain of exactly 1, 2, … models, as far as they can be stacked.
-
-    Of no more than :data:`MOST_MODELS`.
-    """
-    out = []
-    for count in range(1, min(len(estimates.names), MOST_MODELS) + 1):
-        found = plan(estimates, max_models=count, top=64)
-        choices = [c for c in (found.best, *found.runners_up) if len(c.chain.levels) == count]
-        if choices:
-            out.append(min(choices, key=lambda choice: choice.ms))
-    return out
-
-
-def warmed(hierarchy: dict[str, Any], temperature: float) -> dict[str, Any]:
-    """Return the same with every level's model at this temperature; tables keep theirs."""
-    out = [
-        {**level, "temperature": temperature}
-        if level["method"] in ("draft_model", "early_exit")
-        else level
-        for level in hierarchy["levels"]
-    ]
-    return {**hierarchy, "levels": out}
-
-
-def profiled(
-    lab: Lab, prompts: Sequence[Sequence[int]], title: str, names: Sequence[str]
-) -> Profile:
-    tokenizer = lab.models.tokenizer
-    if tokenizer is None:
-        raise HierspecError(
-            f"p1-models profiles on texts, and {lab.target!r} has no tokenizer beside "
-            "it: put its tokenizer.json there"
-        )
-
-    def measured() -> Any:
-        return measured_profile(
-            lab.models.target,
-            [parse(name) for name in names],
-            [tokenizer.decode(list(prompt), skip_special_tokens=True) for prompt in prompts],
-            lab.temperatures,
-            dataclasses.replace(SETTINGS, tokens=lab.max_new_tokens, seed=lab.seed),
-            loaded=lab.models.loaded,
-            report=lambda stage, share: lab.report(f"profile of {title}: {stage}", share),
-        )
-
-    return from_dict(lab.once(f"profile of {title}", measured))
-
-
-def trials_of(lab: Lab, pool: Candidates, temperature: float) -> list[Trial]:
-    context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
-    estimates = pool.profile.estimates(temperature, context=context)
-    return [
-        trial_of(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.levels)}")
-        for choice in best_of_each_size(estimates)
-    ]
-
-
-def trial_of(lab: Lab, pool: Candidates, estimates: Estimates, chain: Chain, name: str) -> Trial:
-    hierarchy = pool.profile.hierarchy(chain)
-    choice = Choice(chain, latency(estimates, chain))
-    return Trial(pool, choice, estimates, hierarchy, method_of(name, lab, hierarchy))
-
-
-def tailed(lab: Lab, base: Trial, tail: int) -> Trial:
-    chain = dataclasses.replace(base.choice.chain, tail=tail)
-    return trial_of(lab, base.pool, base.estimates, chain, f"{base.method.name} tail {tail}")
-
-
-def warm(lab: Lab, base: Trial, share: float, temperature: float) -> Trial:
-    own = share * temperature
-    hierarchy = warmed(base.hierarchy, own)
-    method = method_of(f"{base.method.name} drafts at {own:g}", lab, hierarchy)
-    return dataclasses.replace(base, hierarchy=hierarchy, method=method, found=None)
-
-
-def planned(trials: Sequence[Trial], least: int, most: int | None = None) -> Trial | None:
-    """Return the one that the planner expects most of, among those of so many models."""
-    fit = [t for t in trials if least <= len(t.choice.chain.levels) <= (most or 1 << 30)]
-    return min(fit, key=lambda t: t.choice.ms, default=None)
+    profiled = list(lab.prompts[1::2]) or list(lab.prompts)
+    return profiled, dataclasses.replace(lab, prompts=lab.prompts[::2])
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Profiles, plans and measurements at each of the lab's temperatures.
+    """Profile the pools, plan, and measure the plans at each of the lab's temperatures.
 
     Raises:
         HierspecError: no prompt, no tokenizer, or nothing that could draft.
     """
     lab.require("p1-models")
-    planned_on, lab = split(lab)
+    profiled, lab = split(lab)
     heads, _ = trained_exits(lab.target)
     pools = [
-        Candidates(title, profiled(lab, planned_on, title, names), heads)
+        CandidatePool(title, profile_of(lab, profiled, title, names), heads)
         for title, names in candidates(lab).items()
         if names
     ]
@@ -270,21 +81,27 @@ def measure(lab: Lab) -> Reproduction:
         )
     tables: list[Table] = []
     for temperature in lab.temperatures:
-        tables += _at(lab, pools, temperature)
+        tables += _tables_at(lab, pools, temperature)
     return Reproduction("p1-models", tuple(tables), (), lab.to_dict())
 
 
-def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table]:
-    """Return all tables at one temperature, from one interleaved measurement."""
+def _tables_at(lab: Lab, pools: Sequence[CandidatePool], temperature: float) -> list[Table]:
+    """Measure all trials of all pools in turns, at one temperature, and return their tables."""
     by_pool = [trials_of(lab, pool, temperature) for pool in pools]
-    extra: list[list[Trial]] = []
-    warmed: list[list[Trial]] = []
+    tails_by_pool: list[list[Trial]] = []
+    tempered_by_pool: list[list[Trial]] = []
     for trials in by_pool:
-        best = planned(trials, 3)
-        extra.append([tailed(lab, best, tail) for tail in TAILS] if best else [])
-        bases = [t for t in (planned(trials, 2, 2), best) if t] if temperature else []
-        warmed.append([warm(lab, base, share, temperature) for base in bases for share in WARMTHS])
-    every = [t for group in (*by_pool, *extra, *warmed) for t in group]
+        best = best_planned(trials, 3)
+        tails_by_pool.append([with_tail(lab, best, tail) for tail in TAILS] if best else [])
+        bases = [t for t in (best_planned(trials, 2, 2), best) if t] if temperature else []
+        tempered_by_pool.append(
+            [
+                drafting_at(lab, base, ratio * temperature)
+                for base in bases
+                for ratio in TEMPERATURE_RATIOS
+            ]
+        )
+    every = [t for group in (*by_pool, *tails_by_pool, *tempered_by_pool) for t in group]
     stacked = [t for t in every if not t.choice.chain.plain]
     plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
     for trial in every:
@@ -292,21 +109,23 @@ def _at(lab: Lab, pools: Sequence[Candidates], temperature: float) -> list[Table
     for trial, measured in zip(stacked, found, strict=True):
         trial.found = measured
     tables = []
-    for pool, trials, tails, warmer in zip(pools, by_pool, extra, warmed, strict=True):
+    for pool, trials, tails, tempered in zip(
+        pools, by_pool, tails_by_pool, tempered_by_pool, strict=True
+    ):
         tables += [
             _rates(pool, temperature),
             _sizes(lab, pool, trials, temperature),
             _memory(pool, trials, temperature),
         ]
         if tails:
-            tables.append(_heuristic(pool, planned(trials, 3), tails, temperature))
+            tables.append(_heuristic(pool, best_planned(trials, 3), tails, temperature))
         tables.append(_improvements(pool, trials, tails, temperature))
-        if warmer:
-            tables.append(_warmths(pool, trials, warmer, temperature))
+        if tempered:
+            tables.append(_draft_temperatures(pool, trials, tempered, temperature))
     return tables
 
 
-def _rates(pool: Candidates, temperature: float) -> Table:
+def _rates(pool: CandidatePool, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
     shown = [pool.shown(name) for name in names]
@@ -334,44 +153,43 @@ def _rates(pool: Candidates, temperature: float) -> Table:
     )
 
 
-def _sizes(lab: Lab, pool: Candidates, trials: Sequence[Trial], temperature: float) -> Table:
+def _sizes(lab: Lab, pool: CandidatePool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return predicted and measured speeds in the shape of P1's Tables 1 and 3."""
-    best = planned(trials, 1)
+    best = best_planned(trials, 1)
     rows = []
     for trial in trials:
         chain = trial.choice.chain
-        plain = trial.estimates.plain_ms
-        predicted = (trial.choice.ms, corollary(trial.estimates, chain).ms_per_token)
-        expected = (*predicted, plain / predicted[0])
+        ms = trial.choice.ms
+        formula = corollary(trial.estimates, chain).ms_per_token
+        predicted = (ms, formula, trial.estimates.plain_ms / ms)
         star = " (planned)" if trial is best else ""
-        ours = _ours(trial, temperature)
-        rows.append((f"{len(chain.levels)}{star}", (trial.names, *expected, *ours)))
-    compared = _against_single(trials)
+        measured = _measured_cells(trial, temperature)
+        rows.append((f"{len(chain.levels)}{star}", (trial.names, *predicted, *measured)))
     return own_table(
         f"Number of models, {pool.title}, temperature {temperature:g}",
         "the best plan of each number of models, predicted and measured (P1 Tables 1 and 3)",
         "models",
         rows,
-        ("hierarchy", "predicted ms", "by formula", "predicted speed-up", *_OURS),
+        ("hierarchy", "predicted ms", "by formula", "predicted speed-up", *_MEASURED),
         notes=(
             "predicted: the general model with measured curves and costs; by formula: P1's "
             "Corollary 3.1; measured: milliseconds a token after the first, mean over prompts. "
             "Calls were timed minutes before the runs; where the machine has other work, compare "
             "the speed-ups.",
-            *compared,
+            *_against_single(trials),
             *(
                 (f"Exits score with heads trained for them ({pool.heads}).",)
                 if pool.heads and pool.title == "early exits"
                 else ()
             ),
-            *(_table_3() if pool.title == "early exits" else ()),
+            *([_table_3()] if pool.title == "early exits" else ()),
             "Profiled on every other prompt, measured on those between.",
             *notes(lab),
         ),
     )
 
 
-def _memory(pool: Candidates, trials: Sequence[Trial], temperature: float) -> Table:
+def _memory(pool: CandidatePool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return the bytes that each hierarchy needs beyond plain decoding's."""
     plain, *_ = trials
     weights = plain.estimates.bytes(plain.choice.chain.levels)
@@ -396,16 +214,16 @@ def _memory(pool: Candidates, trials: Sequence[Trial], temperature: float) -> Ta
     )
 
 
-def _table_3() -> tuple[str, ...]:
+def _table_3() -> str:
     cells = (
         f"{name} {hsd} against {single} ({hsd / single:.2f})"
         for name, (hsd, single) in TABLE_3.items()
     )
-    return (f"P1 Table 3 prints, three models against a single draft: {'; '.join(cells)}.",)
+    return f"P1 Table 3 prints, three models against a single draft: {'; '.join(cells)}."
 
 
 def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
-    single, deep = planned(trials, 2, 2), planned(trials, 3)
+    single, deep = best_planned(trials, 2, 2), best_planned(trials, 3)
     if not (single and deep and single.found and deep.found):
         return ()
     if not (single.found.runs and deep.found.runs):
@@ -418,20 +236,20 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _heuristic(
-    pool: Candidates, base: Trial | None, tails: Sequence[Trial], temperature: float
+    pool: CandidatePool, base: Trial | None, tails: Sequence[Trial], temperature: float
 ) -> Table:
-    """P1's horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
+    """Return the horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
     assert base is not None
-    rows = [
-        (str(one.choice.chain.tail), (one.choice.ms, *_ours(one, temperature), _plainly(one)))
-        for one in (base, *tails)
-    ]
+    rows = []
+    for trial in (base, *tails):
+        measured = (*_measured_cells(trial, temperature), _improvement_cell(trial))
+        rows.append((str(trial.choice.chain.tail), (trial.choice.ms, *measured)))
     return own_table(
         f"Horizontal heuristic, {pool.title}, temperature {temperature:g}",
         f"{base.names}, with h tokens of the smallest model after all that a level hands up",
         "h",
         rows,
-        ("predicted ms", *_OURS, "walltime improvement"),
+        ("predicted ms", *_MEASURED, "walltime improvement"),
         notes=(
             "P1 Table 4 finds half a per cent to 2.5 per cent in it, with h = 10 and a bigram "
             "table as the smallest model (Appendix D); budgets are not planned again for it here, "
@@ -441,12 +259,12 @@ def _heuristic(
 
 
 def _improvements(
-    pool: Candidates, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
+    pool: CandidatePool, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return walltime improvements in the shape of P1's Table 4."""
     ours = {
-        "single draft": planned(trials, 2, 2),
-        "HSD": planned(trials, 3),
+        "single draft": best_planned(trials, 2, 2),
+        "HSD": best_planned(trials, 3),
         "HSD + HH": min(tails, key=lambda t: t.choice.ms, default=None),
     }
     printed = TABLE_4.get(temperature, {})
@@ -454,7 +272,7 @@ def _improvements(
         (
             name,
             (
-                _plainly(trial),
+                _improvement_cell(trial),
                 trial.found.speedup.median if trial.found and trial.found.runs else "",
                 *(printed.get(name) or ("", "")),
             ),
@@ -477,21 +295,20 @@ def _improvements(
     )
 
 
-def _warmths(
-    pool: Candidates, trials: Sequence[Trial], warmer: Sequence[Trial], temperature: float
+def _draft_temperatures(
+    pool: CandidatePool, trials: Sequence[Trial], tempered: Sequence[Trial], temperature: float
 ) -> Table:
-    """P1 §5: drafters at temperatures of their own."""
+    """Return single draft and hierarchy with drafters at temperatures of their own [P1 §5]."""
     rows = []
-    for base in (planned(trials, 2, 2), planned(trials, 3)):
-        mine = [t for t in warmer if base and t.choice.chain == base.choice.chain]
-        if not mine or base is None:
+    for base in (best_planned(trials, 2, 2), best_planned(trials, 3)):
+        variants = [t for t in tempered if base and t.choice.chain == base.choice.chain]
+        if not variants or base is None:
             continue
-        every = sorted(((1.0, base), *zip(WARMTHS, mine, strict=True)), key=lambda item: item[0])
-        for share, trial in every:
+        by_ratio = {1.0: base, **dict(zip(TEMPERATURE_RATIOS, variants, strict=True))}
+        for ratio, trial in sorted(by_ratio.items(), key=lambda item: item[0]):
             kept = trial.found.acceptance() if trial.found and trial.found.runs else ""
-            rows.append(
-                (f"{share * temperature:g}", (base.names, kept, *_ours(trial, temperature)[1:-1]))
-            )
+            measured = _measured_cells(trial, temperature)[1:-1]
+            rows.append((f"{ratio * temperature:g}", (base.names, kept, *measured)))
     return own_table(
         f"Drafters' temperature, {pool.title}, request at {temperature:g}",
         "all levels below the target at this temperature; the output's law stays the request's",
@@ -502,16 +319,16 @@ def _warmths(
     )
 
 
-_OURS = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
+_MEASURED = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
 
 
-def _ours(trial: Trial, temperature: float) -> tuple:
-    """Return ms, interval, tokens a call and equality; the reason where it could not run."""
+def _measured_cells(trial: Trial, temperature: float) -> tuple:
+    """Return the cells of :data:`_MEASURED`; the last is the reason where it could not run."""
     found = trial.found
     if found is None or not found.runs:
         return (*[""] * 5, found.why if found else "")
     return (found.decode_ms, *found.numbers(temperature))
 
 
-def _plainly(trial: Trial) -> float | str:
+def _improvement_cell(trial: Trial) -> float | str:
     return "" if trial.improvement is None else trial.improvement

@@ -1,0 +1,116 @@
+"""A hierarchy whose rejection tests are coin flips: independent acceptances on the clock.
+
+All models run as they otherwise do, but whether a token is kept does not depend on it. The text is
+of no use; its latency is what independent acceptances, the first assumption of P1's formula, give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from hierspec.api import Hierarchy
+from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.core.nodes import Node, Verify
+from hierspec.core.rng import PhiloxRng, Rng
+from hierspec.core.rules import Acceptance, Batch
+from hierspec.verifiers.formulas import Excess, in_draft
+from hierspec.verifiers.tokenwise import Tokenwise
+from hierspec_papers.lab import Lab
+
+
+@dataclass(frozen=True)
+class Coins(Tokenwise):
+    """A rule that keeps a token with a fixed probability, whatever it is: only for timing.
+
+    It is not registered: :class:`CoinMethod` alone makes it. The token after the kept ones is drawn
+    as ``tokenwise`` draws it, which takes as long.
+
+    Attributes:
+        rate: the probability.
+        rng: for greedy decoding, where a rule is given no uniforms. It does not count in
+            comparisons: rules of equal rate share what an accelerator has recorded for them.
+    """
+
+    rate: float
+    rng: Rng = field(compare=False)
+    name: ClassVar[str] = "coins"
+    exact: ClassVar[bool] = False
+    exact_when: ClassVar[str] = "never: it does not look at the tokens"
+    sound_below: ClassVar[bool] = False
+    laws_of_context: ClassVar[bool] = False
+
+    def acceptance(self, batch: Batch) -> Acceptance:
+        h = in_draft(batch).double() * self.rate
+        return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
+
+    def decide(
+        self,
+        p_x: Sequence[float],
+        q_x: Sequence[float],
+        uniforms: Sequence[float],
+        excess: Excess,
+    ) -> tuple[int, float]:
+        return self._kept(uniforms[: len(p_x)]), 1.0
+
+    def greedy(
+        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
+    ) -> int:
+        return self._kept(self.rng.take(len(draft)).tolist())
+
+    def _kept(self, uniforms: Sequence[float]) -> int:
+        return next((i for i, u in enumerate(uniforms) if not u < self.rate), len(uniforms))
+
+
+class CoinMethod(HierarchyMethod):
+    """A method: a hierarchy in which every level verifies by :class:`Coins`.
+
+    Args:
+        hierarchy: a hierarchy file's content.
+        rates: probability of keeping a token of each level, smallest level first.
+    """
+
+    def __init__(
+        self, name: str, lab: Lab, hierarchy: dict[str, Any], rates: Sequence[float]
+    ) -> None:
+        super().__init__(name, lab.models, **{**hierarchy, "allow_lossy": True})
+        self.rates, self.seed = tuple(rates), 0
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        return _WithCoins(super().hierarchy, self.rates, self.seed)
+
+    def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
+        """Continue the prompt; the request's seed also seeds the coins."""
+        self.seed = request.seed
+        return super().run(prompt, request, tracer)
+
+
+class _WithCoins(Hierarchy):
+    """The given hierarchy, its models and lock included, with :class:`Coins` for its rules."""
+
+    def __init__(self, hierarchy: Hierarchy, rates: Sequence[float], seed: int) -> None:
+        self.__dict__.update(vars(hierarchy))
+        self.root = with_coins(hierarchy.root, rates, seed)
+
+
+def with_coins(root: Verify, rates: Sequence[float], seed: int) -> Verify:
+    """Return the same chain of levels, each verifying by :class:`Coins` at its drafter's rate."""
+
+    def replaced(node: Node | None) -> Node | None:
+        if not isinstance(node, Verify):
+            return node
+        below = replaced(node.below)
+        if below is None:  # nothing to verify: the rule is never asked
+            return node
+        rule = Coins(rates[below.index], PhiloxRng(seed, node.index))
+        return dataclasses.replace(node, rule=rule, below=below)
+
+    chain = replaced(root)
+    assert isinstance(chain, Verify)
+    return chain
