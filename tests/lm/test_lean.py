@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import MethodType, SimpleNamespace
 
 import pytest
@@ -193,18 +195,32 @@ def test_compiled_and_interpreted_layers_give_the_same_bits(name, monkeypatch):
     model, backend = make(name, torch.bfloat16)
     assert "scripted" in backend.fast_path
     plain = LeanBackend(InMemory(model), torch.bfloat16, script=False)
+    monkeypatch.setattr(
+        lean_layers, "_methods", None
+    )  # as where torch no longer has what is private
+    parsed = LeanBackend(InMemory(model), torch.bfloat16, script=True)
+    assert "scripted" in parsed.fast_path
     monkeypatch.setattr(torch.jit, "script", None)
     refused = LeanBackend(InMemory(model), torch.bfloat16, script=True)
     assert "scripted" not in plain.fast_path + refused.fast_path
     ids, other = tokens(20, 7), tokens(11, 8)
     rows = []
-    for each in (backend, plain, refused):
+    for each in (backend, plain, parsed, refused):
         view = Trunk(each, [1], chunk=8).view()
         slots = [view.open(), view.open()]
         queries = [Query(slots[0], Context(ids), 1), Query(slots[1], Context(other), 1)]
         rows.append(torch.cat([view.score(queries[:1]), view.score(queries)]))
-    assert torch.equal(rows[0], rows[1])
-    assert torch.equal(rows[0], rows[2])
+    assert all(torch.equal(rows[0], others) for others in rows[1:])
+
+
+def test_parsed_methods_keep_no_model(monkeypatch):
+    monkeypatch.setattr(lean_layers, "_PARSED", {})
+    _, backend = make("llama", torch.float32)
+    assert "scripted" in backend.fast_path
+    layer = weakref.ref(backend.stack.layers[0])
+    del backend
+    gc.collect()
+    assert layer() is None
 
 
 def test_the_number_of_threads_is_left_as_it_was():
