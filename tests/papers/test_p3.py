@@ -517,7 +517,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         lab.models.target, [parse(name) for name in names], prompts, (0.0,), settings,
         loaded=lab.models.loaded,
     )  # fmt: skip
-    pool = p1_trials.CandidatePool("early exits", from_dict(data), headed)
+    pool = p1_trials.ProfiledPool("early exits", from_dict(data), headed)
     trials = p1_trials.trials_of(lab, pool, 0.0)
     *_, deepest = trials
     assert all(level["head"] == headed for level in deepest.hierarchy["levels"])

@@ -23,7 +23,7 @@ from hierspec_papers.p3.systems import cache_bytes
 from hierspec_papers.tables import Reproduction, Table
 
 from .trials import (
-    CandidatePool,
+    ProfiledPool,
     Trial,
     best_planned,
     candidates,
@@ -71,7 +71,7 @@ def measure(lab: Lab) -> Reproduction:
     profiled, lab = split(lab)
     heads, _ = trained_exits(lab.target)
     pools = [
-        CandidatePool(title, profile_of(lab, profiled, title, names), heads)
+        ProfiledPool(title, profile_of(lab, profiled, title, names), heads)
         for title, names in candidates(lab).items()
         if names
     ]
@@ -85,7 +85,7 @@ def measure(lab: Lab) -> Reproduction:
     return Reproduction("p1-models", tuple(tables), (), lab.to_dict())
 
 
-def _tables_at(lab: Lab, pools: Sequence[CandidatePool], temperature: float) -> list[Table]:
+def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> list[Table]:
     """Measure all trials of all pools in turns, at one temperature, and return their tables."""
     by_pool = [trials_of(lab, pool, temperature) for pool in pools]
     tails_by_pool: list[list[Trial]] = []
@@ -125,7 +125,7 @@ def _tables_at(lab: Lab, pools: Sequence[CandidatePool], temperature: float) -> 
     return tables
 
 
-def _rates(pool: CandidatePool, temperature: float) -> Table:
+def _rates(pool: ProfiledPool, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
     shown = [pool.shown(name) for name in names]
@@ -153,7 +153,7 @@ def _rates(pool: CandidatePool, temperature: float) -> Table:
     )
 
 
-def _sizes(lab: Lab, pool: CandidatePool, trials: Sequence[Trial], temperature: float) -> Table:
+def _sizes(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return predicted and measured speeds in the shape of P1's Tables 1 and 3."""
     best = best_planned(trials, 1)
     rows = []
@@ -189,7 +189,7 @@ def _sizes(lab: Lab, pool: CandidatePool, trials: Sequence[Trial], temperature: 
     )
 
 
-def _memory(pool: CandidatePool, trials: Sequence[Trial], temperature: float) -> Table:
+def _memory(pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return the bytes that each hierarchy needs beyond plain decoding's."""
     plain, *_ = trials
     weights = plain.estimates.bytes(plain.choice.chain.levels)
@@ -236,7 +236,7 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _heuristic(
-    pool: CandidatePool, base: Trial | None, tails: Sequence[Trial], temperature: float
+    pool: ProfiledPool, base: Trial | None, tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return the horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
     assert base is not None
@@ -259,7 +259,7 @@ def _heuristic(
 
 
 def _improvements(
-    pool: CandidatePool, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
+    pool: ProfiledPool, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return walltime improvements in the shape of P1's Table 4."""
     ours = {
@@ -296,7 +296,7 @@ def _improvements(
 
 
 def _draft_temperatures(
-    pool: CandidatePool, trials: Sequence[Trial], tempered: Sequence[Trial], temperature: float
+    pool: ProfiledPool, trials: Sequence[Trial], tempered: Sequence[Trial], temperature: float
 ) -> Table:
     """Return single draft and hierarchy with drafters at temperatures of their own [P1 §5]."""
     rows = []

@@ -42,7 +42,7 @@ SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repe
 
 
 @dataclass(frozen=True, slots=True)
-class CandidatePool:
+class ProfiledPool:
     """Candidate drafters of one kind and their profile.
 
     Attributes:
@@ -62,7 +62,7 @@ class CandidatePool:
 class Trial:
     """A hierarchy to run, with its predicted latency and, once it has run, its measurement."""
 
-    pool: CandidatePool
+    pool: ProfiledPool
     choice: Choice
     estimates: Estimates
     hierarchy: dict[str, Any]
@@ -134,7 +134,7 @@ def best_of_each_size(estimates: Estimates) -> list[Choice]:
 
 
 def with_draft_temperature(hierarchy: dict[str, Any], temperature: float) -> dict[str, Any]:
-    """Return the hierarchy file's content with its drafting models, not tables, at a temperature."""
+    """Return the hierarchy file's content with drafting models, not tables, at a temperature."""
     levels = [
         {**level, "temperature": temperature}
         if level["method"] in ("draft_model", "early_exit")
@@ -169,7 +169,7 @@ def profile_of(
     return from_dict(lab.once(f"profile of {title}", observe))
 
 
-def trials_of(lab: Lab, pool: CandidatePool, temperature: float) -> list[Trial]:
+def trials_of(lab: Lab, pool: ProfiledPool, temperature: float) -> list[Trial]:
     """Return a trial of the pool's best chain of each size, planned for the lab's texts."""
     context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
     estimates = pool.profile.estimates(temperature, context=context)
@@ -179,7 +179,7 @@ def trials_of(lab: Lab, pool: CandidatePool, temperature: float) -> list[Trial]:
     ]
 
 
-def trial_of(lab: Lab, pool: CandidatePool, estimates: Estimates, chain: Chain, name: str) -> Trial:
+def trial_of(lab: Lab, pool: ProfiledPool, estimates: Estimates, chain: Chain, name: str) -> Trial:
     hierarchy = pool.profile.hierarchy(chain)
     choice = Choice(chain, latency(estimates, chain))
     return Trial(pool, choice, estimates, hierarchy, method_of(name, lab, hierarchy))
