@@ -17,6 +17,7 @@ from hierspec.lm.backend import Span
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean import quantized as lean
 from hierspec.lm.lean.layers import Matrix, Norm, Stack
+from hierspec.lm.lean.panels import NEAR, Panels, head
 from hierspec.lm.load import load
 from hierspec.utils.testing import save_tiny
 
@@ -54,7 +55,7 @@ def pair(path, bits, **sizes):
     assert isinstance(copied, lean.KernelBackend)
 
     def rounded(matrix, bits=bits):
-        panels = kernels.Panels(matrix.plain(), matrix.bias, bits)
+        panels = Panels(matrix.plain(), matrix.bias, bits)
         return (Matrix if bits == 8 else Coded)(panels.plain(), matrix.bias)
 
     layers = []
@@ -113,10 +114,10 @@ def test_a_product_in_four_bits(rows, width):
     x = torch.randn(rows, width, generator=generator) * 100
     x[0, :32] = 0.0
     norm = Norm(torch.ones(width), width, 1e-5, torch.float32)
-    panels = kernels.Panels(weight, bits=4)
+    panels = Panels(weight, bits=4)
     expected = Coded(panels.plain().double(), None)(norm(x).double())
     for threads in (1, 3):
-        found = kernels.head(kernels.load(), panels, norm, x, threads).double()
+        found = head(kernels.load(), panels, norm, x, threads).double()
         # A rounding that falls the other way is a step of an input's fine code.
         torch.testing.assert_close(found, expected, atol=2e-5 * width**0.5, rtol=1e-5)
 
@@ -129,10 +130,10 @@ def test_a_head_reads_eight_bits_only_near_the_best_score(rows):
     weight[::100] *= 4
     x = torch.randn(rows, 96, generator=generator)
     norm, library = Norm(torch.ones(96), 96, 1e-5, torch.float32), kernels.load()
-    fine, coarse = kernels.Panels(weight), kernels.Panels(weight, bits=4)
-    in_8, in_4 = (kernels.head(library, one, norm, x, 1) for one in (fine, coarse))
+    fine, coarse = Panels(weight), Panels(weight, bits=4)
+    in_8, in_4 = (head(library, one, norm, x, 1) for one in (fine, coarse))
     tops = F.pad(in_4, (0, -3413 % 16), value=-torch.inf).view(rows, -1, 16).amax(2)
-    near = torch.full((rows, 1), kernels.NEAR)
+    near = torch.full((rows, 1), NEAR)
     for _ in range(100):  # where more than one panel of sixteen is near, only the nearest count
         chosen = tops >= tops.amax(1, keepdim=True) - near
         many = (chosen.sum(1, keepdim=True) * 16 > tops.size(1)) & (chosen.sum(1, keepdim=True) > 1)
@@ -140,7 +141,7 @@ def test_a_head_reads_eight_bits_only_near_the_best_score(rows):
     assert 1 <= int(chosen.sum()) <= rows * tops.size(1) / 16
     expected = torch.where(chosen.repeat_interleave(16, 1)[:, :3413], in_8, in_4)
     for threads in (1, 3):
-        assert torch.equal(kernels.head(library, fine, norm, x, threads, coarse), expected)
+        assert torch.equal(head(library, fine, norm, x, threads, coarse), expected)
     assert torch.equal(expected.argmax(1), in_8.argmax(1))
 
 
@@ -209,14 +210,12 @@ def test_heads_that_fill_registers(tmp_path, family, dim, heads, kv):
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_a_product_has_the_same_bits_for_a_row_alone(bits, rows):
     generator = torch.Generator().manual_seed(rows)
-    panels = kernels.Panels(torch.randn(131, 97, generator=generator), bits=bits)
+    panels = Panels(torch.randn(131, 97, generator=generator), bits=bits)
     x = torch.randn(rows, 97, generator=generator)
     norm, library = Norm(torch.ones(97), 97, 1e-5, torch.float32), kernels.load()
-    together = kernels.head(library, panels, norm, x, 2)
+    together = head(library, panels, norm, x, 2)
     for row in range(rows):
-        assert torch.equal(
-            kernels.head(library, panels, norm, x[row : row + 1], 1)[0], together[row]
-        )
+        assert torch.equal(head(library, panels, norm, x[row : row + 1], 1)[0], together[row])
 
 
 @needs_compiler
@@ -235,18 +234,18 @@ def test_what_torch_makes_by_default_is_not_what_c_reads(both, anew, default_dty
     copied, _ = both
     ids = torch.arange(3, 20)
     expected = run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))])
-    matrix, x = kernels.Panels(torch.eye(20)), torch.ones(1, 20)
+    matrix, x = Panels(torch.eye(20)), torch.ones(1, 20)
     default_dtype(dtype)
     assert kernels.load() is not None
     assert torch.equal(run(copied, ids, [Span(copied.new_cache(32), 0, len(ids))]), expected)
     for name in ("weight", "scale", "bias"):
-        again = getattr(kernels.Panels(torch.eye(20, dtype=torch.float32)), name)
+        again = getattr(Panels(torch.eye(20, dtype=torch.float32)), name)
         assert torch.equal(again, getattr(matrix, name)), name
         assert again.dtype == getattr(matrix, name).dtype
     with torch.device("meta"):
         kernels.load.cache_clear()
         assert kernels.load() is not None
-        assert kernels.head(copied._library, matrix, copied._norm, x, 1).device.type == "cpu"
+        assert head(copied._library, matrix, copied._norm, x, 1).device.type == "cpu"
 
 
 @needs_compiler
@@ -297,7 +296,7 @@ def test_four_bits_keep_what_was_released_in_four_bits():
     step = torch.rand(21, 3, generator=generator).mul(0.1).half().float()
     lowest = -8 * step + 0.01
     weight = codes * step.repeat_interleave(32, 1) + lowest.repeat_interleave(32, 1)
-    panels = kernels.Panels(weight, bits=4)
+    panels = Panels(weight, bits=4)
     torch.testing.assert_close(panels.plain(), weight, atol=1e-3, rtol=1e-3)
     assert panels.num_bytes * 8 == 5 * 32 * 96  # 32 outputs with the padded ones
 
@@ -306,7 +305,7 @@ def test_four_bits_keep_what_was_released_in_four_bits():
 def test_four_bits_err_by_half_a_step(width):
     weight = torch.linspace(-1, 2, 5 * width).view(5, width).mul(7).sin()
     weight[1], weight[2] = 0.0, 0.25  # no range
-    panels = kernels.Panels(weight, bits=4)
+    panels = Panels(weight, bits=4)
     for start in range(0, width, 32):
         group = weight[:, start : start + 32]
         half = (group.amax(1) - group.amin(1)) / 30

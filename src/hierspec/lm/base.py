@@ -16,6 +16,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, Uniforms
+from hierspec.errors import HierspecError
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows
 from hierspec.utils.graphs import Graphs
@@ -107,6 +108,30 @@ class Query:
         """The query of the rows that ``job`` reads, and of those of a tree behind its context."""
         own = job.params.temperature if job.temperature is None else job.temperature
         return Query(slot, job.context, job.start, own, tree)
+
+
+def check_query(query: Query, name: str, max_length: int) -> None:
+    """Refuse a query that is longer than a model can take, or asks for no row.
+
+    Args:
+        name: the model's, for the message.
+        max_length: the longest context it takes, in tokens.
+
+    Raises:
+        HierspecError: it is one of these.
+    """
+    longest = len(query.context) + (query.tree.depth if query.tree is not None else 0)
+    if longest > max_length:
+        raise HierspecError(
+            f"{longest} tokens exceed the longest context of {name}, {max_length}: shorten the "
+            "prompt or lower max_new_tokens"
+        )
+    end = len(query.context) + (len(query.tree) if query.tree is not None else 0)
+    if not 1 <= query.start <= end:
+        raise HierspecError(
+            f"{name} needs at least one token to condition on: start must lie between 1 and {end}, "
+            f"got {query.start}"
+        )
 
 
 @runtime_checkable

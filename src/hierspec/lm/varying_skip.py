@@ -19,7 +19,8 @@ from .backend import Span
 from .base import Following, Query, Slot
 from .layer_skip import Skip, SkippingBackend
 from .trunk.self_draft import SelfDraft
-from .trunk.trunk import SharesSlots, Trunk
+from .trunk.shared_slots import SharesSlots
+from .trunk.trunk import Trunk
 
 _KEPT = 64  # choices whose models are kept at hand
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import torch
 
 from hierspec.core.context import Context
-from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
-from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.base import Following, Query, Slot, check_query
 from hierspec.lm.trees import Branches
-from hierspec.lm.trunk.trunk import SharesSlots, Trunk
+from hierspec.lm.trunk.shared_slots import SharesSlots
+from hierspec.lm.trunk.trunk import Trunk
 
 from .layer import Eagle3Layer
 from .network import Eagle3Network
@@ -153,7 +153,7 @@ class Eagle3Model(SharesSlots):
         """The network's outputs at all rows asked, [Σ num_rows, d]."""
         states = [self._state(query.slot) for query in queries]
         for query in queries:
-            self._check(query)
+            check_query(query, self.name, self.max_length)
         early = self._catch_up(queries, states)
         nodes = [self._nodes(q, state) for q, state in zip(queries, states, strict=True)]
         self._catch_up_pending(states)
@@ -296,20 +296,6 @@ class Eagle3Model(SharesSlots):
             cache = self.layer.new_cache(max(2 * held, end))
             cache[:, :, :held] = state.cache
             state.cache = cache
-
-    def _check(self, query: Query) -> None:
-        end = len(query.context) + (query.tree.depth if query.tree is not None else 0)
-        if end > self.max_length:
-            raise HierspecError(
-                f"{end} tokens exceed the longest context of {self.name}, {self.max_length}: "
-                "shorten the prompt or lower max_new_tokens"
-            )
-        end = len(query.context) + (len(query.tree) if query.tree is not None else 0)
-        if not 1 <= query.start <= end:
-            raise HierspecError(
-                f"{self.name} needs at least one token to condition on: start must lie between 1 "
-                f"and {end}, got {query.start}"
-            )
 
     def __repr__(self) -> str:
         return f"Eagle3Model({self.name!r}, layers={self.layers}, V={self.vocab_size})"

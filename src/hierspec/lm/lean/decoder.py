@@ -24,7 +24,7 @@ rotary frequencies, which shows after a hundred positions.)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -33,13 +33,15 @@ import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Part, Span
-from hierspec.lm.weights import SCORED, WeightSource, check_shape
+from hierspec.lm.weights import WeightSource
 from hierspec.utils.threads import OneThread, is_small
 
 from . import kernels
-from .layers import Layer, Matrix, Norm, Stack, compiled
+from .kernel_layers import KernelAttention
+from .layers import compiled
 from .linear import give_back_memory, prepacking_works, rows_for
-from .shape import LlamaShape, paired, rotations
+from .loader import LeanLoader
+from .shape import LlamaShape, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
@@ -92,11 +94,11 @@ class LeanBackend:
         self.attention_dtype = self.dtype if on_cpu else dtype
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length = shape.max_length
-        self._windows = tuple(dict.fromkeys(shape.windows))
+        self._windows = shape.distinct_windows
         self.attends_to_all = self._windows == (None,)
         self._rotations = torch.empty(0)
         self._mask = torch.empty(0, 0)
-        loader = _Loader(self, source)
+        loader = LeanLoader(source, shape, self.device, dtype, self.dtype, self.attention_dtype)
         self._embedding, self.stack, self._norm, self._lm_head = loader.model()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
@@ -155,7 +157,7 @@ class LeanBackend:
         lo: int,
         hi: int,
         spans: Sequence[Span],
-        attention: kernels.KernelAttention,
+        attention: KernelAttention,
     ) -> torch.Tensor:
         """:meth:`layers` with one call of attention a layer for all sequences.
 
@@ -173,7 +175,7 @@ class LeanBackend:
         return h[:num]
 
     @cached_property
-    def _attention(self) -> kernels.KernelAttention | None:
+    def _attention(self) -> KernelAttention | None:
         """``None``: no kernels here, or not of this data type."""
         if self.device.type != "cpu" or self.attention_dtype != torch.float32:
             return None
@@ -181,7 +183,7 @@ class LeanBackend:
         if library is None:
             return None
         layers: list[Any] = list(self.stack.layers)
-        return kernels.KernelAttention(library, layers, self.shape.head_dim, self._windows)
+        return KernelAttention(library, layers, self.shape.head_dim, self._windows)
 
     def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
         """Only these parts of layers, in order: see :class:`~hierspec.lm.backend.Divisible`."""
@@ -332,91 +334,3 @@ class LeanBackend:
 def _is_short(span: Span) -> bool:
     """Whether torch's attention, which takes many rows at a time, has no advantage."""
     return span.n <= _FEW
-
-
-class _Loader:
-    """Reads, fuses and packs one layer after the other, so that no second copy ever exists."""
-
-    def __init__(self, backend: LeanBackend, source: WeightSource) -> None:
-        self.backend, self.shape, self.source = backend, backend.shape, source
-        self.names = set(source.names())
-        self.scored: torch.Tensor | None = None
-        if SCORED in self.names:
-            self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
-
-    def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
-        """Embedding, layers, final norm, head."""
-        # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
-        width, vocab = self.shape.hidden_size, self.shape.vocab_size
-        embedding = self.get("model.embed_tokens.weight", vocab, width).clone()
-        beyond = f"model.layers.{self.shape.num_layers}."
-        if extra := [name for name in self.names if name.startswith(beyond)]:
-            raise HierspecError(
-                f"{self.source.name} holds {min(extra)}, but its config.json has "
-                f"{self.shape.num_layers} layers: config and weights are of different models"
-            )
-        layers = []
-        for i in range(self.shape.num_layers):
-            layers.append(self.layer(i))
-            give_back_memory()
-        tied = "lm_head.weight" not in self.names
-        rows = vocab if self.scored is None else len(self.scored)
-        head = Matrix(embedding if tied else self.get("lm_head.weight", rows, width))
-        return embedding, Stack(layers), self.norm("model.norm"), head
-
-    def get(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self.source.tensor(name)
-        check_shape(self.source.name, name, tensor.shape, shape)
-        return tensor.to(self.backend.device, self.backend.weight_dtype)
-
-    def norm(self, name: str) -> Norm:
-        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.backend.dtype)
-        return Norm(weight, len(weight), self.shape.eps, self.backend.weight_dtype)
-
-    def layer(self, i: int) -> Layer:
-        prefix, shape = f"model.layers.{i}.", self.shape
-        width, inner = shape.hidden_size, shape.intermediate_size
-        heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
-        sizes = dict(zip("qkv", (heads, kv, kv), strict=True))
-        qkv = {f"{prefix}self_attn.{p}_proj": (rows, width) for p, rows in sizes.items()}
-        gate_up = {f"{prefix}mlp.{p}_proj": (inner, width) for p in ("gate", "up")}
-        return Layer(
-            norm=self.norm(prefix + "input_layernorm"),
-            qkv=self.fused(qkv, paired=2),
-            head_norm=self.head_norm(prefix) if shape.head_norms else None,
-            out=self.fused({prefix + "self_attn.o_proj": (width, heads)}),
-            mlp_norm=self.norm(prefix + "post_attention_layernorm"),
-            gate_up=self.fused(gate_up),
-            down=self.fused({prefix + "mlp.down_proj": (width, inner)}),
-            heads=shape.num_heads,
-            kv_heads=shape.num_kv_heads,
-            attention_dtype=self.backend.attention_dtype,
-            kind=self.backend._windows.index(shape.windows[i]),
-        )
-
-    def fused(self, parts: Mapping[str, tuple[int, int]], paired: int = 0) -> Matrix:
-        """One product for several matrices, by name and shape; rows of the first ``paired`` are
-        put in pairs."""
-        weights, biases, names = [], [], list(parts)
-        for j, (name, shape) in enumerate(parts.items()):
-            weight = self.get(f"{name}.weight", *shape)
-            has_bias = f"{name}.bias" in self.names
-            bias = self.get(f"{name}.bias", shape[0]) if has_bias else weight.new_zeros(len(weight))
-            if j < paired:
-                weight, bias = self.pair(weight), self.pair(bias)
-            weights.append(weight)
-            biases.append(bias)
-        if not any(f"{name}.bias" in self.names for name in names):
-            return Matrix(torch.cat(weights))
-        return Matrix(torch.cat(weights), torch.cat(biases))
-
-    def head_norm(self, prefix: str) -> Norm:
-        """Qwen3's norms of the query and key heads, as one of [H + H_kv, D]."""
-        q = self.pair(self.get(prefix + "self_attn.q_norm.weight", self.shape.head_dim))
-        k = self.pair(self.get(prefix + "self_attn.k_norm.weight", self.shape.head_dim))
-        shape, exact = self.shape, self.backend.dtype
-        weight = torch.cat((q.expand(shape.num_heads, -1), k.expand(shape.num_kv_heads, -1)))
-        return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
-
-    def pair(self, rows: torch.Tensor) -> torch.Tensor:
-        return paired(rows, self.shape.head_dim)

@@ -15,8 +15,9 @@ import torch
 
 from hierspec.lm.backend import Backend, Linear, Span
 
-from . import kernels
+from . import kernels, panels
 from .decoder import LeanBackend
+from .kernel_layers import KernelLayers
 from .linear import give_back_memory
 
 _BITS = {torch.float32: 32, torch.bfloat16: 16}
@@ -31,8 +32,8 @@ class OwnWeights:
         layers: list[Any] = list(backend.stack.layers)
         sizes = backend.shape.head_dim, backend._windows
         self._library = library
-        self.layers = kernels.KernelLayers(library, layers, *sizes, bits)
-        self._output = kernels.Panels(backend._lm_head.plain(), bits=bits)
+        self.layers = KernelLayers(library, layers, *sizes, bits)
+        self._output = panels.Panels(backend._lm_head.plain(), bits=bits)
         self._norm = backend._norm
 
     @classmethod
@@ -49,7 +50,7 @@ class OwnWeights:
 
     def head(self, h: torch.Tensor, threads: int) -> torch.Tensor:
         """Norm and output matrix: h [N, d] → what the head's rows give, float32."""
-        return kernels.head(self._library, self._output, self._norm, h, threads)
+        return panels.head(self._library, self._output, self._norm, h, threads)
 
 
 class DraftLean(LeanBackend):

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 
-from . import kernels
+from . import kernels, panels
 from .decoder import LeanBackend
+from .kernel_layers import KernelLayers
 from .layers import Layer, Matrix, Norm, Stack, compiled
 from .shape import unsupported
 
@@ -173,17 +174,17 @@ class KernelBackend(LeanBackend):
         layers: list[Any] = list(backend.stack.layers)
         self._library = library
         sizes = self.shape.head_dim, self._windows
-        self._layers = kernels.KernelLayers(library, layers, *sizes, bits)
+        self._layers = KernelLayers(library, layers, *sizes, bits)
         weight = backend._lm_head.plain()
-        self._output = kernels.Panels(weight)
+        self._output = panels.Panels(weight)
         worth = kernels.fast_in_4_bits() and len(weight) >= _LARGE
-        self._coarse = kernels.Panels(weight, bits=4) if worth else None
+        self._coarse = panels.Panels(weight, bits=4) if worth else None
         self._norm = _float32(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
         both = (self._output, *([self._coarse] if self._coarse else []))
-        self.num_bytes = self._layers.num_bytes + sum(panels.num_bytes for panels in both)
+        self.num_bytes = self._layers.num_bytes + sum(matrix.num_bytes for matrix in both)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self._rotations_of(spans)
@@ -194,7 +195,7 @@ class KernelBackend(LeanBackend):
         if unembed is not None:
             return super().head(h, unembed)
         threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
-        scores = kernels.head(self._library, self._output, self._norm, h, threads, self._coarse)
+        scores = panels.head(self._library, self._output, self._norm, h, threads, self._coarse)
         return self.over_all(scores)
 
 

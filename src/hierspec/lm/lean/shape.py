@@ -33,6 +33,11 @@ class LlamaShape:
     head_norms: bool
     windows: tuple[int | None, ...]
 
+    @property
+    def distinct_windows(self) -> tuple[int | None, ...]:
+        """Each window once; a layer's kind is its window's index here."""
+        return tuple(dict.fromkeys(self.windows))
+
     @classmethod
     def of(cls, config: Any) -> LlamaShape:
         """Read a transformers config. HierspecError says why it is not a shape we run."""

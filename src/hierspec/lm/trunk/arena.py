@@ -14,7 +14,7 @@ import torch
 
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
 
-from .trunk import SlotState
+from .slot_state import SlotState
 
 _FIRST_COLUMNS = 256
 

@@ -32,7 +32,8 @@ from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
-from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
+from .slot_state import SlotState, Work
+from .trunk import ExitModel, ScoreHead, Trunk
 
 _MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more of them are a prompt
 _FEWEST_COLUMNS = 256

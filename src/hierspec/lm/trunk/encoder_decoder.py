@@ -18,7 +18,8 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Query, Slot
 
-from .trunk import ExitModel, ScoreHead, SlotState, Trunk, Work
+from .slot_state import SlotState, Work
+from .trunk import ExitModel, ScoreHead, Trunk
 
 
 class SourceCache(Protocol):

@@ -23,10 +23,11 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Retrieving, Span
-from hierspec.lm.base import Query, Slot
+from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
 
-from .trunk import SharesSlots, Trunk
+from .shared_slots import SharesSlots
+from .trunk import Trunk
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +159,7 @@ class RetrievalModel(SharesSlots):
 
     def _ready(self, query: Query) -> _RetrievalState:
         """The sequence's state, its tokens noted, and what it attends to chosen."""
-        self.trunk.check(query, len(query.context))
+        check_query(query, self.trunk.backend.name, self.max_length)
         state = query.slot.guests.get(id(self))
         if not isinstance(state, _RetrievalState):
             query.slot.guests[id(self)] = state = _RetrievalState(None)

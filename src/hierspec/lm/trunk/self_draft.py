@@ -18,7 +18,9 @@ import torch
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Following, Query
 
-from .trunk import SharesSlots, SlotState, Trunk
+from .shared_slots import SharesSlots
+from .slot_state import SlotState
+from .trunk import Trunk
 
 
 class SelfDraft(SharesSlots):

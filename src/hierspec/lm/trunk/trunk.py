@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.base import Following, Query, Slot, check_query
 from hierspec.lm.trees import Branches
 from hierspec.utils.graphs import Graphs
+
+from .slot_state import SlotState, Work
 
 
 class Counters:
@@ -35,66 +35,6 @@ class Counters:
     def __init__(self, segments: int) -> None:
         self.calls, self.tokens = [0] * segments, [0] * segments
         self.head_rows = 0
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class SlotState:
-    """What a slot has cached, by segment; an exit reads the edge of its topmost one.
-
-    Attributes:
-        cache: the backend's, for ``capacity`` tokens.
-        lengths: how many leading tokens have been through each segment, nodes of ``branches`` that
-            are stored behind the text included.
-        edges: per segment its output by position, [capacity, d].
-        row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
-        branches: the nodes of a token tree that are stored behind the held tokens.
-        drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
-            ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
-    """
-
-    cache: Any
-    capacity: int
-    lengths: list[int]
-    edges: list[torch.Tensor]
-    row: int = 0
-    drafted: int = 0
-    branches: Branches | None = None
-
-    def rewind(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens."""
-        self.lengths = [min(n, length) for n in self.lengths]
-        self.drafted = min(self.drafted, length)
-        self.branches = None
-
-
-class Work(NamedTuple):
-    """One query of a call: bring ``state`` to ``end`` tokens, then return rows from ``first``.
-
-    With a tree, ``held`` and ``end`` count its nodes, and ``rows`` says where those asked for are.
-    """
-
-    state: SlotState
-    held: list[int]
-    first: int
-    end: int
-    rows: list[int] | None = None
-
-    def edge(self, index: int) -> torch.Tensor:
-        """The hidden states asked for, of a segment."""
-        return self.asked(self.state.edges[index])
-
-    def asked(self, h: torch.Tensor, since: int = 0) -> torch.Tensor:
-        """Those asked for of the hidden states ``h`` of what is stored from ``since`` on."""
-        if self.rows is None:
-            return h[self.first - since : self.end - since]
-        return h[[row - since for row in self.rows]]
-
-    def span(self, start: int, end: int) -> Span:
-        """Its tokens stored from ``start`` on, up to ``end``."""
-        branches = self.state.branches
-        if branches is not None and end <= branches.base:
-            branches = None
-        return Span(self.state.cache, start, end - start, branches)
 
 
 # Memory that nothing was written to is free on a CPU; to copy a cache into a larger one takes as
@@ -280,7 +220,7 @@ class Trunk:
         """Check a query and make its slot ready for it: forget what its context contradicts, note
         the tokens to come, make room for them."""
         end, tree, slot = len(query.context), query.tree, query.slot
-        self.check(query, end)
+        check_query(query, self.backend.name, self.backend.max_length)
         if tree is None:
             return Work(self._room(slot, query.context, end), slot.held, query.start - 1, end)
         branches = None if slot.state is None else slot.state.branches
@@ -336,21 +276,6 @@ class Trunk:
         while goals := self._goals(work, index):
             for segment in range(index + 1):
                 self._advance(work, goals, segment)
-
-    def check(self, query: Query, end: int) -> None:
-        """Refuse a query of a text of ``end`` tokens that is too long, or asks for no row."""
-        longest = end + (query.tree.depth if query.tree is not None else 0)
-        if longest > self.backend.max_length:
-            raise HierspecError(
-                f"{longest} tokens exceed the longest context of {self.backend.name}, "
-                f"{self.backend.max_length}: shorten the prompt or lower max_new_tokens"
-            )
-        end += len(query.tree) if query.tree is not None else 0
-        if not 1 <= query.start <= end:
-            raise HierspecError(
-                f"{self.backend.name} needs at least one token to condition on: start must lie "
-                f"between 1 and {end}, got {query.start}"
-            )
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
         """The slot's state, with room for ``end`` tokens. Doubling keeps the copies linear."""
@@ -493,30 +418,3 @@ class ExitModel:
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
-
-
-class SharesSlots:
-    """A language model that lives on a trunk's slots, and records nothing.
-
-    Attributes:
-        trunk: whose slots it takes: the target may use them, too.
-    """
-
-    trunk: Trunk
-
-    @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
-
-    @property
-    def graphs(self) -> Graphs | None:
-        """It records nothing, on any device."""
-        return None
-
-    def open(self) -> Slot:
-        """A fresh slot, the trunk's."""
-        return self.trunk.open()
-
-    def close(self, slot: Slot) -> None:
-        """Give a slot's memory back."""
-        self.trunk.close(slot)

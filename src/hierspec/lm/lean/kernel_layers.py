@@ -1,0 +1,209 @@
+"""A lean model's layers, or their attention alone, run by the kernels on tensors' addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from typing import Any
+
+import torch
+
+from hierspec.lm.backend import Span
+from hierspec.lm.trees import Branches
+
+from .layers import Layer, Matrix, Norm
+from .panels import MatrixStruct, Panels
+
+
+class LayerStruct(Structure):
+    _fields_ = [
+        *((name, MatrixStruct) for name in ("qkv", "proj", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("norm", "mlp_norm", "head_norm")),
+        ("window", c_int64),
+    ]
+
+
+class ModelStruct(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim")),
+        ("eps", c_float),
+        ("head_eps", c_float),
+        ("layers", POINTER(LayerStruct)),
+    ]
+
+
+class SpanStruct(Structure):
+    _fields_ = [
+        ("cache", c_void_p),
+        *((name, c_int64) for name in ("layer_stride", "head_stride", "start", "count")),
+        ("tree", POINTER(c_int64)),
+    ]
+
+
+class KernelLayers:
+    """A lean model's layers, their matrices in 32, 16, 8 or 4 bits, run by the kernels.
+
+    Args:
+        layers: the lean model's, in any dtype; they are copied.
+        dim: D, of a head.
+        windows: by kind of layer, how many positions one sees back; None for all.
+        bits: of a weight.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        layers: Sequence[Layer],
+        dim: int,
+        windows: Sequence[int | None],
+        bits: int = 8,
+    ) -> None:
+        self._library, self._bits = library, bits
+        self._kept: list[object] = []  # what C holds addresses of
+        first = layers[0]
+        array = (LayerStruct * len(layers))()
+        for place, layer in zip(array, layers, strict=True):
+            place.qkv, place.proj = self._matrix(layer.qkv), self._matrix(layer.out)
+            place.gate, place.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
+            place.down = self._matrix(layer.down)
+            place.norm, place.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
+            place.head_norm = self._weight(layer.head_norm)
+            place.window = windows[layer.kind] or 0
+        self._model = ModelStruct(
+            hidden=first.down.num_out,
+            inner=first.gate_up.num_out // 2,
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            dim=dim,
+            eps=float(first.norm.eps) ** 2,
+            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            layers=array,
+        )
+
+    def __call__(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        rotations: torch.Tensor,
+        spans: Sequence[Span],
+        threads: int,
+    ) -> torch.Tensor:
+        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d]; keys and values go into the caches.
+
+        Args:
+            rotations: complex64 [positions, 1, D / 2], contiguous.
+            spans: whose caches are float32 [layers, 1, 2 K, capacity, D].
+        """
+        h = h.contiguous().clone()
+        array = _spans(spans)
+        failed = self._library.hierspec_layers(
+            *(self._model, lo, hi, h.data_ptr(), len(h), rotations.data_ptr()),
+            *(array, len(spans), threads),
+        )
+        if failed:
+            raise MemoryError(f"no memory for {len(h)} rows")
+        return h
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the matrices."""
+        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, Panels))
+
+    def _matrix(self, matrix: Matrix, half: int | None = None) -> MatrixStruct:
+        weight, bias = matrix.plain(), matrix.bias
+        if half is not None:
+            weight = weight.chunk(2)[half]
+            bias = None if bias is None else bias.chunk(2)[half]
+        copied = Panels(weight, bias, self._bits)
+        self._kept.append(copied)
+        return copied.c()
+
+    def _weight(self, norm: Norm | None) -> int | None:
+        if norm is None:
+            return None
+        weight = norm.weight.detach().float().contiguous()
+        self._kept.append(weight)
+        return weight.data_ptr()
+
+
+class KernelAttention:
+    """Attention of several sequences in one call, where torch takes one for each.
+
+    Args:
+        layers: a lean model's; of them it keeps the norms of heads.
+        dim: D, of a head.
+        windows: by kind of layer, how many positions one sees back; None for all.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        layers: Sequence[Layer],
+        dim: int,
+        windows: Sequence[int | None],
+    ) -> None:
+        self._library, first = library, layers[0]
+        self._norms = [
+            None if layer.head_norm is None else layer.head_norm.weight.detach().contiguous()
+            for layer in layers
+        ]
+        array = (LayerStruct * len(layers))()
+        for place, layer, norm in zip(array, layers, self._norms, strict=True):
+            place.head_norm = None if norm is None else norm.data_ptr()
+            place.window = windows[layer.kind] or 0
+        self._model = ModelStruct(
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            dim=dim,
+            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            layers=array,
+        )
+
+    def of(
+        self, spans: Sequence[Span], rotations: torch.Tensor, threads: int
+    ) -> Callable[[int, torch.Tensor], torch.Tensor]:
+        """Those sequences' attention: layer, [N, (H + 2 K) D] float32 → [N, H D].
+
+        Keys and values go into the caches, float32 [layers, 1, 2 K, capacity, D].
+
+        Args:
+            rotations: complex64 [positions, 1, D / 2], contiguous.
+        """
+        array, model = _spans(spans), self._model
+
+        def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            attended = qkv.new_empty(len(qkv), model.heads * model.dim)
+            failed = self._library.hierspec_attention(
+                *(model, layer, qkv.data_ptr(), len(qkv), rotations.data_ptr()),
+                *(array, len(array), attended.data_ptr(), threads),
+            )
+            if failed:
+                raise MemoryError(f"no memory for {len(qkv)} rows")
+            return attended
+
+        return attend
+
+
+def _spans(spans: Sequence[Span]) -> Any:
+    array = (SpanStruct * len(spans))()
+    for place, span in zip(array, spans, strict=True):
+        held = span.cache
+        place.cache = held.data_ptr()
+        place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
+        place.start, place.count = span.start, span.n
+        if span.branches is not None:
+            place.tree = _tree(span, span.branches)
+    return array
+
+
+def _tree(span: Span, branches: Branches) -> ctypes.Array[c_int64]:
+    """Where a span's rows stand and what each attends to, as C reads it."""
+    paths = [branches.path_to(span.start + i) for i in range(span.n)]
+    numbers: list[int] = []
+    for position, (text, path) in zip(span.positions, paths, strict=True):
+        numbers += [position, text, len(path)]
+    for _, path in paths:
+        numbers += path
+    return (c_int64 * len(numbers))(*numbers)

@@ -1,0 +1,121 @@
+"""A Llama-shaped model's weights, read from their source into the lean forward's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.weights import SCORED, WeightSource, check_shape
+
+from .layers import Layer, Matrix, Norm, Stack
+from .linear import give_back_memory
+from .shape import LlamaShape, paired
+
+
+class LeanLoader:
+    """Reads, fuses and packs one layer after the other, so that no second copy ever exists.
+
+    Args:
+        weight_dtype: of matrices.
+        dtype: of hidden states, norms included.
+        attention_dtype: of keys, values and queries.
+
+    Attributes:
+        scored: token ids of the head's rows, where it has them for a part of the vocabulary alone.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        shape: LlamaShape,
+        device: torch.device,
+        weight_dtype: torch.dtype,
+        dtype: torch.dtype,
+        attention_dtype: torch.dtype,
+    ) -> None:
+        self.source, self.shape, self.device = source, shape, device
+        self.weight_dtype, self.dtype = weight_dtype, dtype
+        self.attention_dtype = attention_dtype
+        self.names = set(source.names())
+        self.scored: torch.Tensor | None = None
+        if SCORED in self.names:
+            self.scored = source.tensor(SCORED).to(device, torch.int64)
+
+    def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
+        """Return the embedding [V, d], the layers, the final norm and the head."""
+        # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
+        width, vocab = self.shape.hidden_size, self.shape.vocab_size
+        embedding = self.get("model.embed_tokens.weight", vocab, width).clone()
+        beyond = f"model.layers.{self.shape.num_layers}."
+        if extra := [name for name in self.names if name.startswith(beyond)]:
+            raise HierspecError(
+                f"{self.source.name} holds {min(extra)}, but its config.json has "
+                f"{self.shape.num_layers} layers: config and weights are of different models"
+            )
+        layers = []
+        for i in range(self.shape.num_layers):
+            layers.append(self.layer(i))
+            give_back_memory()
+        tied = "lm_head.weight" not in self.names
+        rows = vocab if self.scored is None else len(self.scored)
+        head = Matrix(embedding if tied else self.get("lm_head.weight", rows, width))
+        return embedding, Stack(layers), self.norm("model.norm"), head
+
+    def get(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = self.source.tensor(name)
+        check_shape(self.source.name, name, tensor.shape, shape)
+        return tensor.to(self.device, self.weight_dtype)
+
+    def norm(self, name: str) -> Norm:
+        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.dtype)
+        return Norm(weight, len(weight), self.shape.eps, self.weight_dtype)
+
+    def layer(self, i: int) -> Layer:
+        prefix, shape = f"model.layers.{i}.", self.shape
+        width, inner = shape.hidden_size, shape.intermediate_size
+        heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
+        sizes = dict(zip("qkv", (heads, kv, kv), strict=True))
+        qkv = {f"{prefix}self_attn.{p}_proj": (rows, width) for p, rows in sizes.items()}
+        gate_up = {f"{prefix}mlp.{p}_proj": (inner, width) for p in ("gate", "up")}
+        return Layer(
+            norm=self.norm(prefix + "input_layernorm"),
+            qkv=self.fused(qkv, paired=2),
+            head_norm=self.head_norm(prefix) if shape.head_norms else None,
+            out=self.fused({prefix + "self_attn.o_proj": (width, heads)}),
+            mlp_norm=self.norm(prefix + "post_attention_layernorm"),
+            gate_up=self.fused(gate_up),
+            down=self.fused({prefix + "mlp.down_proj": (width, inner)}),
+            heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            attention_dtype=self.attention_dtype,
+            kind=shape.distinct_windows.index(shape.windows[i]),
+        )
+
+    def fused(self, parts: Mapping[str, tuple[int, int]], paired: int = 0) -> Matrix:
+        """Return one matrix of several, by name and shape; the first ``paired``, which are those of
+        queries and keys, get the order of rows of :func:`~.shape.paired`."""
+        weights, biases, names = [], [], list(parts)
+        for j, (name, shape) in enumerate(parts.items()):
+            weight = self.get(f"{name}.weight", *shape)
+            has_bias = f"{name}.bias" in self.names
+            bias = self.get(f"{name}.bias", shape[0]) if has_bias else weight.new_zeros(len(weight))
+            if j < paired:
+                weight, bias = self.pair(weight), self.pair(bias)
+            weights.append(weight)
+            biases.append(bias)
+        if not any(f"{name}.bias" in self.names for name in names):
+            return Matrix(torch.cat(weights))
+        return Matrix(torch.cat(weights), torch.cat(biases))
+
+    def head_norm(self, prefix: str) -> Norm:
+        """Return Qwen3's norms of the query and key heads as one, [H + H_kv, D]."""
+        q = self.pair(self.get(prefix + "self_attn.q_norm.weight", self.shape.head_dim))
+        k = self.pair(self.get(prefix + "self_attn.k_norm.weight", self.shape.head_dim))
+        shape, exact = self.shape, self.dtype
+        weight = torch.cat((q.expand(shape.num_heads, -1), k.expand(shape.num_kv_heads, -1)))
+        return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
+
+    def pair(self, rows: torch.Tensor) -> torch.Tensor:
+        return paired(rows, self.shape.head_dim)

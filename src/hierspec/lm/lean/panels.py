@@ -1,0 +1,131 @@
+"""A matrix in the order in which the kernels of ``kernels.c`` read it, and a product with one."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import Structure, c_int64, c_void_p
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .layers import Norm
+
+_WEIGHT_RANGE, _MOST_CODE = 127, 15
+NEAR = 8.0  # nats below the best score, in 4 bits, up to which a token's is made in 8
+_PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one grid: as in kernels.c
+
+
+class MatrixStruct(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("weight", "grid", "scale", "bias")),
+        *((name, c_int64) for name in ("out", "width", "bits")),
+    ]
+
+
+class Panels:
+    """A matrix [out, in] in 32, 16, 8 or 4 bits, in the order in which the kernels read it.
+
+    In 32 bits it is float32 and in 16 bfloat16. In 8 bits an output has a scale. In 4 bits 32
+    inputs of an output share a step and a lowest value in float16, as in GGUF's Q4_1.
+
+    Args:
+        weight: [out, in], of any floating dtype.
+        bias: [out].
+        bits: of a weight, 32, 16, 8 or 4.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, bits: int = 8
+    ) -> None:
+        weight = weight.detach().float()
+        self.num_out, self.width = weight.shape
+        self.num_weights = weight.numel()
+        self.bits = bits
+        padded = -(-self.num_out // _PANEL) * _PANEL
+        self.scale, self.bias = weight.new_ones(padded), weight.new_zeros(padded)
+        if bias is not None:
+            self.bias[: self.num_out] = bias.detach().float()
+        self.grid: torch.Tensor | None = None
+        weight = F.pad(weight, (0, 0, 0, padded - self.num_out))
+        if self.bits == 32:
+            codes = weight
+        elif self.bits == 16:
+            codes = F.pad(weight, (0, self.width % 2)).bfloat16().view(padded, -1, 2)
+        elif self.bits == 8:
+            self.scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
+            codes = (weight / self.scale[:, None]).round_().to(torch.int8)
+        else:
+            codes, grid = _coded(weight)
+            self.grid = grid.view(-1, _PANEL, *grid.shape[1:]).permute(0, 2, 3, 1).contiguous()
+            codes = codes.view(padded, -1, 2, 4)
+            codes = codes[:, :, 0] | codes[:, :, 1] << 4  # [out, in / 8, 4]
+        rows = codes.view(-1, _PANEL, *codes.shape[1:])
+        self.weight = rows.transpose(1, 2).contiguous()
+
+    @property
+    def num_bytes(self) -> int:
+        """What is read from memory for a product."""
+        grid = 0 if self.grid is None else self.grid.nbytes
+        return self.weight.nbytes + grid
+
+    def plain(self) -> torch.Tensor:
+        """The weights that products are made with, float32 [out, in]."""
+        rows = self.weight.transpose(1, 2).flatten(0, 1)
+        if self.bits == 16:
+            return rows.flatten(1)[: self.num_out, : self.width].float()
+        if self.grid is None:
+            return (rows * self.scale[:, None])[: self.num_out]
+        codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)[:, : self.width]
+        step, lowest = self.grid.float().permute(2, 0, 3, 1).reshape(2, len(rows), -1)
+        step, lowest = (x.repeat_interleave(_GROUP, 1)[:, : self.width] for x in (step, lowest))
+        return (codes * step + lowest)[: self.num_out]
+
+    def c(self) -> MatrixStruct:
+        """The same for C; it borrows this object's memory."""
+        grid = None if self.grid is None else self.grid.data_ptr()
+        addresses = self.weight.data_ptr(), grid, self.scale.data_ptr(), self.bias.data_ptr()
+        return MatrixStruct(*addresses, self.num_out, self.width, self.bits)
+
+
+def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [out, in] → codes 0 … 15, uint8 [out, groups · 32], and a group's step and lowest
+    value, float16 [out, groups, 2].
+    """
+    missing = -weight.size(1) % _GROUP
+    # The last group's gaps are filled with its own last weight, which widens no range.
+    filled = torch.cat([weight, weight[:, -1:].expand(-1, missing)], 1)
+    groups = filled.view(len(weight), -1, _GROUP)
+    lowest, highest = groups.aminmax(dim=2)
+    grid = torch.stack([(highest - lowest) / _MOST_CODE, lowest], 2).half()
+    step, start = grid.float().unsqueeze(2).unbind(3)
+    codes = ((groups - start) / step.clamp_min(1e-20)).round_().clamp_(0, _MOST_CODE)
+    return codes.to(torch.uint8).flatten(1), grid
+
+
+def head(
+    library: ctypes.CDLL,
+    matrix: Panels,
+    norm: Norm,
+    h: torch.Tensor,
+    threads: int,
+    coarse: Panels | None = None,
+) -> torch.Tensor:
+    """Norm and output matrix: h [N, d] float32 → scores [N, V] float32.
+
+    Args:
+        coarse: the matrix in 4 bits, of which a row's scores are where none nearby comes within
+            ``NEAR`` of the best: then less is read.
+    """
+    h = h.contiguous()
+    scores = h.new_empty(len(h), matrix.num_out)
+    weight = norm.weight.detach().float().contiguous()
+    rest: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
+    rest = (*rest, scores.data_ptr(), threads)
+    if coarse is None:
+        failed = library.hierspec_head(matrix.c(), *rest)
+    else:
+        failed = library.hierspec_two_heads(coarse.c(), matrix.c(), NEAR, *rest)
+    if failed:
+        raise MemoryError(f"no memory for {len(h)} rows")
+    return scores
