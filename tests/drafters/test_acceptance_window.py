@@ -145,7 +145,7 @@ def test_predictions_are_the_heads_on_the_states_after_the_tokens() -> None:
     fresh = [Query(model.open(), one, len(one)) for one in longer]
     assert torch.allclose(rows, model.score(fresh), atol=1e-4)
     places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in fresh]
-    states = model.trunk.states(places, [model.exit_layer])
+    states = model.trunk.hidden_states(places, [model.exit_layer])
     head = acceptance_head.load(acceptance_head.read(SHIPPED))
     assert found == pytest.approx(head(torch.cat(states)).sigmoid().tolist(), abs=1e-4)
     assert max(found) - min(found) > 1e-3, "it looks at the text"

@@ -303,7 +303,7 @@ def test_skipping_is_the_model_with_those_layers_taken_out(tmp_path, backend, sk
 
 @pytest.mark.parametrize("seed", range(4))
 def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
-    monkeypatch.setattr("hierspec.lm.trunk.trunk._FIRST_CAPACITY_ON_CPU", 256)
+    monkeypatch.setattr("hierspec.lm.trunk.slots._FIRST_CAPACITY_ON_CPU", 256)
     rng = random.Random(seed)
     trunk = Trunk(SkippingBackend(Toy(), (1, 2, 4)), chunk=rng.choice([4, 512]))
     view, slot = trunk.view(), trunk.open()

@@ -109,7 +109,7 @@ def test_scores_are_the_models_own_beyond_the_longest_distance_it_tells_apart():
             input_ids=torch.tensor([SOURCES[1]]),
             decoder_input_ids=torch.tensor([other.tokens()]),
         ).logits[0, -3:]
-    slot.other_text()
+    slot.forget_committed()
     assert (view.score([Query(slot, other, 701)]) - expected).abs().max() < 1e-9
 
 
@@ -118,7 +118,7 @@ def test_a_tree_scores_as_its_paths_do(family):
     trunk = EncoderDecoderTrunk(T5Backend(tiny_model(family, seed=4)), [1], chunk=16)
     view, slot = trunk.view(), trunk.open()
     text, number = [0, *range(3, 60)], itertools.count(60)
-    tree, _ = Tree.of([[5, 6, 7], [5, 8, 9, 10], [11]])
+    tree, _ = Tree.merge([[5, 6, 7], [5, 8, 9, 10], [11]])
     for source in (SOURCES[1], SOURCES[0], SOURCES[0]):  # the second finds the first one's tree
         source = tuple(source)
         found = view.score([Query(slot, Context(text, source=source), 50, tree=tree)])

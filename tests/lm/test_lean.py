@@ -154,7 +154,7 @@ def test_rewinds_and_chunks_give_the_rows_of_a_fresh_forward(name):
 
 @pytest.mark.parametrize("backend", [LeanBackend, HFBackend])
 def test_a_cache_that_grew_gives_the_rows_of_a_fresh_forward(backend, monkeypatch):
-    monkeypatch.setattr("hierspec.lm.trunk.trunk._FIRST_CAPACITY_ON_CPU", 8)
+    monkeypatch.setattr("hierspec.lm.trunk.slots._FIRST_CAPACITY_ON_CPU", 8)
     model, lean = make("llama gqa", torch.float64)
     view = Trunk(lean if backend is LeanBackend else HFBackend(model)).view()
     slot, ids = view.open(), tokens(40, 5)

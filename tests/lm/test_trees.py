@@ -136,7 +136,7 @@ def one_by_one(model: Any, text: list[int], tree: Tree, start: int) -> torch.Ten
 def random_tree(rng: random.Random, most: int) -> Tree:
     drafts = [[rng.randrange(3, V) for _ in range(rng.randint(1, most))] for _ in range(3)]
     drafts.append([*drafts[0][:1], rng.randrange(3, V), rng.randrange(3, V)][: rng.randint(1, 3)])
-    return Tree.of(drafts)[0]
+    return Tree.merge(drafts)[0]
 
 
 def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
@@ -209,7 +209,7 @@ def test_a_draft_on_the_targets_cache_grows_trees_there(saved, kind):
             queries, wanted = [], []
             for i, (tree, text) in enumerate(zip(trees, texts, strict=True)):
                 paths = [path for path in tree.paths() if len(path) <= depth]
-                part, _ = Tree.of(paths)
+                part, _ = Tree.merge(paths)
                 asked = [path for path in part.paths() if len(path) == depth] if depth else [()]
                 start = len(text) + len(part) - len(asked) + 1
                 if asked:
@@ -233,7 +233,7 @@ def test_a_draft_on_the_targets_cache_grows_trees_there(saved, kind):
 def test_what_a_draft_on_the_targets_cache_has_computed_of_a_path_is_kept(saved):
     """A level between two others checks a tree, and goes on after the path it has accepted."""
     model, text = copied("without a layer", saved), [5, 6, 7, 8]
-    slot, tree = model.open(), Tree.of([[9, 10], [11, 12]])[0]
+    slot, tree = model.open(), Tree.merge([[9, 10], [11, 12]])[0]
     model.score([Query(slot, Context(text), len(text), tree=tree)])
     before, longer = model.tokens, [*text, 11, 12, 13]
     row = model.score([Query(slot, Context(longer), len(longer))])
@@ -244,8 +244,8 @@ def test_what_a_draft_on_the_targets_cache_has_computed_of_a_path_is_kept(saved)
 def test_a_tree_grows_in_its_slot_and_only_what_is_new_is_computed(saved):
     trunk = Trunk(load(saved("llama"), torch.float64))
     model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
-    tree, _ = Tree.of([[9, 10], [9, 11], [12, 13]])
-    small, _ = Tree.of([[9], [12]])
+    tree, _ = Tree.merge([[9, 10], [9, 11], [12, 13]])
+    small, _ = Tree.merge([[9], [12]])
     model.score([Query(slot, Context(text), len(text), tree=small)])
     before = trunk.counters.tokens[0]
     rows = model.score([Query(slot, Context(text), len(text) + 3, tree=tree)])
@@ -263,7 +263,7 @@ def test_a_tree_grows_in_its_slot_and_only_what_is_new_is_computed(saved):
 def test_a_slot_with_branches_may_be_used_in_any_other_way(saved, then, monkeypatch):
     trunk = Trunk(load(saved("llama"), torch.float64), [2])
     model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
-    tree, _ = Tree.of([[9, 10], [11, 12]])
+    tree, _ = Tree.merge([[9, 10], [11, 12]])
     model.score([Query(slot, Context(text), len(text), tree=tree)])
     longer = [*text, 11, 12, 13]
     if then == "fork":
@@ -296,9 +296,9 @@ def test_room_that_could_not_be_made_leaves_nothing_to_move(saved, monkeypatch):
     """Nodes are noted before there is room for them; what was never computed is not moved."""
     trunk = Trunk(load(saved("llama"), torch.float64))
     model, slot, text = trunk.view(), trunk.open(), [5, 6, 7, 8]
-    small, _ = Tree.of([[9]])
+    small, _ = Tree.merge([[9]])
     model.score([Query(slot, Context(text), len(text), tree=small)])
-    large, _ = Tree.of([[9, 10, 11, 12], [13, 14, 15]])
+    large, _ = Tree.merge([[9, 10, 11, 12], [13, 14, 15]])
     make_room = trunk.make_room
 
     def fails(*_: Any) -> None:
@@ -317,7 +317,7 @@ def test_room_that_could_not_be_made_leaves_nothing_to_move(saved, monkeypatch):
 def test_a_path_longer_than_the_model_can_take_is_refused(saved):
     model = Trunk(load(saved("llama"))).view()
     text = [5] * (model.max_length - 1)
-    tree, _ = Tree.of([[6, 7], [8]])
+    tree, _ = Tree.merge([[6, 7], [8]])
     with pytest.raises(HierspecError, match="exceed the longest context"):
         model.score([Query(model.open(), Context(text), len(text), tree=tree)])
 
@@ -332,7 +332,7 @@ def test_layers_with_masks_and_forwards_of_their_own_take_no_trees(tmp_path):
 
 
 def test_a_tree_of_drafts():
-    tree, paths = Tree.of([[1, 2, 3], [1, 4], [], [1, 2, 5], [6]])
+    tree, paths = Tree.merge([[1, 2, 3], [1, 4], [], [1, 2, 5], [6]])
     assert tree.tokens == (1, 6, 2, 4, 3, 5)
     assert tree.parents == (-1, -1, 0, 0, 2, 2)
     assert paths == [[0, 2, 4], [0, 3], [], [0, 2, 5], [1]]
@@ -341,7 +341,7 @@ def test_a_tree_of_drafts():
     held = Branches(10)
     assert held.tokens == []
     assert held.add(tree) == [0, 1, 2, 3, 4, 5] == held.add(tree)
-    assert held.path([1, 2, 9]) == [0, 2]
+    assert held.longest_path([1, 2, 9]) == [0, 2]
     assert held.positions(9, 4) == [9, 10, 10, 11]
-    assert held.seen(15, 1)[0].nonzero().flatten().tolist() == [*range(10), 10, 12, 15]
-    assert held.seen(15, 1, window=2)[0].nonzero().flatten().tolist() == [12, 15]
+    assert held.attention_mask(15, 1)[0].nonzero().flatten().tolist() == [*range(10), 10, 12, 15]
+    assert held.attention_mask(15, 1, window=2)[0].nonzero().flatten().tolist() == [12, 15]

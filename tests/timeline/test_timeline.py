@@ -111,7 +111,7 @@ def test_several_drafts_of_one_place(tiny_family):
     checks = [event for event in tracer.events if event["kind"] == "check"]
     drafts = [[event["draft"], *event.get("others", ())] for event in checks]
     assert (judged, kept) == (sum(len(d) for ds in drafts for d in ds), stats.num_accepted_tokens)
-    assert stats.num_draft_tokens == sum(len(Tree.of(several)[0]) for several in drafts)
+    assert stats.num_draft_tokens == sum(len(Tree.merge(several)[0]) for several in drafts)
     for story, result in zip(found, generation.results(), strict=True):
         assert tuple(cell.token for cell, _ in story.text) == result.token_ids
         assert "unseen" not in {cell.fate for call in story.calls for cell in call.cells}

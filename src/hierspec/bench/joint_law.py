@@ -40,7 +40,7 @@ def joint_law(
         for tokens, mass in law.items():
             context = Context([*begun, *tokens], source=source)
             # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
-            slot.other_text()
+            slot.forget_committed()
             scores = model.score([Query(slot, context, len(context))])
             job = ScoreRows(params, context, len(context), 1, len(begun), model.vocab_size)
             (row,) = distributions([job], scores)

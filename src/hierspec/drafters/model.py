@@ -203,7 +203,7 @@ class ModelDrafter:
         """How the drafts' next rows are read, and the queries for them."""
         jobs = [draft.job() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
-        return jobs, [Query.of(job, slot) for job, slot in zip(jobs, slots, strict=True)]
+        return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
     def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
         """Steps of a model that continues by itself; all rows are read with ``sampler``."""

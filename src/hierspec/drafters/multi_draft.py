@@ -129,7 +129,7 @@ class MultiDrafter(ModelDrafter):
                 queries.append(self._tree_query(list(group)))
         else:
             for draft, job in zip(drafts, jobs, strict=True):
-                queries.append(Query.of(job, draft.call.slot(self.model, draft.number)))
+                queries.append(Query.for_rows(job, draft.call.slot(self.model, draft.number)))
         began = time.perf_counter()
         scores = self.model.score(queries)
         self._timed(began)
@@ -138,8 +138,8 @@ class MultiDrafter(ModelDrafter):
     def _tree_query(self, drafts: Sequence[Growing]) -> Query:
         """The rows after drafts of one call, which have one length: the last nodes of a tree."""
         call = drafts[0].call
-        tree, _ = Tree.of(draft.tokens for draft in drafts)
-        query = Query.of(call.job, call.slot(self.model, 0))
+        tree, _ = Tree.merge(draft.tokens for draft in drafts)
+        query = Query.for_rows(call.job, call.slot(self.model, 0))
         if not tree:
             return query
         start = len(query.context) + len(tree) - len(drafts) + 1

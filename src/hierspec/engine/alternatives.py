@@ -43,8 +43,8 @@ class AlternativeRows:
     def add_tree(self, drafts: Sequence[Proposal], job_of: JobOf, slot: Slot) -> None:
         """A sequence's drafts as one tree."""
         root, tokens = job_of(()), list(dict.fromkeys(draft.tokens for draft in drafts))
-        tree, paths = Tree.of(tokens)
-        query = Query.of(root, slot, tree)
+        tree, paths = Tree.merge(tokens)
+        query = Query.for_rows(root, slot, tree)
         nodes = {own: [0, *(1 + i for i in path)] for own, path in zip(tokens, paths, strict=True)}
         asked = sum(query.num_rows for query in self.queries)
         self.rows = [] if self.rows is None else self.rows
@@ -69,7 +69,7 @@ class AlternativeRows:
             if draft.tokens not in numbers:
                 numbers[draft.tokens] = len(self.jobs)
                 self.jobs.append(job_of(draft.tokens))
-                self.queries.append(Query.of(self.jobs[-1], slot(number)))
+                self.queries.append(Query.for_rows(self.jobs[-1], slot(number)))
         self.places.append([(numbers[draft.tokens], range(len(draft) + 1)) for draft in drafts])
 
     def distributions(self, p: Sequence[Distributions]) -> list[list[Distributions]]:

@@ -48,7 +48,7 @@ class KeptCache:
             self._taken = True
             slots, self._slots = self._slots, {}
         for _, slot in slots.values():
-            slot.other_text()
+            slot.forget_committed()
         return slots
 
     def give_back(self, slots: Slots) -> None:

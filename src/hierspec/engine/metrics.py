@@ -101,7 +101,7 @@ class Metrics(Observer):
             request = task.request
             assert isinstance(request, Check)
             if request.draft.alternatives:
-                tree, _ = Tree.of(draft.tokens for draft in request.draft.drafts)
+                tree, _ = Tree.merge(draft.tokens for draft in request.draft.drafts)
                 self.levels[chosen.owners[0]].num_draft_tokens += len(tree) - len(chosen)
 
     def answered(

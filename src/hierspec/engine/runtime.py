@@ -214,7 +214,7 @@ class Runtime:
             drafts.append(draft)
             job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
             jobs.append(job)
-            queries.append(Query.of(job, task.sequence.slot(node.model)))
+            queries.append(Query.for_rows(job, task.sequence.slot(node.model)))
         with self._drafting_ahead(node, tasks, drafts):
             scores, p = self._score(node, jobs, queries)
         # Tensor.split in two steps of Python takes longer than all that is decided greedily.
@@ -317,7 +317,7 @@ class Runtime:
         for task in tasks:
             assert isinstance(task.request, Row)
             jobs.append(self._job(node, task, task.context(task.request), 1))
-            queries.append(Query.of(jobs[-1], task.sequence.slot(node.model)))
+            queries.append(Query.for_rows(jobs[-1], task.sequence.slot(node.model)))
         scores, rows = self._score(node, jobs, queries)
         if node.index == self.root.index:
             for task, job, own in zip(tasks, jobs, torch.split(scores, 1), strict=True):

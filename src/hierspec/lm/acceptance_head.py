@@ -63,6 +63,6 @@ class PredictingExit(ExitModel):
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
         places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in queries]
-        states = self.trunk.states(places, [self.exit_layer])
+        states = self.trunk.hidden_states(places, [self.exit_layer])
         with torch.inference_mode():
             return self.predictor(torch.cat(states)).sigmoid().tolist()

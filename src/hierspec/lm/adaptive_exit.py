@@ -138,7 +138,7 @@ def _between(query: Query, first: int, last: int) -> Query:
     """
     context, start, length = query.context, query.start + first, query.start + last
     if query.tree is not None:
-        return Query(query.slot, context, start, tree=query.tree.first(length - len(context)))
+        return Query(query.slot, context, start, tree=query.tree.first_nodes(length - len(context)))
     base = len(context.committed)
     if length >= base:
         context = replace(context, pending=context.pending[: length - base])

@@ -1,8 +1,8 @@
 """What a transformer must offer to be run in segments: a range of layers over packed tokens.
 
 A backend knows nothing of contexts, rewinds or exits: :class:`~hierspec.lm.trunk.trunk.Trunk` does.
-Tokens of many sequences are *packed*: hidden states are ``[N, d]`` without padding, and a span
-says which run of rows belongs to which sequence.
+Tokens of many sequences are *packed*: hidden states are ``[N, d]`` without padding, and each span
+names the rows of one sequence.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Span(NamedTuple):
     """``n`` consecutive packed rows: the tokens stored at ``start … start + n - 1``.
 
     ``cache`` is what the backend's ``new_cache`` returned for that sequence. Without ``branches``
-    tokens are stored by position. Where a token tree is stored behind the text, its nodes'
-    positions, and what each row attends to, are the branches' to tell; only backends that take
-    ``trees`` are given such.
+    tokens are stored by position. Where a token tree is stored behind the text, ``branches`` has
+    its nodes' positions and what each row attends to; only backends that take ``trees`` get such
+    spans.
     """
 
     cache: Any
@@ -34,14 +34,14 @@ class Span(NamedTuple):
 
     @property
     def positions(self) -> Sequence[int]:
-        """Of the rows in the text."""
+        """The rows' positions in the text."""
         if self.branches is not None:
             return self.branches.positions(self.start, self.n)
         return range(self.start, self.start + self.n)
 
 
 class Part(NamedTuple):
-    """What is run of a layer: its attention, its MLP, or both."""
+    """The parts of a layer to run: its attention, its MLP, or both."""
 
     layer: int
     attention: bool
@@ -73,11 +73,11 @@ class Backend(Protocol):
     trees: bool
 
     def new_cache(self, capacity: int) -> Any:
-        """Room for the keys and values of ``capacity`` tokens of one sequence, all layers."""
+        """Return an empty cache for the keys and values of ``capacity`` tokens of one sequence."""
         ...
 
     def grow(self, cache: Any, capacity: int) -> Any:
-        """A cache with more room and the same contents; ``cache`` itself is left untouched."""
+        """Return a larger cache with the same contents; ``cache`` itself is left untouched."""
         ...
 
     def copy(self, source: Any, to: Any, length: int) -> None:
@@ -89,7 +89,7 @@ class Backend(Protocol):
         ...
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-        """Token ids [N] (int64) at the positions of ``spans`` → input of layer 0, [N, d]."""
+        """Return the input of layer 0, [N, d], for token ids [N] (int64) at ``spans``."""
         ...
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
@@ -102,14 +102,15 @@ class Backend(Protocol):
         ...
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
-        """Final norm, language-model head, soft-capping and scaling: [N, d] → scores [N, V].
+        """Return scores [N, V] of the last layer's output [N, d].
 
-        ``unembed`` stands in for the model's own output matrix.
+        That is the final norm, the output matrix (or ``unembed`` in its place), soft-capping and
+        scaling.
         """
         ...
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Rows ``ids`` [v] of the output matrix in ``weight_dtype``, and of its bias if any."""
+        """Return rows ``ids`` [v] of the output matrix, ``weight_dtype``, and of any bias."""
         ...
 
 
@@ -117,10 +118,12 @@ class Backend(Protocol):
 class Divisible(Backend, Protocol):
     """A backend whose layers can be run without their attention, or without their MLP."""
 
-    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
+    def run_parts(
+        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+    ) -> torch.Tensor:
         """Run these parts on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
 
-        As :meth:`Backend.layers`. What is left out adds nothing to the hidden states, and a layer
+        As :meth:`Backend.layers`. Parts left out add nothing to the hidden states, and a layer
         without attention writes no keys and values.
 
         Args:
@@ -134,7 +137,7 @@ class Divisible(Backend, Protocol):
 
 @runtime_checkable
 class Retrieving(Backend, Protocol):
-    """A backend that shows what its attention works with.
+    """A backend that shows its attention's queries, keys and values.
 
     Attributes:
         attends_to_all: whether every layer attends to the whole text.
@@ -143,13 +146,15 @@ class Retrieving(Backend, Protocol):
     attends_to_all: bool
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """The queries of a layer whose input is ``h`` [N, d], rotated, [H, N, D]."""
+        """Return the rotated queries [H, N, D] of a layer whose input is ``h`` [N, d]."""
         ...
 
-    def stored(self, cache: Any, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer's first keys, rotated, and values: views, [H_kv, length, D] each."""
+    def keys_and_values(
+        self, cache: Any, layer: int, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return views of a layer's first keys, rotated, and values, [H_kv, length, D] each."""
         ...
 
-    def room(self, cache: Any) -> int:
-        """How many tokens a cache has room for."""
+    def capacity(self, cache: Any) -> int:
+        """Return how many tokens a cache has room for."""
         ...

@@ -1,9 +1,8 @@
 """What the engine asks of a language model: scores for positions, and nothing else.
 
-A model never sees the hierarchy. It is handed contexts and says, for the positions asked,
-how it scores the next token. What it has cached is its own business: a :class:`Slot` knows
-which tokens it holds, so a caller never feeds, rewinds or patches a cache. It states the whole
-context, and the slot works out what is missing.
+A model never sees the hierarchy. It is handed contexts and returns its scores for the next token at
+the positions asked for. A caller never feeds, rewinds or patches a cache: it passes the whole
+context, and a :class:`Slot`, which knows the tokens it holds, works out what is missing.
 """
 
 from __future__ import annotations
@@ -25,29 +24,31 @@ from .trees import Tree
 
 
 class Guest(Protocol):
-    """What a model that reads another one's states keeps for a sequence, in that one's slot."""
+    """What a model that works on another model's states caches of a sequence, in that slot."""
 
     def rewind(self, length: int) -> None:
         """Forget all tokens past the first ``length``, and that any of those were committed."""
         ...
 
-    def other_text(self) -> None:
+    def forget_committed(self) -> None:
         """Forget that any tokens were committed: the next text may differ from this one."""
         ...
 
     def fork(self, length: int) -> Guest:
-        """A copy of its own, of what it keeps of the first ``length`` tokens."""
+        """Return an independent copy of what it caches of the first ``length`` tokens."""
         ...
 
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence's place in one model's cache: the tokens held, and the model's own state.
+    """One sequence's place in one model's cache.
 
-    ``held`` are the tokens whose keys and values (or other state) are cached, in order. The first
-    ``agreed`` of them are known to equal the sequence's committed tokens, which never change, so
-    that :meth:`overlap` compares only the few that follow. ``guests`` are what other models keep
-    that live on this one's states, by their id.
+    Attributes:
+        held: the tokens whose keys and values (or other state) are cached, in order.
+        agreed: how many of them, from the first, are known to equal the sequence's committed
+            tokens, which never change; so :meth:`overlap` compares only the few that follow.
+        state: the model's own.
+        guests: what other models that work on this one's states cache, by the model's ``id``.
     """
 
     held: list[int] = field(default_factory=list[int])
@@ -56,7 +57,7 @@ class Slot:
     guests: dict[int, Guest] = field(default_factory=dict[int, "Guest"])
 
     def overlap(self, context: Context, at_most: int) -> int:
-        """How many leading tokens of ``context`` are held already, capped at ``at_most``."""
+        """Return how many leading tokens of ``context`` are held, at most ``at_most``."""
         n = self.agreed
         limit = min(len(self.held), len(context), at_most)
         if n > limit:
@@ -68,29 +69,28 @@ class Slot:
         self.agreed = max(self.agreed, min(n, len(context.committed)))
         return n
 
-    def other_text(self) -> None:
-        """Keep what is cached for a text that may begin differently."""
+    def forget_committed(self) -> None:
+        """Keep what is cached, for a text that may begin differently."""
         self.agreed = 0
         for guest in self.guests.values():
-            guest.other_text()
+            guest.forget_committed()
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Scores wanted: for the next token after ``context[:start]``, … , after all of ``context``.
+    """Asks for scores of the next token after ``context[:start]``, …, after all of ``context``.
 
     That is ``len(context) - start + 1`` rows. A draft step asks with ``start == len(context)``
     (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
     ``start`` is at least 1.
 
-    With a ``tree`` the context goes on in several ways at once: its nodes count as further tokens
-    of the context, so that a row more is asked for each of them, for the token after the path that
-    ends in it. Only of models that take ``trees``.
+    With a ``tree`` the context goes on in several ways at once. Each node of it asks for one row
+    more: that of the token after the path that ends in the node. Only for models that take
+    ``trees``.
 
     Attributes:
-        temperature: at which the rows will be read, 0 for greedy; ``None`` where that is open. The
-            scores are untempered whatever it is: only a model that chooses its own depth by how
-            sure it is looks at it.
+        temperature: at which the rows will be read, 0 for greedy; ``None``: not known. Scores are
+            untempered in any case; only a model that chooses its depth by its confidence reads it.
     """
 
     slot: Slot
@@ -104,21 +104,21 @@ class Query:
         return len(self.context) + (len(self.tree) if self.tree else 0) - self.start + 1
 
     @staticmethod
-    def of(job: ScoreRows, slot: Slot, tree: Tree | None = None) -> Query:
-        """The query of the rows that ``job`` reads, and of those of a tree behind its context."""
+    def for_rows(job: ScoreRows, slot: Slot, tree: Tree | None = None) -> Query:
+        """Return the query of the rows that ``job`` reads, and of a tree's behind its context."""
         own = job.params.temperature if job.temperature is None else job.temperature
         return Query(slot, job.context, job.start, own, tree)
 
 
 def check_query(query: Query, name: str, max_length: int) -> None:
-    """Refuse a query that is longer than a model can take, or asks for no row.
+    """Refuse a query that is longer than a model can take, or asks for no row it has.
 
     Args:
         name: the model's, for the message.
-        max_length: the longest context it takes, in tokens.
+        max_length: the longest context the model takes, in tokens.
 
     Raises:
-        HierspecError: it is one of these.
+        HierspecError: the query is too long, or its ``start`` is out of range.
     """
     longest = len(query.context) + (query.tree.depth if query.tree is not None else 0)
     if longest > max_length:
@@ -136,27 +136,27 @@ def check_query(query: Query, name: str, max_length: int) -> None:
 
 @runtime_checkable
 class CacheOwner(Protocol):
-    """Whoever keeps something for every sequence: a model, a trunk, a look-up."""
+    """Anything that caches something for every sequence: a model, a trunk, a look-up."""
 
     def open(self) -> Any:
-        """A fresh, empty slot for one sequence."""
+        """Return a new, empty slot for one sequence."""
         ...
 
     def close(self, slot: Any) -> None:
-        """Give a slot's memory back."""
+        """Free a slot's memory."""
         ...
 
 
 @runtime_checkable
 class Forking(CacheOwner, Protocol):
-    """Whoever can give a new sequence what another has cached of a common beginning."""
+    """A cache owner that can give a new sequence what another has cached of a shared prefix."""
 
     def fork(self, slot: Slot, length: int) -> Slot:
-        """A slot of its own that has what ``slot`` has cached of its first ``length`` tokens."""
+        """Return a new slot with a copy of what ``slot`` has cached of ``length`` tokens."""
         ...
 
     def compact(self, slot: Slot) -> None:
-        """Give back the room in a slot's cache that what it holds does not need."""
+        """Free the part of a slot's cache that its tokens do not need."""
         ...
 
 
@@ -168,9 +168,9 @@ class LanguageModel(CacheOwner, Protocol):
         name: for messages and metrics.
         vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         max_length: the longest context it can take, in tokens.
-        device: where its scores live.
-        cache_owner: whose slots it takes; models with one owner share them. Mostly itself.
-        graphs: what its device records; ``None`` for a device that records nothing.
+        device: of its scores.
+        cache_owner: whose slots it takes, mostly its own; models with one owner share them.
+        graphs: recorded calls of its device; ``None`` for a device that records nothing.
     """
 
     name: str
@@ -185,9 +185,9 @@ class LanguageModel(CacheOwner, Protocol):
     def graphs(self) -> Graphs | None: ...
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Raw scores (logits; no temperature) of all rows asked, packed query after query.
+        """Return raw scores (logits; no temperature) of all rows asked, packed query after query.
 
-        Returns a tensor [Σ num_rows, V], float32 (float64 for float64 models). Slots are brought
+        They are a tensor [Σ num_rows, V], float32 (float64 for float64 models). Slots are brought
         up to date on the way: rewound to what they share with the context, then fed what is
         missing. Queries of one call may differ in length; a slot appears at most once.
         """
@@ -195,7 +195,7 @@ class LanguageModel(CacheOwner, Protocol):
 
 
 def takes_trees(model: LanguageModel) -> bool:
-    """Whether a model scores all nodes of a token tree in one call (:attr:`Query.tree`)."""
+    """Return whether a model scores a whole token tree in one call (:attr:`Query.tree`)."""
     return bool(getattr(model, "trees", False))
 
 
@@ -205,12 +205,13 @@ Following = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
 @runtime_checkable
 class FollowingModel(LanguageModel, Protocol):
-    """A language model that continues a draft with nothing of a step prepared anew."""
+    """A language model that continues a draft step by step without a new query for each step."""
 
     def follow(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, Following]:
-        """Scores [B, V] after the contexts of B queries for one row each, and how to go on.
+        """Return scores [B, V] after the contexts of B queries for one row each, and a function
+        that takes the tokens picked and returns the scores after them.
 
         The same as asking :meth:`LanguageModel.score` for a row, picking a token and asking again
         with that token in the context, up to ``counts[b]`` ≥ 1 tokens for query b.
@@ -219,13 +220,13 @@ class FollowingModel(LanguageModel, Protocol):
 
 
 class Drafted(NamedTuple):
-    """What a model drafted on its device, sequence by sequence.
+    """The drafts that a model made on its device, sequence by sequence.
 
     Attributes:
         tokens: each draft's token ids.
-        distributions: what they were drawn from, as many rows each.
+        distributions: those the tokens were drawn from, a row for each token.
         calls: forwards made.
-        signals: what the sampler's window reads, a number a token; ``None`` where it reads nothing.
+        signals: the number per token that the sampler's window reads; ``None`` without one.
     """
 
     tokens: list[list[int]]
@@ -238,7 +239,7 @@ class Drafted(NamedTuple):
 class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
-    It does so where :attr:`LanguageModel.graphs` are, for requests that share one sampler.
+    It does so where it has :attr:`LanguageModel.graphs`, for requests that share one sampler.
     """
 
     def draft(
@@ -253,9 +254,9 @@ class DeviceModel(LanguageModel, Protocol):
 
         Args:
             queries: B queries for one row each (``start == len(context)``).
-            steps: how many the level drafts as a rule, at least ``max(counts)``; the device may run
+            steps: how many the level usually drafts, at least ``max(counts)``; the device may run
                 that many and cut.
-            uniforms: for each query as many as its count, spent in order; none where greedy.
+            uniforms: for each query as many as its count, used in order; none where greedy.
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.
@@ -265,12 +266,12 @@ class DeviceModel(LanguageModel, Protocol):
 
 @runtime_checkable
 class PredictingModel(LanguageModel, Protocol):
-    """A draft model that predicts what becomes of its tokens."""
+    """A draft model that predicts whether its tokens will be accepted."""
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
-        """How likely the last token of each context is kept, if the drafted ones before it are.
+        """Predict how likely the last token of each context is accepted, if those before it are.
 
         Args:
-            queries: for one row each (``start == len(context)``), as the next step will ask them.
+            queries: for one row each (``start == len(context)``), as in the next step.
         """
         ...

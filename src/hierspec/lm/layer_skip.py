@@ -84,7 +84,7 @@ class SkippingBackend:
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         parts = [part for part in self.left if lo <= part.layer < hi]
         if self.divides:
-            return cast(Divisible, self.backend).parts(h, parts, spans)
+            return cast(Divisible, self.backend).run_parts(h, parts, spans)
         for first, end in runs([part.layer for part in parts]):
             h = self.backend.layers(h, first, end, spans)
         return h
@@ -107,7 +107,7 @@ def check_divisible(backend: Backend) -> None:
     with torch.inference_mode():
         spans = [Span(backend.new_cache(2), 0, 2)]
         h = backend.embed(torch.arange(2, device=backend.device) % backend.vocab_size, spans)
-        same = torch.equal(backend.parts(h, [Part(0, False, False)], spans), h)
+        same = torch.equal(backend.run_parts(h, [Part(0, False, False)], spans), h)
     if not same:
         raise HierspecError(
             f"the layers of {backend.name} do not add their parts to what they are given: {fix}"

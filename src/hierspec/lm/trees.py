@@ -1,9 +1,9 @@
 """Token trees: continuations of one text that share beginnings, checked in one forward.
 
 A node is a token after its parent. Nodes are stored behind the text in the order in which they
-came, so that a parent precedes its children; a node stands at the position of its depth and attends
-to the text and to its ancestors, not to what happens to be stored before it. A path's keys and
-values are then those of the same tokens as plain text, and what is accepted is moved together.
+came, so that a parent precedes its children. A node's position follows from its depth, and it
+attends to the text and to its ancestors, not to whatever else is stored before it. A path's keys
+and values are then those of the same tokens as plain text, and accepted nodes are moved together.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Tree:
     """Continuations of a text.
 
     Attributes:
-        tokens: of the n nodes.
-        parents: of each, the index of a node before it; −1 for the text itself.
+        tokens: the token of each of n nodes.
+        parents: for each, the index of its parent, a node before it; −1 for the text itself.
     """
 
     tokens: tuple[int, ...] = ()
@@ -35,30 +35,30 @@ class Tree:
         """The length of the longest continuation."""
         return max(map(len, self.paths()), default=0)
 
-    def first(self, count: int) -> Tree:
-        """Its first nodes, none where ``count`` is negative."""
+    def first_nodes(self, count: int) -> Tree:
+        """Return the tree of the first ``count`` nodes, empty where that is negative."""
         count = max(count, 0)
         return Tree(self.tokens[:count], self.parents[:count])
 
     def paths(self) -> list[tuple[int, ...]]:
-        """The tokens from the text to each node."""
+        """Return for each node the tokens from the text to it."""
         found: list[tuple[int, ...]] = []
         for token, parent in zip(self.tokens, self.parents, strict=True):
             found.append((*(found[parent] if parent >= 0 else ()), token))
         return found
 
     @staticmethod
-    def of(drafts: Iterable[Sequence[int]]) -> tuple[Tree, list[list[int]]]:
-        """The tree of several drafts, and the nodes along each of them.
+    def merge(drafts: Iterable[Sequence[int]]) -> tuple[Tree, list[list[int]]]:
+        """Merge drafts into one tree; return it, and the nodes along each draft.
 
-        Nodes of one depth stand together, those of a depth in the order of the drafts.
+        Nodes are sorted by depth, and within a depth in the order of the drafts.
         """
         drafts = [tuple(draft) for draft in drafts]
         nodes, paths = Branches(0), [list[int]() for _ in drafts]
         for depth in range(max(map(len, drafts), default=0)):
             for draft, path in zip(drafts, paths, strict=True):
                 if depth < len(draft):
-                    path.append(nodes.child(path[-1] if path else -1, draft[depth]))
+                    path.append(nodes.add_child(path[-1] if path else -1, draft[depth]))
         tokens, parents = ([node[i] for node in nodes.nodes] for i in (0, 1))
         return Tree(tuple(tokens), tuple(parents)), paths
 
@@ -67,8 +67,8 @@ class Node(NamedTuple):
     """A token of a tree that is stored.
 
     Attributes:
-        parent: the number of the node before it; −1: the text.
-        depth: 1 right behind the text.
+        parent: the index of its parent; −1: the text.
+        depth: 1 for a child of the text.
     """
 
     token: int
@@ -78,7 +78,7 @@ class Node(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Branches:
-    """The nodes that are stored behind a text, in storage order: it grows at its end.
+    """The nodes that are stored behind a text, in the order of storage; only ever appended to.
 
     Attributes:
         base: the length of the text; node i is stored at ``base + i``.
@@ -93,15 +93,15 @@ class Branches:
 
     @property
     def tokens(self) -> list[int]:
-        """Of all nodes."""
+        """The token of each node."""
         return [node.token for node in self.nodes]
 
     def find(self, parent: int, token: int) -> int | None:
-        """The node of ``token`` after ``parent``, if it is held."""
+        """Return the node of ``token`` after ``parent``, if there is one."""
         return self._children.get((parent, token))
 
-    def child(self, parent: int, token: int) -> int:
-        """The same; it is added where it is missing."""
+    def add_child(self, parent: int, token: int) -> int:
+        """Return the node of ``token`` after ``parent``, added if there was none."""
         found = self.find(parent, token)
         if found is None:
             found = len(self.nodes)
@@ -110,8 +110,8 @@ class Branches:
             self._children[parent, token] = found  # last: an interruption leaves no wrong entry
         return found
 
-    def path(self, tokens: Iterable[int]) -> list[int]:
-        """The nodes along the longest beginning of ``tokens`` that is held."""
+    def longest_path(self, tokens: Iterable[int]) -> list[int]:
+        """Return the nodes along the longest prefix of ``tokens`` that is in the tree."""
         found: list[int] = []
         for token in tokens:
             node = self.find(found[-1] if found else -1, token)
@@ -121,21 +121,21 @@ class Branches:
         return found
 
     def add(self, tree: Tree) -> list[int]:
-        """Hold all nodes of ``tree`` → where each of them is."""
+        """Add all nodes of ``tree``, and return the node of each."""
         at: list[int] = []
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            at.append(self.child(parent if parent < 0 else at[parent], token))
+            at.append(self.add_child(parent if parent < 0 else at[parent], token))
         return at
 
     def positions(self, start: int, n: int) -> list[int]:
-        """Positions in the text of what is stored at ``start … start + n − 1``."""
+        """Return the positions in the text of the tokens stored at ``start … start + n − 1``."""
         base, nodes = self.base, self.nodes
         places = range(start, start + n)
         return [i if i < base else base + nodes[i - base].depth - 1 for i in places]
 
     def path_to(self, place: int) -> tuple[int, list[int]]:
-        """What is stored at ``place`` attends to, in the order of the text: the first so many
-        stored tokens, then those at these places, itself the last."""
+        """Return what the token stored at ``place`` attends to, in the order of the text: how many
+        of the first stored tokens, then the places of further ones, its own last."""
         base, path = self.base, list[int]()
         node = place - base
         while node >= 0:
@@ -143,10 +143,10 @@ class Branches:
             node = self.nodes[node].parent
         return min(base, place + 1), path[::-1]
 
-    def seen(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
-        """[n, start + n] bool: which stored tokens each of those attends to.
+    def attention_mask(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
+        """Return [n, start + n] bool: which stored tokens those from ``start`` on attend to.
 
-        ``window``: only to so many last positions, its own among them.
+        ``window``: how many positions a token attends to, its own among them; ``None``: all.
         """
         end = start + n
         seen = torch.zeros(n, end, dtype=torch.bool)

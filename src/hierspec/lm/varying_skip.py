@@ -50,7 +50,7 @@ class _Chosen:
     def rewind(self, length: int) -> None:
         """See :class:`hierspec.lm.base.Guest`: a choice does not hang on what was drafted."""
 
-    def other_text(self) -> None:
+    def forget_committed(self) -> None:
         """See :class:`hierspec.lm.base.Guest`."""
         self.length = -1
 
@@ -149,8 +149,7 @@ class VaryingSkip(SharesSlots):
             backend.copy(slot.state.cache, scratch, first - 1)
             spans.append(Span(scratch, first - 1, len(tokens)))
             ids += tokens
-        known = torch.tensor(self.trunk.known(ids), device=self.device)
-        h = backend.layers(backend.embed(known, spans), 0, backend.num_layers, spans)
+        h = backend.layers(self.trunk.embed(ids, spans), 0, backend.num_layers, spans)
         choices = backend.head(h).argmax(-1).tolist()
         out: list[float] = []
         for _, committed, first in texts:

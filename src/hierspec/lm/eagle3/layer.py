@@ -141,7 +141,7 @@ class Eagle3Layer:
                 return None
             hidden = torch.ones(n, start + n, dtype=torch.bool).triu_(start + 1)
         else:
-            hidden = ~branches.seen(start, n)
+            hidden = ~branches.attention_mask(start, n)
         mask = torch.zeros(n, start + n, dtype=self.attention_dtype)
         mask = mask.masked_fill_(hidden, -math.inf).to(self.device)
         groups = self.config.num_heads // self.config.num_kv_heads

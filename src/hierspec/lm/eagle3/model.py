@@ -58,7 +58,7 @@ class _Eagle3State:
         del self.text.held[length:]
         self.text.agreed = min(self.text.agreed, length)
 
-    def other_text(self) -> None:
+    def forget_committed(self) -> None:
         """See :class:`hierspec.lm.base.Guest`."""
         self.text.agreed = 0
 
@@ -137,7 +137,7 @@ class Eagle3Model(SharesSlots):
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             now = [states[i] for i in going]
             for i, token in zip(going, last, strict=True):
-                ends[i] = states[i].pending.child(ends[i], token)
+                ends[i] = states[i].pending.add_child(ends[i], token)
             self._catch_up_pending(now)
             return self._scores(torch.stack([states[i].after(ends[i]) for i in going]))
 
@@ -168,12 +168,12 @@ class Eagle3Model(SharesSlots):
         """Where the query's rows after the committed text are: −1, then its pending tokens."""
         nodes, held = [-1], state.pending
         for token in query.context.pending:
-            nodes.append(held.child(nodes[-1], token))
+            nodes.append(held.add_child(nodes[-1], token))
         if query.tree is not None:
             at: list[int] = []
             for token, parent in zip(query.tree.tokens, query.tree.parents, strict=True):
                 above = nodes[len(query.context.pending)] if parent < 0 else at[parent]
-                at.append(held.child(above, token))
+                at.append(held.add_child(above, token))
             nodes += at
         return nodes
 
@@ -218,7 +218,7 @@ class Eagle3Model(SharesSlots):
             )
             for i, span in todo
         ]
-        hidden = self.layer.fused(torch.cat(self.trunk.states(wanted, self.layers)))
+        hidden = self.layer.fused(torch.cat(self.trunk.hidden_states(wanted, self.layers)))
         ids = [t for i, s in todo for t in states[i].text.held[s.start + 1 : s.start + 1 + s.n]]
         spans = [span for _, span in todo]
         output = self.layer(hidden, self._embedded(ids, spans), spans)
@@ -275,8 +275,7 @@ class Eagle3Model(SharesSlots):
                 places.append(Span(None, span.start + 1, span.n))
             else:
                 places += [Span(None, position + 1, 1) for position in span.positions]
-        known = torch.tensor(self.trunk.known(ids), device=self.device)
-        return self.trunk.backend.embed(known, places)
+        return self.trunk.embed(ids, places)
 
     def _nothing(self) -> torch.Tensor:
         return torch.zeros(

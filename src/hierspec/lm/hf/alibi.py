@@ -39,7 +39,7 @@ class Alibi:
             rows = torch.arange(start, start + n, device=device)[:, None]
             hidden = torch.arange(start + n, device=device)[None, :] > rows
         else:
-            hidden = ~branches.seen(start, n).to(device)
+            hidden = ~branches.attention_mask(start, n).to(device)
         biases = self._biases(span, dtype, device)[None] * self.scale
         return biases.masked_fill(hidden, torch.finfo(dtype).min)
 

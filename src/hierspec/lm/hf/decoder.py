@@ -133,10 +133,12 @@ class HFBackend:
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        return self.parts(h, [Part(i, True, True) for i in range(lo, hi)], spans)
+        return self.run_parts(h, [Part(i, True, True) for i in range(lo, hi)], spans)
 
-    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
-        """See :class:`~hierspec.lm.backend.Divisible`."""
+    def run_parts(
+        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
         if len(spans) == 1 or self.packs:
             return self._run(h, parts, spans)
         each = zip(h.split([span.n for span in spans]), spans, strict=True)
@@ -228,7 +230,9 @@ class HFBackend:
         if self.alibi is not None and self.alibi.in_mask:
             return self.alibi.mask(span, self.dtype, self.device)
         if branches is not None:
-            return self._as_mask(branches.seen(start, n, window).to(self.device)[None, None])
+            return self._as_mask(
+                branches.attention_mask(start, n, window).to(self.device)[None, None]
+            )
         unlimited = window is None or end <= window
         # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
         if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):

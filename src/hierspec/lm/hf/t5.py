@@ -181,7 +181,7 @@ class T5Backend:
         distance = at[start:, None] - at
         hidden = distance < 0
         if branches is not None:
-            hidden = ~branches.seen(start, n).to(self.device)
+            hidden = ~branches.attention_mask(start, n).to(self.device)
         buckets = self.buckets.upto(end)[distance.clamp(min=0)]
         bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
         return bias.masked_fill(hidden, -math.inf)[None]

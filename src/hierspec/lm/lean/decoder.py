@@ -185,8 +185,10 @@ class LeanBackend:
         layers: list[Any] = list(self.stack.layers)
         return KernelAttention(library, layers, self.shape.head_dim, self._windows)
 
-    def parts(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
-        """Only these parts of layers, in order: see :class:`~hierspec.lm.backend.Divisible`."""
+    def run_parts(
+        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
         seen = [[self._seen(span, window) for span in spans] for window in self._windows]
         rotation, num = self._rotation(spans), len(h)
         starts, counts = [span.start for span in spans], [span.n for span in spans]
@@ -205,20 +207,20 @@ class LeanBackend:
         return h[:num]
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """See :class:`~hierspec.lm.backend.Retrieving`."""
+        """See :class:`hierspec.lm.backend.Retrieving`."""
         module: Any = self._run.layers[layer]
         x = module.rotated(module.qkv(module.norm(h)), self._rotation(spans))
         return x[0, : self.shape.num_heads]
 
-    def stored(
+    def keys_and_values(
         self, cache: torch.Tensor, layer: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`~hierspec.lm.backend.Retrieving`."""
+        """See :class:`hierspec.lm.backend.Retrieving`."""
         keys, values = cache[layer, 0, :, :length].split(self.shape.num_kv_heads)
         return keys, values
 
-    def room(self, cache: torch.Tensor) -> int:
-        """See :class:`~hierspec.lm.backend.Retrieving`."""
+    def capacity(self, cache: torch.Tensor) -> int:
+        """See :class:`hierspec.lm.backend.Retrieving`."""
         return cache.shape[3]
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
@@ -261,7 +263,7 @@ class LeanBackend:
         _, start, n, branches = span
         end = start + n
         if branches is not None:
-            hidden = ~branches.seen(start, n, window)
+            hidden = ~branches.attention_mask(start, n, window)
             mask = torch.zeros(n, end, dtype=self.attention_dtype).masked_fill_(hidden, -math.inf)
             return _Seen(0, self._grouped(mask))
         first = 0 if window is None else max(0, start + 1 - window)

@@ -1,8 +1,8 @@
 """The caches and hidden states of all sequences of a trunk, as rows of a few large tensors.
 
-Recorded calls need fixed addresses: so a sequence gets a row, and gives it back when its state is
+Recorded calls need fixed addresses: so a sequence gets a row, which is free again when its state is
 no longer referred to. Rows and columns double when they run out; then everything moves, and
-``moved`` is called, for what was recorded is void.
+``moved`` is called, for recorded calls are void.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch
 
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
 
-from .slot_state import SlotState
+from .slots import SlotState
 
 _FIRST_COLUMNS = 256
 
 
 class Arena:
-    """Rows for sequences, the lowest free one first: calls run up to the highest row in use.
+    """Rows for sequences, the lowest free one first: a call runs all rows up to the highest used.
 
     Attributes:
-        capacity: tokens a row holds. Position ``capacity`` itself is scratch.
+        capacity: tokens that a row has room for. Position ``capacity`` itself is scratch.
         cache: [layers, rows, 2 H_kv, capacity + 1, D].
         edges: per segment, [rows, capacity + 1, d].
     """
@@ -41,13 +41,13 @@ class Arena:
         self._states: weakref.WeakSet[SlotState] = weakref.WeakSet()
 
     def new_state(self, end: int) -> SlotState:
-        """An empty row with room for ``end`` tokens."""
+        """Return the state of an empty row with room for ``end`` tokens."""
         if not self._free:
             self._move(max(1, 2 * self._rows), max(end, self.capacity))
         elif end > self.capacity:
             self.grow(end)
         row = min(self._free)
-        # Stale numbers weigh nothing, but a NaN would: 0 · NaN is NaN.
+        # Stale numbers get weight 0, but a NaN would show: 0 · NaN is NaN.
         with torch.inference_mode():
             self.cache[:, row].zero_()
             for edge in self.edges:
@@ -60,7 +60,7 @@ class Arena:
         return state
 
     def grow(self, end: int) -> None:
-        """Room for ``end`` tokens in every row."""
+        """Make room for ``end`` tokens in every row."""
         self._move(self._rows, end)
 
     def _move(self, rows: int, end: int) -> None:
@@ -80,7 +80,7 @@ class Arena:
                 cache[:, : self._rows, :, held] = self.cache[:, :, :, held]
                 for new, old in zip(edges, self.edges, strict=True):
                     new[: self._rows, held] = old[:, held]
-        # All or nothing: where memory ran out above, everybody goes on with what there was.
+        # All or nothing: where memory ran out above, the old tensors stay in use.
         self.cache, self.edges = cache, edges
         self._free.extend(range(self._rows, rows))
         self._rows, self.capacity = rows, capacity
@@ -88,7 +88,7 @@ class Arena:
             self._show(state)
 
     def _show(self, state: SlotState) -> None:
-        """Let the normal path see the state's row, without the scratch column."""
+        """Make the state's row, without the scratch column, its cache on the normal path."""
         row, held = state.row, slice(self.capacity)
         state.cache = self.cache[:, row : row + 1, :, held]
         state.edges = [edge[row, held] for edge in self.edges]

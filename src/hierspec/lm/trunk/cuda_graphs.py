@@ -1,10 +1,10 @@
 """A trunk for accelerators: calls of a few fixed shapes, recorded as graphs; drafts without waits.
 
 Every sequence's cache is a row of one arena (:mod:`hierspec.lm.trunk.arena`). A call is rounded up
-to a *bucket*: sequences, tokens and attended columns to powers of two; what fills it up goes to the
-scratch column. Whatever its segments, a call is one replay, and a draft of n tokens is one replay
-too: each token is picked on the device and fed to the next step there, so that the host waits
-once, for all of them. Long prompts use the normal path, through views of the same memory.
+to a *bucket*: sequences, tokens and attended columns to powers of two; the padding writes to the
+scratch column. A call is one replay, however many segments it runs, and so is a draft of n tokens:
+each token is picked on the device and fed to the next step there, so that the host waits once, for
+all of them. Long prompts use the normal path, through views of the same memory.
 
 Recording takes some milliseconds, once a shape: a generation has few.
 """
@@ -32,20 +32,20 @@ from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
-from .slot_state import SlotState, Work
+from .slots import SlotState, Work
 from .trunk import ExitModel, ScoreHead, Trunk
 
-_MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more of them are a prompt
+_MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more are a prompt
 _FEWEST_COLUMNS = 256
 
 
 class _Shape(NamedTuple):
-    """What a recording is made for.
+    """The shape that a call is recorded for.
 
     Attributes:
         rows: B sequences, those of rows 0 … B − 1 of the arena.
-        fed: tokens a sequence that every segment takes, lowest first; 0: it has seen them all.
-        asked: rows of scores a sequence.
+        fed: tokens per sequence that each segment takes, lowest first; 0: it has seen them all.
+        asked: rows of scores per sequence.
         seen: columns attended to.
     """
 
@@ -56,7 +56,7 @@ class _Shape(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """Static tensors of a recorded call; the integers are parts of ``sent`` [B, …] int64."""
+    """Static tensors of a recorded call; the integer ones are views of ``sent`` [B, …] int64."""
 
     sent: Tensor
     ids: Tensor  # [B, fed[0]]
@@ -70,7 +70,7 @@ class _Loop(NamedTuple):
 
     call: _Call
     uniforms: Tensor  # [B, n] float64
-    found: Tensor  # [3, B, n] float64: tokens, whether each could be picked, what a window reads
+    found: Tensor  # [3, B, n] float64: tokens, whether each could be picked, a window's signals
     probs: Tensor | None  # [n, B, V]
 
 
@@ -103,7 +103,7 @@ class CudaGraphTrunk(Trunk):
         return slot.state
 
     def compact(self, slot: Slot) -> None:
-        """Nothing: all rows of the arena are equally long."""
+        """Leave the slot as it is: all rows of the arena are equally long."""
 
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
         if any(query.tree is not None for query in queries):
@@ -117,11 +117,11 @@ class CudaGraphTrunk(Trunk):
             key = ("score", index, head, shape)
             found = self.graphs.get(key, lambda: self._new_call(shape, index, head))
             call = found.tensors
-            upload(call.sent, self._sent(work, shape))
+            upload(call.sent, self._inputs(work, shape))
             found.run()
-            self._note(work, index, shape)
+            self._record_work(work, index, shape)
             self.counters.head_rows += shape.rows * shape.asked
-        # A copy, because the next call writes there; outside inference mode, for callers to edit.
+        # A copy, for the next call writes there; outside inference mode, so that callers may edit.
         with torch.no_grad():
             return torch.cat([call.scores[w.state.row, : w.end - w.first] for w in work])
 
@@ -148,7 +148,7 @@ class CudaGraphTrunk(Trunk):
             key = ("draft", index, head, shape, steps, sampler)
             call = self.graphs.get(key, lambda: self._new_loop(shape, index, head, steps, sampler))
             loop: _Loop = call.tensors
-            upload(loop.call.sent, self._sent(work, shape))
+            upload(loop.call.sent, self._inputs(work, shape))
             if not sampler.greedy:
                 upload(loop.uniforms, self._by_row(work, uniforms, shape.rows, steps))
             call.run()
@@ -156,7 +156,7 @@ class CudaGraphTrunk(Trunk):
         rows = [w.state.row for w in work]
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
             raise NoDistributionError
-        self._note(work, index, shape)
+        self._record_work(work, index, shape)
         self.counters.head_rows += shape.rows * steps
         drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
         for query, draft in zip(queries, drafts, strict=True):
@@ -180,7 +180,7 @@ class CudaGraphTrunk(Trunk):
     # --- what goes to the device
 
     def _shape(self, work: Sequence[Work], index: int, further: int = 0) -> _Shape:
-        """The bucket of a call, ``further`` steps of one token after it included."""
+        """Return the bucket of a call that is followed by ``further`` steps of one token each."""
         fed = [max(w.end - w.state.lengths[s] for w in work) for s in range(index + 1)]
         end = max(w.end for w in work) + further
         return _Shape(
@@ -190,15 +190,15 @@ class CudaGraphTrunk(Trunk):
             seen=min(self.arena.capacity, max(_FEWEST_COLUMNS, _bucket(end))),
         )
 
-    def _sent(self, work: Sequence[Work], shape: _Shape) -> list[list[int]]:
-        """[B, …] ids, positions of every segment's tokens, positions asked; the rest is filling."""
+    def _inputs(self, work: Sequence[Work], shape: _Shape) -> list[list[int]]:
+        """Return [B, …]: token ids, each segment's positions and the positions asked, padded."""
         nowhere = self.arena.capacity
         ids, sizes = shape.fed[0], (*shape.fed, shape.asked)
         width = ids + sum(sizes)
         rows = [[0] * ids + [nowhere] * (width - ids) for _ in range(shape.rows)]
         for w in work:
             row, column = rows[w.state.row], ids
-            new = self.known(w.held[w.state.lengths[0] : w.end])
+            new = self.embeddable(w.held[w.state.lengths[0] : w.end])
             row[: len(new)] = new
             for start, n in zip((*w.state.lengths[: len(shape.fed)], w.first), sizes, strict=True):
                 places = range(start, w.end)  # empty where a segment is ahead
@@ -215,8 +215,8 @@ class CudaGraphTrunk(Trunk):
             out[w.state.row][: len(own)] = own
         return out
 
-    def _note(self, work: Sequence[Work], index: int, shape: _Shape) -> None:
-        """What the call has computed; only once it has run."""
+    def _record_work(self, work: Sequence[Work], index: int, shape: _Shape) -> None:
+        """Update lengths and counters by what a call has computed; only once it has run."""
         for segment in range(index + 1):
             if shape.fed[segment]:
                 self.counters.calls[segment] += 1
@@ -239,7 +239,7 @@ class CudaGraphTrunk(Trunk):
         def body() -> None:
             for segment in range(index + 1):
                 if shape.fed[segment]:
-                    self._pass(segment, call.ids, call.at[segment], shape)
+                    self._run_on_device(segment, call.ids, call.at[segment], shape)
             scores.copy_(self._scores(call.asked, index, head))
 
         return call, body
@@ -271,13 +271,13 @@ class CudaGraphTrunk(Trunk):
                 if step + 1 < steps:
                     at = torch.where(last < nowhere, last + 1 + step, nowhere)
                     for segment in range(index + 1):
-                        self._pass(segment, picked.tokens.unsqueeze(1), at, shape)
+                        self._run_on_device(segment, picked.tokens.unsqueeze(1), at, shape)
                     scores = self._scores(at, index, head)[:, 0]
 
         return _Loop(call, uniforms, found, probs), body
 
-    def _pass(self, segment: int, ids: Tensor, at: Tensor, shape: _Shape) -> None:
-        """Tokens at positions ``at`` [B, n] through one segment, into its edge."""
+    def _run_on_device(self, segment: int, ids: Tensor, at: Tensor, shape: _Shape) -> None:
+        """Run tokens at positions ``at`` [B, n] through one segment, and write to its edge."""
         rows = torch.arange(shape.rows, device=at.device).unsqueeze(1)
         if segment == 0:
             h = self.forward.embed(ids)
@@ -288,14 +288,14 @@ class CudaGraphTrunk(Trunk):
         self.arena.edges[segment].index_put_((rows, at), h.unflatten(0, at.shape))
 
     def _scores(self, at: Tensor, index: int, head: ScoreHead | None) -> Tensor:
-        """Scores [B, n, V] at positions ``at`` [B, n] of an exit."""
+        """Return an exit's scores [B, n, V] at positions ``at`` [B, n]."""
         rows = torch.arange(at.shape[0], device=at.device).unsqueeze(1)
         h = self.arena.edges[index][rows, at].flatten(0, 1)
         return (head or self.backend.head)(h).unflatten(0, at.shape)
 
 
 def _bucket(n: int) -> int:
-    """The power of two from ``n`` on."""
+    """Return the next power of two, at least ``n``."""
     return 1 << (n - 1).bit_length()
 
 
@@ -317,7 +317,7 @@ class CudaGraphExitModel(ExitModel):
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
-    """The trunk that suits a backend: fixed shapes on CUDA, for the models lean can run."""
+    """Return the trunk for a backend: of fixed shapes on CUDA, for the models lean can run."""
     if isinstance(backend, EncoderDecoderBackend):
         return EncoderDecoderTrunk(backend, exits)
     if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":

@@ -1,10 +1,10 @@
-"""A trunk over the decoder of an encoder-decoder model; the encoder's part lies beside its cache.
+"""A trunk over the decoder of an encoder-decoder model; its cache also holds the encoded source.
 
-A decoder's layers look at two things: the text so far, whose keys and values are cached, rewound
+A decoder's layers attend to two things: the text so far, whose keys and values are cached, rewound
 and cut at exits as in any :class:`~hierspec.lm.trunk.trunk.Trunk`, and the encoded source, which no
-token of the text changes. So a sequence's cache also holds the source that it belongs to, encoded
-when its first rows are asked for, all new sequences of a call together. A slot that is asked about
-another source forgets its text first: nothing of it holds under another source.
+token of the text changes. So a sequence's cache also holds its source, encoded when its first rows
+are asked for, all new sequences of a call together. A slot that is asked about another source
+forgets its text first, whose keys and values depend on the source.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Query, Slot
 
-from .slot_state import SlotState, Work
+from .slots import SlotState, Work
 from .trunk import ExitModel, ScoreHead, Trunk
 
 
 class SourceCache(Protocol):
-    """One sequence's cache: the text's keys and values, and the source they were made under.
+    """One sequence's cache: the text's keys and values, and the source they were computed with.
 
     Attributes:
         source: token ids; ``()`` before there are any.
-        encoded: what the layers see of it; ``None`` where the encoder has not read it yet.
+        encoded: what the layers attend to; ``None`` where the encoder has not read it yet.
     """
 
     source: tuple[int, ...]
@@ -38,13 +38,13 @@ class SourceCache(Protocol):
 class EncoderDecoderBackend(Backend, Protocol):
     """The decoder of a model as a :class:`Backend`, and its encoder.
 
-    ``new_cache`` makes a :class:`SourceCache`; ``grow`` and ``copy`` pass on what is encoded.
+    ``new_cache`` makes a :class:`SourceCache`; ``grow`` and ``copy`` pass on its ``encoded``.
     """
 
     decoder_start: int
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Any]:
-        """Read sources, all in one call: for each what the layers see of it, weakly referable."""
+        """Encode sources in one call; return for each what layers attend to, weakly referable."""
         ...
 
 
@@ -65,15 +65,15 @@ class EncoderDecoderTrunk(Trunk):
         return EncoderDecoderModel(self, index, head)
 
     def prepare(self, query: Query) -> Work:
-        self._turn_to_source(query.slot, query.context)
+        self._set_source(query.slot, query.context)
         return super().prepare(query)
 
-    def _room(self, slot: Slot, context: Context, end: int) -> SlotState:
-        self._turn_to_source(slot, context)
-        return super()._room(slot, context, end)
+    def _prepare_slot(self, slot: Slot, context: Context, end: int) -> SlotState:
+        self._set_source(slot, context)
+        return super()._prepare_slot(slot, context, end)
 
-    def _turn_to_source(self, slot: Slot, context: Context) -> None:
-        """Forget a text under another source than the context's."""
+    def _set_source(self, slot: Slot, context: Context) -> None:
+        """Set the context's source; where the slot has another one, forget its text."""
         if not context.source:
             raise HierspecError(
                 f"{self.backend.name} is an encoder-decoder model and was given no source to read: "
@@ -84,7 +84,7 @@ class EncoderDecoderTrunk(Trunk):
             self.rewind(slot, 0)
             cache.encoded, cache.source = None, context.source
 
-    def _complete(self, work: list[Work], index: int) -> None:
+    def _run_segments(self, work: list[Work], index: int) -> None:
         new: list[SourceCache] = [w.state.cache for w in work if w.state.cache.encoded is None]
         if new:
             sources = list(dict.fromkeys(cache.source for cache in new))
@@ -94,7 +94,7 @@ class EncoderDecoderTrunk(Trunk):
                 self.encoder_calls += 1
             for cache in new:
                 cache.encoded = self._read[cache.source] = found[cache.source]
-        super()._complete(work, index)
+        super()._run_segments(work, index)
 
 
 class EncoderDecoderModel(ExitModel):

@@ -1,15 +1,15 @@
 """The target on a part of its own cache, for long texts. [TriForce, Sun et al. 2024]
 
-Where a text is long, a token costs the reading of its keys and values more than that of the
-weights; yet few of them matter to the next tokens. So the target itself drafts, or checks smaller
-drafters, attending to ``budget`` tokens of the text: of every layer and key head, those chunks
-whose mean key has the largest product with the query of the text's last token, the text's first
-chunk, and its end. They are copied together once and serve until the text has grown by ``refresh``
-tokens, since neighbouring tokens look at the same places. Tokens that come meanwhile are added at
-the end, by the draft's own forwards.
+Where a text is long, a token's forward spends more time reading keys and values than weights; yet
+few of them matter to the next tokens. So the target itself drafts, or checks smaller drafters,
+attending to ``budget`` tokens of the text: of every layer and key head, those chunks whose mean key
+has the largest product with the query of the text's last token, the text's first chunk, and its
+end. They are copied together once and used until the text has grown by ``refresh`` tokens, since
+neighbouring tokens attend to the same places. Tokens added meanwhile are stored behind the copy, by
+the draft's own forwards.
 
-Keys are rotated by their place in the text before they are stored, so a copy needs no order: only
-new tokens must be told where they stand. A text no longer than the budget is attended to whole.
+Keys are rotated by their position in the text before they are stored, so a copy needs no order:
+only new tokens need their position. A text no longer than the budget is attended to whole.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .trunk import Trunk
 
 @dataclass(slots=True, eq=False)
 class _Moved(Branches):
-    """A text of which some tokens are missing: what is stored at ``base`` stands at ``place``."""
+    """A text without some of its tokens: the one stored at ``base`` has position ``position``."""
 
-    place: int = 0
+    position: int = 0
 
     def positions(self, start: int, n: int) -> list[int]:
-        return [self.place + i - self.base for i in range(start, start + n)]
+        return [self.position + i - self.base for i in range(start, start + n)]
 
     def path_to(self, place: int) -> tuple[int, list[int]]:
         return place + 1, []
@@ -45,13 +45,13 @@ class _Moved(Branches):
 
 @dataclass(slots=True, eq=False)
 class _RetrievalState:
-    """What is copied of a sequence, and what came after: a guest of its slot in the trunk.
+    """The chosen part of a sequence's cache, and what was added: a guest of its slot in the trunk.
 
     Attributes:
-        text: the tokens that it stands for.
-        base: of how many leading tokens some were chosen; 0: nothing is copied yet.
-        chosen: how many, stored first; tokens from ``base`` on are stored behind them.
-        length: how many leading tokens it stands for whose keys and values are stored.
+        text: the tokens of the sequence.
+        base: how many leading tokens were chosen from; 0: nothing is copied yet.
+        chosen: how many were chosen, stored first; tokens from ``base`` on are stored behind them.
+        length: how many leading tokens of the text are covered by what is stored.
     """
 
     cache: Any
@@ -65,20 +65,20 @@ class _RetrievalState:
         del self.text.held[length:]
         self.text.agreed = min(self.text.agreed, length)
         self.length = min(self.length, length)
-        if self.length < self.base:  # what was chosen may be of another text
+        if self.length < self.base:  # the tokens chosen may be of another text
             self.base = self.chosen = self.length = 0
 
-    def other_text(self) -> None:
+    def forget_committed(self) -> None:
         """See :class:`hierspec.lm.base.Guest`."""
         self.text.agreed = 0
 
     def fork(self, length: int) -> _RetrievalState:
-        """See :class:`hierspec.lm.base.Guest`. It chooses anew."""
+        """See :class:`hierspec.lm.base.Guest`; the copy chooses anew."""
         return _RetrievalState(None)
 
     def span(self, start: int, end: int) -> Span:
-        """Tokens ``start … end − 1`` of the text."""
-        moved = _Moved(self.chosen, place=self.base)
+        """Return the span of the text's tokens ``start … end − 1``."""
+        moved = _Moved(self.chosen, position=self.base)
         return Span(self.cache, self.chosen + start - self.base, end - start, moved)
 
 
@@ -86,13 +86,12 @@ class RetrievalModel(SharesSlots):
     """The language model that runs a trunk's transformer on chosen parts of the trunk's caches.
 
     Args:
-        budget: how many tokens of a text are attended to, beside those written since they were
-            chosen.
+        budget: how many tokens of a text are attended to, beside those written since the choice.
         chunk_size: tokens chosen together.
         refresh: tokens of text after which they are chosen anew.
 
     Attributes:
-        calls: forwards since it was made; ``tokens``: how many went through them.
+        calls: forwards since it was made; ``tokens``: how many tokens they ran.
         choices: how often it chose.
 
     Raises:
@@ -122,11 +121,11 @@ class RetrievalModel(SharesSlots):
             return self.backend.head(h)
 
     def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
-        """The last layer's output for all rows asked, [Σ num_rows, d]."""
-        states = [self._ready(query) for query in queries]
+        """Return the last layer's output for all rows asked, [Σ num_rows, d]."""
+        states = [self._prepare(query) for query in queries]
         begin: list[int] = []
         for query, state in zip(queries, states, strict=True):
-            # Rows asked again are computed again: it keeps no hidden states.
+            # Rows asked again are computed again: hidden states are not cached.
             state.length = min(state.length, query.start - 1)
             begin.append(state.length)
             self._make_room(state, state.chosen + len(query.context) - state.base)
@@ -145,7 +144,7 @@ class RetrievalModel(SharesSlots):
             for i, span in zip(busy, spans, strict=True):
                 held = states[i].text.held
                 ids += held[states[i].length : states[i].length + span.n]
-            h = self._embedded(ids, spans)
+            h = self.trunk.embed(ids, spans)
             h = self.backend.layers(h, 0, self.backend.num_layers, spans)
             self.calls += 1
             self.tokens += len(ids)
@@ -157,8 +156,8 @@ class RetrievalModel(SharesSlots):
             wanted.append(torch.cat(own)[query.start - 1 - first :])
         return torch.cat(wanted)
 
-    def _ready(self, query: Query) -> _RetrievalState:
-        """The sequence's state, its tokens noted, and what it attends to chosen."""
+    def _prepare(self, query: Query) -> _RetrievalState:
+        """Return the sequence's state, up to date with its text, and with a choice made for it."""
         check_query(query, self.trunk.backend.name, self.max_length)
         state = query.slot.guests.get(id(self))
         if not isinstance(state, _RetrievalState):
@@ -174,26 +173,28 @@ class RetrievalModel(SharesSlots):
         return state
 
     def _choose(self, query: Query, state: _RetrievalState, base: int) -> None:
-        """Copy together what the token at ``base`` attends to most of those before it."""
+        """Copy together the tokens before ``base`` that the token at ``base`` attends to most."""
         state.base = state.chosen = state.length = 0
         if base:
-            # Mostly the target's last check has left all of this behind.
+            # The target's last check has mostly cached all of this.
             text = Context(query.context.committed[:base])
-            self.trunk.states([(query.slot, text, base - 1, base)], [self.backend.num_layers])
+            self.trunk.hidden_states(
+                [(query.slot, text, base - 1, base)], [self.backend.num_layers]
+            )
         size = self.chunk_size
         count = base // size
-        ragged = base - count * size  # at the end of the text, too few for a chunk: all kept
+        ragged = base - count * size  # at the text's end, too few for a chunk: all are kept
         kept = min(count, (self.budget - ragged) // size)
         chosen = kept * size + ragged
         self._make_room(state, chosen + self.refresh + 1)
         if base:
             stored = query.slot.state.cache
             at = torch.arange(base - ragged, base, device=self.device)
-            h = self._embedded(state.text.held[base : base + 1], [Span(None, base, 1)])
+            h = self.trunk.embed(state.text.held[base : base + 1], [Span(None, base, 1)])
             within = torch.arange(size, device=self.device)
-            moved = Span(state.cache, chosen, 1, _Moved(chosen, place=base))
+            moved = Span(state.cache, chosen, 1, _Moved(chosen, position=base))
             for layer in range(self.backend.num_layers):
-                keys, values = self.backend.stored(stored, layer, base)
+                keys, values = self.backend.keys_and_values(stored, layer, base)
                 if kept < count:
                     means = keys[:, : count * size].unflatten(1, (count, size)).mean(2)
                     asked = self.backend.queries(h, layer, [Span(None, base, 1)])[:, 0]
@@ -205,7 +206,7 @@ class RetrievalModel(SharesSlots):
                     chunks = torch.arange(count, device=self.device).expand(len(keys), -1)
                 tokens = (chunks[:, :, None] * size + within).flatten(1)
                 tokens = torch.cat((tokens, at.expand(len(keys), -1)), 1)[:, :, None]
-                own_keys, own_values = self.backend.stored(state.cache, layer, chosen)
+                own_keys, own_values = self.backend.keys_and_values(state.cache, layer, chosen)
                 own_keys.copy_(keys.gather(1, tokens.expand(-1, -1, keys.shape[2])))
                 own_values.copy_(values.gather(1, tokens.expand(-1, -1, values.shape[2])))
                 if kept < count:
@@ -213,15 +214,11 @@ class RetrievalModel(SharesSlots):
             self.choices += 1
         state.base, state.chosen, state.length = base, chosen, base
 
-    def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
-        known = torch.tensor(self.trunk.known(ids), device=self.device)
-        return self.backend.embed(known, spans)
-
     def _make_room(self, state: _RetrievalState, end: int) -> None:
         if state.cache is None:
             state.cache = self.backend.new_cache(max(end, self.budget + 2 * self.refresh))
-        elif end > (held := self.backend.room(state.cache)):
-            state.cache = self.backend.grow(state.cache, max(end, 2 * held))
+        elif end > (capacity := self.backend.capacity(state.cache)):
+            state.cache = self.backend.grow(state.cache, max(end, 2 * capacity))
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.name!r}, V={self.vocab_size})"

@@ -6,7 +6,7 @@ does it (Xia et al. 2025, arXiv 2410.06916; :mod:`hierspec.lm.layer_skip`).
 
 For every token the target has checked, the draft reads the target's keys and values, so it needs no
 pass over the prompt and does not drift; past them it writes its own, which the target's next check
-overwrites. A place it has written no longer counts as the target's.
+overwrites. A place it has written to no longer counts as the target's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Following, Query
 
 from .shared_slots import SharesSlots
-from .slot_state import SlotState
+from .slots import SlotState
 from .trunk import Trunk
 
 
@@ -28,12 +28,12 @@ class SelfDraft(SharesSlots):
 
     Args:
         trunk: the target's.
-        backend: that form; it can read and write the trunk's caches.
+        backend: the cheaper form, which can read and write the trunk's caches.
 
     Attributes:
         cache_owner: the trunk, whose slots it shares.
         calls: passes over its weights since it was made.
-        tokens: how many went through it in them.
+        tokens: how many tokens it ran in these.
     """
 
     def __init__(self, trunk: Trunk, backend: Backend) -> None:
@@ -74,17 +74,17 @@ class SelfDraft(SharesSlots):
                 slots[i].held.append(token)
             states = [slots[i].state for i in going]
             spans = [Span(state.cache, state.drafted, 1) for state in states]
-            return self.backend.head(self._pass_through(last, states, spans))
+            return self.backend.head(self._run(last, states, spans))
 
         return scores, after
 
     def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
-        """The last layer's output for all rows asked, [Σ num_rows, d]."""
+        """Return the last layer's output for all rows asked, [Σ num_rows, d]."""
         work = [self.trunk.prepare(query) for query in queries]
         parts: list[list[torch.Tensor]] = [[] for _ in work]
         begin: list[int] = []
         for w in work:
-            # Rows asked again are computed again: it keeps no hidden states.
+            # Rows asked again are computed again: hidden states are not cached.
             first = w.first if w.rows is None else min(w.rows)
             done = min(max(w.state.lengths[-1], w.state.drafted), first)
             w.state.drafted = done
@@ -100,23 +100,22 @@ class SelfDraft(SharesSlots):
                     busy.append((i, step))
             spans = [work[i].span(at[i], at[i] + step) for i, step in busy]
             ids = [t for i, n in busy for t in work[i].held[at[i] : at[i] + n]]
-            h = self._pass_through(ids, [work[i].state for i, _ in busy], spans)
+            h = self._run(ids, [work[i].state for i, _ in busy], spans)
             for (i, step), part in zip(busy, h.split([n for _, n in busy]), strict=True):
                 parts[i].append(part)
                 at[i] += step
         return torch.cat(
             [
-                w.asked(torch.cat(own), since)
+                w.rows_asked(torch.cat(own), since)
                 for w, own, since in zip(work, parts, begin, strict=True)
             ]
         )
 
-    def _pass_through(
+    def _run(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """Run it on the tokens of ``spans`` → [N, d], noted in their states."""
-        known = torch.tensor(self.trunk.known(ids), device=self.device)
-        h = self.backend.embed(known, spans)
+        """Return the last layer's output [N, d] of N tokens, recorded in their states."""
+        h = self.trunk.embed(ids, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
         for state, span in zip(states, spans, strict=True):
             state.drafted = span.start + span.n

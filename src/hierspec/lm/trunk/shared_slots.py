@@ -1,4 +1,4 @@
-"""Language models that take a trunk's slots, and keep what they need of a sequence there."""
+"""Language models that cache what they need of a sequence in the slots of the target's trunk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .trunk import Trunk
 
 
 class SharesSlots:
-    """A language model that lives on a trunk's slots, and records nothing.
+    """A language model on a trunk's slots, which the target may use as well.
 
     Attributes:
-        trunk: whose slots it takes: the target may use them, too.
+        trunk: the owner of the slots.
     """
 
     trunk: Trunk
@@ -23,13 +23,12 @@ class SharesSlots:
 
     @property
     def graphs(self) -> Graphs | None:
-        """It records nothing, on any device."""
+        """``None``: it records nothing, on any device."""
         return None
 
     def open(self) -> Slot:
-        """A fresh slot, the trunk's."""
+        """Return a new slot of the trunk."""
         return self.trunk.open()
 
     def close(self, slot: Slot) -> None:
-        """Give a slot's memory back."""
         self.trunk.close(slot)
