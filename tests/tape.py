@@ -24,9 +24,9 @@ class Tape(NoHostReads):
         return out
 
     def replay(self) -> None:
-        with torch._C.DisableTorchFunction():  # a device pretended above this has had its say
-            for func, args, kwargs, out in self.operations:
-                fresh = func(*args, **kwargs)
+        for func, args, kwargs, out in self.operations:
+            fresh = func(*args, **kwargs)
+            with torch._C.DisableTorchFunction():  # what follows is the tape's own
                 for old, new in zip(_tensors(out), _tensors(fresh), strict=True):
                     if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                         old.copy_(new)

@@ -7,8 +7,8 @@ volume is its probability. Nothing is sampled and nothing is foretold: threshold
 comparisons that are made.
 
 They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``bisect`` among them;
-:class:`_Watch` sees those of torch, operation by operation; inside a CUDA graph it sees nothing,
-so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects: there a
+:class:`_Watch` sees those of torch, call by call from Python; inside compiled code and CUDA graphs it
+sees nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects: there a
 uniform is known by its value. One that should go unseen would leave its box whole, and so give a
 wrong law: such a fault is seen, not hidden.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from hierspec.errors import HierspecError
 
@@ -160,20 +160,19 @@ class Uniform(float):
         return Uniform.of(self.rng, float(self) - float(other), origin)
 
 
-class _Watch(TorchDispatchMode):
-    """Within it, comparisons of uniforms in tensors reach their rng."""
+class _Watch(TorchFunctionMode):
+    """A mode in which comparisons of uniforms in tensors reach their rng.
+
+    Of functions, not of operations: what a model computes with its own numbers need not be seen.
+    """
 
     def __init__(self, rng: SplittingRng) -> None:
         super().__init__()
         self._rng = rng
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and its guard costs more than what it guards
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
+        name = func.__name__.partition(".")[0]  # ``lt``, or replayed from a tape ``lt.Tensor``
         if name in _COMPARISONS:
             for x, y in self._pairs(*args[:2]):
                 self._rng.compared(x, y)
