@@ -72,7 +72,7 @@ def main() -> None:
         one = of[least]["median"]
         parts = [f"{n} rows {t['median']:.1f} ms ({t['median'] / one:.1f}×)" for n, t in of.items()]
         print(f"{name}: {', '.join(parts)}")
-    chosen = dtypes.automatic(torch.bfloat16, torch.device("cpu"))
+    chosen = dtypes.default_dtype(torch.bfloat16, torch.device("cpu"))
     common.write(
         args.name,
         {

@@ -71,12 +71,12 @@ def with_own_cache(target: dict[str, Any]) -> Any:
     from hierspec import Hierarchy
     from hierspec.config.build import Built
     from hierspec.core.nodes import Draft
-    from hierspec.lm.layer_skip import SkippingBackend, evenly
+    from hierspec.lm.layer_skip import SkippingBackend, evenly_spaced_layers
     from hierspec.lm.trunk.trunk import Trunk
 
     plain = Hierarchy.from_config({"target": target, "levels": [], "verify": "tokenwise"})
     backend = plain.root.model.trunk.backend
-    model = Trunk(SkippingBackend(backend, evenly(0.45, backend.num_layers))).view()
+    model = Trunk(SkippingBackend(backend, evenly_spaced_layers(0.45, backend.num_layers))).view()
     leaf = Draft(0, "even layers", model, 4)
     root = dataclasses.replace(plain.root, index=1, below=leaf)
     return Hierarchy(Built(root, plain.tokenizer, plain.config))

@@ -27,7 +27,7 @@ from hierspec.drafters.ngram_pool import MAX_NGRAMS, NgramPool, Pool
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import SkippingBackend, evenly, runs
+from hierspec.lm.layer_skip import SkippingBackend, contiguous_ranges, evenly_spaced_layers
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny, tiny_model
@@ -336,16 +336,16 @@ def test_skipping_shares_the_targets_weights_and_cache(tiny_family):
 
 
 def test_layers_of_a_share():
-    assert evenly(0.45, 16) == (1, 3, 5, 7, 9, 11, 13)
-    assert evenly(0.45, 8) == (1, 2, 4, 5)
-    assert evenly(0.99, 5) == (1, 2, 3)
-    assert evenly(0.01, 9) == (1,)
+    assert evenly_spaced_layers(0.45, 16) == (1, 3, 5, 7, 9, 11, 13)
+    assert evenly_spaced_layers(0.45, 8) == (1, 2, 4, 5)
+    assert evenly_spaced_layers(0.99, 5) == (1, 2, 3)
+    assert evenly_spaced_layers(0.01, 9) == (1,)
     for depth in range(3, 40):
         for share in (0.1, 0.3, 0.45, 0.8):
-            found = evenly(share, depth)
+            found = evenly_spaced_layers(share, depth)
             assert set(found) <= set(range(1, depth - 1))
             assert len(set(found)) == min(max(1, round(share * depth)), depth - 2)
-    assert runs([0, 1, 4, 6, 7, 8]) == [(0, 2), (4, 5), (6, 9)]
+    assert contiguous_ranges([0, 1, 4, 6, 7, 8]) == [(0, 2), (4, 5), (6, 9)]
 
 
 # --- ngram_pool
@@ -554,7 +554,7 @@ def test_files_keep_their_form():
     config = HierarchyConfig.from_dict({"target": "t", "levels": levels})
     assert HierarchyConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ValueError, match="at least 3 layers"):
-        evenly(0.5, 2)
+        evenly_spaced_layers(0.5, 2)
     with pytest.raises(ValueError, match="an adaptive exit needs"):
         AdaptiveExit([Trunk(Toy()).view(LAYERS)], 0.0, "x")
 

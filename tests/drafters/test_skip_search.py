@@ -11,7 +11,7 @@ from hierspec import Hierarchy, HierarchyConfig
 from hierspec.config.levels import LayerSkipConfig
 from hierspec.config.skip_search import SkipSearchConfig
 from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
-from hierspec.lm.layer_skip import Skip, parts_of
+from hierspec.lm.layer_skip import Skip, evenly_spaced_parts
 from hierspec.lm.skip_search import SearchSettings, SkipSearch, posterior
 from hierspec.utils.testing import save_tiny
 
@@ -32,10 +32,10 @@ def run(settings, depth, score, rounds):
     """A search over so many rounds, and what it scored."""
     search, seen = SkipSearch(settings, depth), []
     for _ in range(rounds):
-        if search.due():
-            candidate = search.candidate()
+        if search.count_round():
+            candidate = search.next_candidate()
             seen.append(candidate)
-            search.told(candidate, score(candidate))
+            search.record(candidate, score(candidate))
     return search, seen
 
 
@@ -43,7 +43,7 @@ def test_candidates_have_the_share_and_follow_from_the_seed():
     settings = SearchSettings(bayes_interval=4)
     score = lambda skip: len(skip.attention) / 100  # noqa: E731
     search, seen = run(settings, 12, score, 40)
-    assert seen[0] == parts_of(0.45, 12)
+    assert seen[0] == evenly_spaced_parts(0.45, 12)
     for skip in seen:
         assert len(skip.attention) + len(skip.mlp) == 9
         assert {*skip.attention, *skip.mlp} <= set(range(1, 11))
@@ -175,7 +175,7 @@ def test_what_is_found_drafts_from_the_next_round_on(target, monkeypatch):
     lengths = [length for _, length in chosen]
     assert lengths == sorted(set(lengths)), "once a round"
     assert chosen[-1][0] == searches_of(hierarchy).common.best
-    assert chosen[0][0] == parts_of(0.5, 6)
+    assert chosen[0][0] == evenly_spaced_parts(0.5, 6)
 
 
 def test_as_a_middle_level_or_with_several_drafts_it_is_refused():

@@ -139,10 +139,10 @@ class Wild(SkipSearch):
 
     SETS = (Skip((1, 2), ()), Skip((), (1, 2)), Skip((1,), (2,)), Skip((2,), (1, 2)))
 
-    def candidate(self):
+    def next_candidate(self):
         return self.SETS[len(self.scores) % 4]
 
-    def told(self, candidate, score):
+    def record(self, candidate, score):
         self.scores.append(score)
         self.best = self.SETS[(2 * len(self.scores) + int(score)) % 4]
 

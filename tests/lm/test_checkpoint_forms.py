@@ -61,7 +61,7 @@ def test_the_dtype_is_the_weights_own_where_the_configuration_is_silent(
 ):
     folder = saved(tmp_path, tied=True, sharded=sharded, dtype=torch.bfloat16, says=says)
     assert stored_dtype(from_directory(folder)) == torch.bfloat16
-    monkeypatch.setattr(dtypes, "native", lambda dtype: True)
+    monkeypatch.setattr(dtypes, "is_native", lambda dtype: True)
     assert load(folder).weight_dtype == torch.bfloat16
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert theirs.dtype == torch.bfloat16

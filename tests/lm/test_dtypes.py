@@ -17,10 +17,10 @@ def processor(monkeypatch):
 
     def has(*features):
         monkeypatch.setattr(dtypes, "processor_features", lambda: frozenset(features))
-        dtypes.native.cache_clear()
+        dtypes.is_native.cache_clear()
 
     yield has
-    dtypes.native.cache_clear()
+    dtypes.is_native.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_half_precision_is_widened_where_the_processor_cannot_compute_in_it(
     processor, features, bfloat16, float16
 ):
     processor(*features)
-    assert dtypes.automatic(torch.bfloat16, CPU) == bfloat16
-    assert dtypes.automatic(torch.float16, CPU) == float16
-    assert dtypes.automatic(torch.float32, CPU) == torch.float32
-    assert dtypes.automatic(torch.float64, CPU) == torch.float64
-    assert dtypes.automatic(torch.bfloat16, CUDA) == torch.bfloat16
+    assert dtypes.default_dtype(torch.bfloat16, CPU) == bfloat16
+    assert dtypes.default_dtype(torch.float16, CPU) == float16
+    assert dtypes.default_dtype(torch.float32, CPU) == torch.float32
+    assert dtypes.default_dtype(torch.float64, CPU) == torch.float64
+    assert dtypes.default_dtype(torch.bfloat16, CUDA) == torch.bfloat16
     said = "float32: this processor has no" if bfloat16 == torch.float32 else "bfloat16: "
-    assert dtypes.described().startswith(said)
+    assert dtypes.describe().startswith(said)
 
 
 @pytest.mark.parametrize("backend", ["lean", "hf"])
@@ -55,4 +55,4 @@ def test_a_model_follows_unless_a_dtype_is_asked_for(processor, tmp_path, backen
     processor("avx512_bf16")
     model = load(folder, backend=backend)
     assert model.weight_dtype == torch.bfloat16
-    assert dtypes.name(Trunk(model).view()) == "bfloat16"
+    assert dtypes.weight_dtype_name(Trunk(model).view()) == "bfloat16"

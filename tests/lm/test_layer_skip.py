@@ -8,7 +8,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import Skip, SkippingBackend, parts_of
+from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_parts
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
@@ -79,7 +79,7 @@ def test_layers_that_cannot_be_divided_are_refused(tmp_path, family, says):
         (Skip((), ()), "skips nothing"),
         (Skip((5,), ()), "skip_attention must name layers 0 to 4"),
         (Skip((), (1, 1)), "skip_mlp must name layers 0 to 4 of .*, each once"),
-        (Skip.whole(range(5)), "leaves no layer"),
+        (Skip.whole_layers(range(5)), "leaves no layer"),
     ],
 )
 def test_mistakes(tmp_path, skip, says):
@@ -89,10 +89,10 @@ def test_mistakes(tmp_path, skip, says):
 
 
 def test_a_share_of_all_parts():
-    assert parts_of(0.45, 10) == Skip((1, 3, 5, 7), (1, 3, 6))
+    assert evenly_spaced_parts(0.45, 10) == Skip((1, 3, 5, 7), (1, 3, 6))
     for depth in range(3, 20):
         for share in (0.01, 0.3, 0.45, 0.99):
-            found = parts_of(share, depth)
+            found = evenly_spaced_parts(share, depth)
             parts = 2 * (depth - 2)
             assert sum(map(len, found)) == min(max(1, int(parts * share)), parts)
             assert {*found.attention, *found.mlp} <= set(range(1, depth - 1))
@@ -189,7 +189,7 @@ def test_matches_are_those_of_one_token_after_another(target):
             rows = from_scratch(target, text[:-1], (), first - 1)
         same = [int(row.argmax()) == token for row, token in zip(rows, text[first:], strict=True)]
         wanted.append(sum(same) / 4)
-    assert model.matches(written, SKIP) == wanted
+    assert model.match_shares(written, SKIP) == wanted
     assert min(wanted) >= 0.5
     assert [slot.state.drafted for slot in slots] == drafted
     for slot, text, rows in zip(slots, texts, before, strict=True):

@@ -454,7 +454,7 @@ def _measure(
             measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
             longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
             tuning = _token_ids(models, prompts.tuning, longest)
-            note = f"weights in {dtypes.name(models.plain.root.model)}"
+            note = f"weights in {dtypes.weight_dtype_name(models.plain.root.model)}"
             if settings.dtype == "auto" and note not in data.notes:
                 data.notes.append(note)
             _begin(files, data)

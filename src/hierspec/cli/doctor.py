@@ -61,7 +61,7 @@ def examine() -> dict[str, dict[str, Any]]:
         }
         | {"int8 copies": _int8_road()},
         "dtype_auto_on_cpu": {
-            f"{name} checkpoints run in": dtypes.described(getattr(torch, name))
+            f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
             for name in ("bfloat16", "float16")
         },
         "caches": {

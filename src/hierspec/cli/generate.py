@@ -245,12 +245,15 @@ def generate(
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            about = {"dtype": dtypes.name(models.root.model)} if as_json else None
+            about = {"dtype": dtypes.weight_dtype_name(models.root.model)} if as_json else None
             fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
             _report(results, references, about, ids, fixed, console)
             exact = deterministic or models.config.deterministic
             if fixed and not as_json and _differ(results, references):
-                say(console, _EQUAL if exact else _near_tie(dtypes.name(models.root.model)))
+                say(
+                    console,
+                    _EQUAL if exact else _near_tie(dtypes.weight_dtype_name(models.root.model)),
+                )
             if not as_json and any(_context_ended(result, max_new_tokens) for result in results):
                 say(console, "hierspec: note: a text ended where the model's context does")
             if cancelled:

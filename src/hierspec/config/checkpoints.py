@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.adapters import base_of, is_adapter, plain_model
+from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.lean.own_weights import drafting
 from hierspec.lm.load import DTYPES, load, wrap
@@ -133,7 +133,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     if isinstance(source, str) and not folder.is_dir():
         check_reference(source)
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
-        return load_tokenizer(base_of(folder))
+        return load_tokenizer(base_model_of(folder))
     try:
         return AutoTokenizer.from_pretrained(path)
     except Exception as error:  # tokenizers raise what they like

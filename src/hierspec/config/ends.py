@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hierspec.lm.adapters import base_of, is_adapter, plain_model
+from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
@@ -51,7 +51,7 @@ def _generation_config(model: str) -> Any:
     if registry.resolves(model):
         return None
     if is_adapter(model):
-        return _generation_config(base_of(model))
+        return _generation_config(base_model_of(model))
     folder = expand_user(model)
     try:
         return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, part_of
+from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, vocabulary_part
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import expand_user, write_whole
@@ -287,7 +287,7 @@ def attach(
     key = (file.path.resolve(), id(backend))
     try:
         if ids is not None and key not in parts:
-            parts[key] = part_of(backend, ids, file.kind)
+            parts[key] = vocabulary_part(backend, ids, file.kind)
         head = ExitHead(
             file.kind,
             found["weight"],

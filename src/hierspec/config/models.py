@@ -27,7 +27,7 @@ from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
-from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly
+from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_layers
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
@@ -215,7 +215,7 @@ class LevelModels:
             name = f"{self.target.model}~{level.skip:g}"
             return SearchedSkip(trunk, searches, name), name
         if level.skip is not None:
-            skip = Skip.whole(evenly(level.skip, depth))
+            skip = Skip.whole_layers(evenly_spaced_layers(level.skip, depth))
         else:
             whole = level.skip_layers or ()
             skip = Skip(

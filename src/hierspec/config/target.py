@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.lm.adapters import base_of, is_adapter, plain_model
+from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.weights import check_reference
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
@@ -40,7 +40,7 @@ def target_config(model: str) -> Any:
     from transformers import AutoConfig
 
     if is_adapter(model):
-        return target_config(base_of(model))
+        return target_config(base_model_of(model))
     check_name(model)
     try:
         return AutoConfig.from_pretrained(model)

@@ -35,7 +35,7 @@ class DecliningDrafter(ModelDrafter):
             return []
         jobs, queries = self.asked([drafts[i] for i in going])
         began = time.perf_counter()
-        scores, sure = self.model.attempt(queries)
+        scores, sure = self.model.score_and_judge(queries)
         self._timed(began)
         kept = [place for place, one in enumerate(sure) if one]
         self._scores = scores[kept]

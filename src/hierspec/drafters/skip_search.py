@@ -82,10 +82,10 @@ class SearchingDrafter(ModelDrafter):
         scored = 0
         for search, own in by_search.values():
             texts = [text for call in own if (text := self._written(call, search)) is not None]
-            if texts and search.due():
-                candidate = search.candidate()
-                shares = self.model.matches(texts, candidate)
-                search.told(candidate, sum(shares) / len(shares))
+            if texts and search.count_round():
+                candidate = search.next_candidate()
+                shares = self.model.match_shares(texts, candidate)
+                search.record(candidate, sum(shares) / len(shares))
                 scored += 1
             for call in own:
                 length = len(call.job.context.committed)
@@ -100,11 +100,11 @@ class SearchingDrafter(ModelDrafter):
         if first <= call.job.prompt_length:
             return None
         slot = self._slot(call)
-        known = self.model.seen(slot, committed) + 1 >= first
+        known = self.model.num_cached(slot, committed) + 1 >= first
         return TrialTokens(slot, committed, first) if known else None
 
     def _is_new(self, call: DraftCall) -> bool:
-        return self.model.is_new(self._slot(call), len(call.job.context.committed))
+        return self.model.needs_choice(self._slot(call), len(call.job.context.committed))
 
     def _slot(self, call: DraftCall) -> Slot:
         return call.slot(self.model, 0)

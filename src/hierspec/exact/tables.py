@@ -136,5 +136,8 @@ class ModelRows:
                 signals = tuple(float(rows[i][x]) for i, x in zip(own, tokens, strict=True))
             case "acceptance":
                 model: Any = node.model  # type: ignore[union-attr]
-                signals = tuple(model.kept(context + tokens[: i + 1]) for i in range(len(tokens)))
+                signals = tuple(
+                    model.predicted_acceptance(context + tokens[: i + 1])
+                    for i in range(len(tokens))
+                )
         return Proposal(tokens, TableDistributions(self.rows, ids), whose, whose, signals)  # type: ignore[arg-type]

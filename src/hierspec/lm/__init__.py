@@ -1,4 +1,4 @@
-"""Language models as the engine sees them: contexts in, scores out; caches are their own affair.
+"""Language models as the engine sees them: contexts in, scores out; each manages its own cache.
 
 ``load.load`` gives a :class:`~.backend.Backend`, by ``hf`` (any transformers decoder) or ``lean``
 (Llama-shaped models, faster); ``trunk.Trunk(backend).view()`` makes it a

@@ -1,11 +1,11 @@
-"""A draft model that predicts which of its tokens are kept: SpecDec++ (Huang et al. 2024).
+"""A draft model that predicts which of its tokens are accepted: SpecDec++ (Huang et al. 2024).
 
 A head on the draft model's last hidden state predicts, for the token the state belongs to, how
-likely the target keeps it, given that it kept the drafted tokens before: D residual blocks
+likely the target accepts it if it accepts the drafted tokens before: D residual blocks
 ``x + silu(W x + b)`` and one row that makes a logit, as in the paper (§3.1, §4). The state is that
-*after* the token, so the prediction takes the token through the model; the next step of the draft
-finds it there, and only a draft that ends with the prediction has computed a state more than one
-of fixed length, which the next round finds cached where the token was kept.
+*after* the token, so the prediction runs the token through the model. The next step of the draft
+finds the state cached. Only a draft that ends at the prediction has computed one state more than a
+draft of fixed length, and the next round finds that cached if the token was accepted.
 
 Shapes: N rows, d hidden.
 """
@@ -23,9 +23,9 @@ from .trunk.trunk import ExitModel
 
 
 class AcceptanceHead(nn.Module):
-    """Hidden states [N, d] → logits [N] of being kept, in float32.
+    """Hidden states [N, d] → logits [N] of acceptance, in float32.
 
-    States are scaled to a root mean square of 1 first. Blocks start as the identity.
+    States are scaled to a root mean square of 1 first. Blocks are initialised to the identity.
 
     Args:
         size: d.
@@ -51,7 +51,7 @@ class AcceptanceHead(nn.Module):
 
 
 class PredictingExit(ExitModel):
-    """A view of a trunk with a head that predicts what is kept of its tokens.
+    """A view of a trunk with a head that predicts which of its tokens are accepted.
 
     It shares the slots of the trunk's other views.
     """

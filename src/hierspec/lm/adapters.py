@@ -12,16 +12,16 @@ FILE = "adapter_config.json"
 
 
 def is_adapter(path: str | Path) -> bool:
-    """Whether a folder holds an adapter and no model of its own."""
+    """Return whether a folder holds an adapter and no model of its own."""
     path = Path(path).expanduser()
     return (path / FILE).is_file() and not (path / "config.json").is_file()
 
 
-def base_of(path: str | Path) -> str:
-    """The model that an adapter was made for, as its folder names it.
+def base_model_of(path: str | Path) -> str:
+    """Return the name of the model that an adapter was made for, as its folder has it.
 
     Raises:
-        HierspecError: it names none, or another adapter.
+        HierspecError: the folder names none, or another adapter.
     """
     file = Path(path).expanduser() / FILE
     try:
@@ -43,12 +43,12 @@ def base_of(path: str | Path) -> str:
 
 
 def load_adapted(path: str | Path, dtype: Any) -> Any:
-    """The base model with the adapter in its layers, unmerged, as transformers loads it.
+    """Load the base model with the adapter in its layers, unmerged, as transformers does.
 
     Raises:
         HierspecError: peft is not installed, or either part cannot be read.
     """
-    base = base_of(path)
+    base = base_model_of(path)
     try:
         from peft import PeftModel
     except ImportError:
@@ -66,10 +66,10 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
 
 
 def plain_model(model: Any) -> Any:
-    """The transformers model to drive; of an adapter's, the base with the adapter in its layers.
+    """Return the transformers model to run: of a peft model, its base with adapters in its layers.
 
     Raises:
-        HierspecError: an adapter that is not in the layers, or no language model.
+        HierspecError: an adapter is not in the layers, or the model is no language model.
     """
     adapters = getattr(model, "peft_config", None)
     if isinstance(adapters, dict) and hasattr(model, "get_base_model"):

@@ -1,19 +1,20 @@
-"""Several early exits as one language model: each row ends at the first exit that is sure.
+"""Several early exits as one language model: each row ends at the first exit that is confident.
 
 Wei et al. (2025, AdaDecode) draft a token at the first of several exits whose probability for it
-reaches a floor; a token that no exit is sure of is the full model's. Here a row's scores are those
-of the first exit whose *largest* probability does so, else of the last. Which exit that is depends
-on the row's context alone, not on the token drawn from it. So the row is a law fixed before the
-draw, every rule that is exact for a model is exact for this one, and the levels above read the very
-law the token came from [MATH §2].
+reaches a threshold; the full model decides a token that no exit is confident of. Here a row's
+scores are those of the first exit whose *largest* probability does so, else of the last. Which exit
+that is depends on the row's context alone, not on the token drawn from it. So the distribution is
+fixed before the draw, every rule that is exact for a model is exact for this one, and the levels
+above read the very distribution that the token was drawn from [MATH §2].
 
 A draft that leaves unsure tokens to the target (``declines``) ends before such a row's token is
-drawn. That, too, follows from the context alone, so output stays exact; how long a draft is depends
-on its tokens, as with a window. Rows that no exit is sure of still have a law, the last exit's.
+drawn. That, too, follows from the context alone, so output stays exact; the length of a draft
+depends on its tokens, as with a window. Rows that no exit is sure of have the last exit's
+distribution.
 
-All exits are views of the target's trunk: a deeper exit goes on from the hidden states of the
-shallower one, for all tokens at once that have not been there, and whatever it computes the target
-need not compute again.
+All exits are views of the target's trunk: a deeper exit continues from the hidden states of the
+shallower one, for all tokens that it has not seen at once, and the target need not compute any of
+these again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from .base import LanguageModel, Query, Slot, takes_trees
 
 
 class AdaptiveExit:
-    """The language model of a list of exits and a floor.
+    """The language model made of several exits and a threshold.
 
     Args:
         exits: at least one, shallowest first, with one owner of slots.
-        confidence: the floor of an exit's largest probability, above 0 and at most 1.
-        declines: a draft ends where no exit is sure.
+        confidence: the largest probability from which on an exit is sure, above 0 and at most 1.
+        declines: whether a draft ends where no exit is sure.
 
     Attributes:
-        partial: whether some exit's head knows a part of the vocabulary only.
+        partial: whether some exit's head scores a part of the vocabulary only.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class AdaptiveExit:
         self.exits = tuple(exits)
         self.confidence = confidence
         self.name, self.declines = name, declines
-        self.partial = any(getattr(one, "partial", False) for one in exits)
+        self.partial = any(getattr(view, "partial", False) for view in exits)
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None
         self.vocab_size, self.max_length, self.device = (
@@ -78,25 +79,24 @@ class AdaptiveExit:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
-        return self.attempt(queries)[0]
+        return self.score_and_judge(queries)[0]
 
-    def attempt(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
-        """The same, and of every row whether the exit it comes from is sure.
+    def score_and_judge(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
+        """Return the scores, and for every row whether the exit it comes from is sure.
 
-        Confidence is read at every query's own temperature; greedy ones, and those that say none,
-        have the untempered one read.
+        Confidence is that at the query's own temperature; untempered where that is 0 or unknown.
         """
         counts = [query.num_rows for query in queries]
         scales = [query.temperature or 1.0 for query in queries]
         out = self.exits[0].score(queries)
-        at = [sum(counts[:i]) for i in range(len(counts))]  # first row of every query
+        at = [sum(counts[:i]) for i in range(len(counts))]  # the first row of every query
         open_rows = {i: list(range(n)) for i, n in enumerate(counts)}
         for deeper in self.exits[1:]:
             open_rows = self._unsure(out, open_rows, at, scales)
             if not open_rows:
                 return out, [True] * len(out)
-            # From the first row in doubt to the last one: what lies beyond need not go deeper.
-            asked = [_between(queries[i], rows[0], rows[-1]) for i, rows in open_rows.items()]
+            # From the first unsure row to the last one: others need not go deeper.
+            asked = [_restricted(queries[i], rows[0], rows[-1]) for i, rows in open_rows.items()]
             found = deeper.score(asked).split([query.num_rows for query in asked])
             for (i, rows), part in zip(open_rows.items(), found, strict=True):
                 out[[at[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
@@ -107,10 +107,10 @@ class AdaptiveExit:
         return out, sure
 
     def unsure_after(self, tokens: Sequence[int]) -> bool:
-        """Whether no exit is sure of what follows these tokens; untempered, on a fresh slot."""
+        """Return whether no exit is sure of the token after these; untempered, on a new slot."""
         slot = self.open()
         try:
-            return not self.attempt([Query(slot, Context(tokens), len(tokens))])[1][0]
+            return not self.score_and_judge([Query(slot, Context(tokens), len(tokens))])[1][0]
         finally:
             self.close(slot)
 
@@ -121,7 +121,7 @@ class AdaptiveExit:
         at: Sequence[int],
         scales: Sequence[float],
     ) -> dict[int, list[int]]:
-        """Of these rows, by query, those whose largest probability is below the floor."""
+        """Return those of ``rows``, by query, whose largest probability is below the threshold."""
         places = [at[i] + row for i, own in rows.items() for row in own]
         scale = [scales[i] for i, own in rows.items() for _ in own]
         picked = scores[places]
@@ -131,10 +131,10 @@ class AdaptiveExit:
         return {i: own for i, own in left.items() if own}
 
 
-def _between(query: Query, first: int, last: int) -> Query:
-    """The query's rows from ``first`` on, cut after the last token that row ``last`` sees.
+def _restricted(query: Query, first: int, last: int) -> Query:
+    """Cut a query to rows from ``first`` on, and after the last token that row ``last`` reads.
 
-    Before a tree nothing is cut: its nodes are stored behind the whole context.
+    With a tree the context is not cut: nodes are stored behind the whole of it.
     """
     context, start, length = query.context, query.start + first, query.start + last
     if query.tree is not None:

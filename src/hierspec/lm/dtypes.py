@@ -1,10 +1,10 @@
-"""In which data type a model runs by default: the checkpoint's, or float32 on a CPU without it.
+"""The data type that a model runs in by default: the checkpoint's, or float32 on a CPU without it.
 
 A processor without arithmetic in a half-precision type converts every weight whenever it is read.
-For one row that hides behind memory; for a check of many rows it does not: 16 rows of a model of
-135 M parameters cost 12 times one row in emulated bfloat16 and 2.3 times in float32 (Zen 3). Every
-bfloat16 and float16 number is a float32 number, so widening changes no weight; it takes twice the
-memory.
+For one row the wait for memory hides that; for a check of many rows it does not: 16 rows of a model
+of 135 M parameters cost 12 times one row in emulated bfloat16 and 2.3 times in float32 (Zen 3).
+Every bfloat16 and float16 number is a float32 number, so widening changes no weight; it takes twice
+the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from hierspec.utils.machine import processor_features
 
-# What a processor must have, any of them: Linux' names, and torch's where they differ.
+# Processor features of which any one suffices: Linux' names, and torch's where they differ.
 _ARITHMETIC = {
     torch.bfloat16: {"avx512_bf16", "amx_bf16", "bf16", "svebf16", "arm_bf16"},
     torch.float16: {"avx512_fp16", "amx_fp16", "asimdhp", "fphp", "fp16"},
@@ -24,32 +24,32 @@ _ARITHMETIC = {
 
 
 @cache
-def native(dtype: torch.dtype) -> bool:
-    """Whether this processor computes in a data type, instead of converting from it."""
+def is_native(dtype: torch.dtype) -> bool:
+    """Return whether this processor computes in a data type, instead of converting from it."""
     return dtype not in _ARITHMETIC or bool(_ARITHMETIC[dtype] & _features())
 
 
-def automatic(stored: torch.dtype | None, device: torch.device) -> torch.dtype:
-    """The data type of weights where none was asked for.
+def default_dtype(stored: torch.dtype | None, device: torch.device) -> torch.dtype:
+    """Return the data type of weights where the user gives none.
 
     Args:
-        stored: of the checkpoint's weights; ``None``: unknown.
+        stored: that of the checkpoint's weights; ``None``: unknown.
     """
     if stored is None:
         return torch.float32
-    return stored if device.type != "cpu" or native(stored) else torch.float32
+    return stored if device.type != "cpu" or is_native(stored) else torch.float32
 
 
-def name(model: Any) -> str:
-    """``float32``, …: of the weights that a model of the engine runs on; empty for a table."""
+def weight_dtype_name(model: Any) -> str:
+    """Return ``float32``, …: the data type of a language model's weights; empty for a table."""
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
     return str(getattr(backend, "weight_dtype", "")).removeprefix("torch.")
 
 
-def described(dtype: torch.dtype = torch.bfloat16) -> str:
-    """What ``auto`` makes of a checkpoint in ``dtype`` on this CPU, in one line."""
+def describe(dtype: torch.dtype = torch.bfloat16) -> str:
+    """Describe in one line what ``auto`` chooses for a checkpoint in ``dtype`` on this CPU."""
     short = str(dtype).removeprefix("torch.")
-    if native(dtype):
+    if is_native(dtype):
         return f"{short}: this processor computes in it"
     return f"float32: this processor has no {short} arithmetic"
 
@@ -58,5 +58,6 @@ def _features() -> frozenset[str]:
     found = processor_features()
     if found:
         return found
-    told: Any = getattr(torch.cpu, "get_capabilities", dict)()  # systems without /proc/cpuinfo
-    return frozenset(name for name, has in told.items() if has is True)
+    # On systems without /proc/cpuinfo.
+    capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    return frozenset(name for name, has in capabilities.items() if has is True)

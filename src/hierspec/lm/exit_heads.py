@@ -1,4 +1,4 @@
-"""Heads of early exits: the kinds, as they are trained and as the engine runs them.
+"""Heads of early exits: their kinds, as they are trained and as the engine runs them.
 
 *transform*: ``h + W h + b`` with a matrix W [d, d], then the model's own final norm and
 unembedding: an affine map from one layer's features to the last one's. W and b start at zero.
@@ -12,9 +12,9 @@ It starts as a copy of the model's own (and of its bias, if that has one).
 So all start as the exit without a head. A transform has V / d times fewer parameters than a full
 head.
 
-Heads may score a part of the vocabulary, v of V tokens: the rows of the unembedding that are left
-out are not multiplied with, and their tokens score −∞, so that the exit never drafts them. Output
-stays exact: whatever a draft cannot say, the levels above it can.
+Heads may score a part of the vocabulary, v of V tokens: rows of the unembedding that are left out
+are not multiplied with, and their tokens score −∞, so that the exit never drafts them. Output stays
+exact: the levels above can emit tokens that the draft cannot.
 
 Shapes: N rows, d hidden, m inside an mlp, V scored ids, v of them in a head's part.
 """
@@ -40,7 +40,7 @@ TRANSFORM, FULL, MLP = "transform", "full", "mlp"
 KINDS = (TRANSFORM, FULL, MLP)
 
 
-def scores(
+def head_scores(
     kind: str,
     backend: Any,
     linear: Linear,
@@ -48,16 +48,15 @@ def scores(
     down: Linear | None = None,
     unembed: Linear | None = None,
 ) -> torch.Tensor:
-    """Hidden states [N, d] at an exit → scores [N, V], soft-capping and scaling included.
-
-    ``backend`` is a :class:`~hierspec.lm.backend.Backend`; its ``head`` takes, as those of lean and
-    hf do, a second argument that stands in for the model's own matrix.
+    """Return scores [N, V] of hidden states [N, d] at an exit, soft-capping and scaling included.
 
     Args:
+        backend: a :class:`~hierspec.lm.backend.Backend` whose ``head`` takes a second argument in
+            place of the model's own matrix, as those of lean and hf do.
         linear: a head's first product.
         down: D of an mlp.
-        unembed: the rows of the model's own matrix that are scored; ``None``: all of them. Scores
-            are then [N, v].
+        unembed: the product with the rows of the model's own matrix that are scored; scores are
+            then [N, v]. ``None``: all rows.
     """
     if kind == FULL:
         return backend.head(h, linear)
@@ -83,7 +82,7 @@ class Head(nn.Module):
         exact = torch.promote_types(backend.dtype, torch.float32)
         size = backend.hidden_size
         if kind == FULL:
-            weight, bias = own_rows(backend, vocabulary)
+            weight, bias = unembedding_rows(backend, vocabulary)
         else:
             rows = size + (inner if kind == MLP else 0)
             weight, bias = torch.zeros(rows, size), torch.zeros(rows)
@@ -91,7 +90,9 @@ class Head(nn.Module):
             generator = torch.Generator().manual_seed(seed)
             weight[size:].normal_(0, 1 / math.sqrt(size), generator=generator)
         self.weight = nn.Parameter(weight.to(backend.device, exact, copy=True))
-        self.bias = None if bias is None else nn.Parameter(_copy(bias, backend, exact))
+        self.bias = None
+        if bias is not None:
+            self.bias = nn.Parameter(bias.detach().to(backend.device, exact, copy=True))
         if kind == MLP:
             self.down = nn.Parameter(torch.zeros(size, inner, dtype=exact, device=backend.device))
 
@@ -126,22 +127,22 @@ class Heads(nn.ModuleDict):
             {str(layer): Head(kind, backend, vocabulary, inner, seed + layer) for layer in exits}
         )
         self.kind, self.inner = kind, inner
-        # What full heads are multiplied with need not be as wide as the model (OPT).
+        # The input of full heads need not be as wide as the model (OPT).
         self.width = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
         self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
         self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
         if self.ids is not None and kind != FULL:
-            self._rows = own_rows(backend, self.ids)
+            self._rows = unembedding_rows(backend, self.ids)
 
     def scores(self, layer: int, backend: Any, h: torch.Tensor) -> torch.Tensor:
-        """See :func:`scores`; [N, v] where a part of the vocabulary is scored."""
+        """See :func:`head_scores`; [N, v] where a part of the vocabulary is scored."""
         head: Any = self[str(layer)]
         down = head.out if self.kind == MLP else None
         unembed = None if self._rows is None else self._unembed
-        return scores(self.kind, backend, head, h, down, unembed)
+        return head_scores(self.kind, backend, head, h, down, unembed)
 
     def teacher(self, backend: Any, h: torch.Tensor) -> torch.Tensor:
-        """Scores of the model's last layer [N, d] for the tokens that the heads score."""
+        """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
         if self.ids is None:
             return backend.head(h)
         return (
@@ -149,7 +150,7 @@ class Heads(nn.ModuleDict):
         )
 
     def round_to(self, dtype: torch.dtype) -> None:
-        """Round all parameters to ``dtype``, in which they will be stored, and keep their own."""
+        """Round all parameters to numbers of ``dtype``, as they will be stored."""
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(parameter.to(dtype))
@@ -160,21 +161,19 @@ class Heads(nn.ModuleDict):
         return F.linear(x, weight, bias)
 
 
-def own_rows(backend: Any, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rows of an hf model's own output matrix, and of its bias if it has one."""
+def unembedding_rows(
+    backend: Any, ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return rows of an hf model's output matrix and of its bias, if any; ``None``: all rows."""
     own = backend.lm_head
     weight, bias = own.weight.detach(), getattr(own, "bias", None)
     bias = None if bias is None else bias.detach()
     return (weight, bias) if ids is None else (weight[ids], None if bias is None else bias[ids])
 
 
-def _copy(bias: torch.Tensor, backend: Any, exact: torch.dtype) -> torch.Tensor:
-    return bias.detach().to(backend.device, exact, copy=True)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class VocabularyPart:
-    """A part of a model's vocabulary, and the rows of its own output matrix for it.
+    """A part of a model's vocabulary, and the rows of the model's output matrix for it.
 
     Attributes:
         ids: [v] int64, ascending.
@@ -185,17 +184,17 @@ class VocabularyPart:
     matrix: Matrix | None
 
 
-def part_of(backend: Backend, ids: torch.Tensor, kind: str) -> VocabularyPart:
-    """The part ``ids`` of a loaded model's vocabulary; heads of several exits may share it."""
+def vocabulary_part(backend: Backend, ids: torch.Tensor, kind: str) -> VocabularyPart:
+    """Return the part ``ids`` of a loaded model's vocabulary; several exits' heads may share it."""
     ids = ids.to(backend.device, torch.int64)
     return VocabularyPart(ids, None if kind == FULL else Matrix(*backend.unembedding(ids)))
 
 
 class ExitHead:
-    """Hidden states [N, d] at one exit → scores [N, V], as a trunk's view takes it.
+    """Hidden states [N, d] at one exit → scores [N, V], as the head of a trunk's view.
 
-    The matrices are held in the dtype of the model's weights, prepacked where the machine can.
-    Between the backends lean and hf, scores differ by no more than those of the model itself do.
+    Matrices have the dtype of the model's weights, and are prepacked where the machine can. Between
+    the backends lean and hf, scores differ by no more than those of the model itself do.
 
     Args:
         part: the tokens scored, others get −∞; ``None``: all of them.
@@ -223,28 +222,28 @@ class ExitHead:
     @property
     def num_parameters(self) -> int:
         return sum(
-            one.num_weights + (0 if one.bias is None else one.num_out)
-            for one in (self.matrix, self.down)
-            if one is not None
+            matrix.num_weights + (0 if matrix.bias is None else matrix.num_out)
+            for matrix in (self.matrix, self.down)
+            if matrix is not None
         )
 
     def __call__(self, h: torch.Tensor) -> torch.Tensor:
         part = self.part
         unembed = None if part is None or part.matrix is None else self._linear(part.matrix)
         down = None if self.down is None else self._linear(self.down)
-        found = scores(self.kind, self.backend, self._linear(self.matrix), h, down, unembed)
+        scores = head_scores(self.kind, self.backend, self._linear(self.matrix), h, down, unembed)
         if part is None:
-            return found
-        whole = found.new_full((len(found), self.backend.vocab_size), -math.inf)
-        return whole.index_copy_(1, part.ids, found)
+            return scores
+        whole = scores.new_full((len(scores), self.backend.vocab_size), -math.inf)
+        return whole.index_copy_(1, part.ids, scores)
 
     def _linear(self, matrix: Matrix) -> Linear:
         def product(x: torch.Tensor) -> torch.Tensor:
             num = len(x)
             rows = rows_for(num) if matrix.is_packed else num
             size = matrix.num_weights * self.dtype.itemsize
-            one = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
-            with OneThread(one):
+            small = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
+            with OneThread(small):
                 return matrix(F.pad(x.to(self.dtype), (0, 0, 0, rows - num)))[:num]
 
         return product

@@ -1,9 +1,9 @@
 """A model without some of its layers, on the same weights: what drafts in self-speculation.
 
 Zhang et al. (2023, Draft & Verify) and Xia et al. (2025, SWIFT) draft with the target itself and
-leave parts out: the attention of some layers, the MLP of others. What is left reads the target's
-keys and values of all text that the target has seen (:mod:`hierspec.lm.trunk.self_draft`).
-:mod:`hierspec.lm.skip_search` looks for parts that can be spared.
+leave parts out: the attention of some layers, the MLP of others. The remaining ones read the
+target's keys and values of all text that the target has seen (:mod:`hierspec.lm.trunk.self_draft`).
+:mod:`hierspec.lm.skip_search` searches for parts that a draft can do without.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 
 class Skip(NamedTuple):
-    """What is left out: layers counted from 0, ascending.
+    """The parts left out of a model.
 
     Attributes:
-        attention: whose attention.
-        mlp: whose MLP.
+        attention: the layers, from 0, ascending, whose attention is left out.
+        mlp: those whose MLP is left out.
     """
 
     attention: tuple[int, ...]
     mlp: tuple[int, ...]
 
     @staticmethod
-    def whole(layers: Sequence[int]) -> Skip:
-        """Both parts of these layers."""
+    def whole_layers(layers: Sequence[int]) -> Skip:
+        """Return the skip of both parts of these layers."""
         return Skip(tuple(sorted(layers)), tuple(sorted(layers)))
 
 
 class SkippingBackend:
-    """A :class:`~hierspec.lm.backend.Backend` that runs another's layers but for what is skipped.
+    """A :class:`~hierspec.lm.backend.Backend` that runs another's layers without skipped parts.
 
-    Layers keep their numbers, and caches are ``backend``'s own, with places for what is skipped.
+    Layers keep their numbers, and caches are ``backend``'s own, with room for skipped layers.
 
     Args:
-        backend: whose layers, embedding, norm and head are used.
-        skip: what is left out; or layers, both parts of them.
+        backend: the one whose layers, embedding, norm and head are used.
+        skip: the parts left out; or layers, both parts of which are left out.
 
     Raises:
-        HierspecError: a layer that is not there, named twice, or nothing left out, or nothing kept;
-            or layers that cannot be divided into attention and MLP.
+        HierspecError: a layer does not exist or is named twice, nothing is left out, or nothing
+            kept; or the layers cannot be divided into attention and MLP.
     """
 
     def __init__(self, backend: Backend, skip: Skip | Sequence[int]) -> None:
         depth = backend.num_layers
-        skip = skip if isinstance(skip, Skip) else Skip.whole(skip)
+        skip = skip if isinstance(skip, Skip) else Skip.whole_layers(skip)
         for key, layers in zip(("skip_attention", "skip_mlp"), skip, strict=True):
             key = "skip_layers" if skip.attention == skip.mlp else key
             if len(set(layers)) < len(layers) or not all(0 <= i < depth for i in layers):
@@ -60,18 +60,18 @@ class SkippingBackend:
                     f"{key} must name layers 0 to {depth - 1} of {backend.name}, each once; "
                     f"got {list(layers)}"
                 )
-        left = [Part(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
-        self.left = tuple(part for part in left if part.attention or part.mlp)
-        if not self.left or not any(skip):
+        parts = [Part(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
+        self.kept = tuple(part for part in parts if part.attention or part.mlp)
+        if not self.kept or not any(skip):
             fault = "leaves no layer" if any(skip) else "skips nothing"
             raise HierspecError(f"skip_layers {fault} of {backend.name}: keep at least one")
         self.backend, self.skip = backend, skip
-        self.divides = any(not (part.attention and part.mlp) for part in self.left)
+        self.divides = any(not (part.attention and part.mlp) for part in self.kept)
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
         self.move, self.trees = backend.move, backend.trees
-        kept = sum(part.attention + part.mlp for part in self.left) / 2
-        self.name = f"{backend.name}~{kept:g}/{depth}"
+        num_kept = sum(part.attention + part.mlp for part in self.kept) / 2
+        self.name = f"{backend.name}~{num_kept:g}/{depth}"
         self.fast_path = backend.fast_path
         self.num_layers = depth
         self.vocab_size, self.hidden_size = backend.vocab_size, backend.hidden_size
@@ -82,10 +82,10 @@ class SkippingBackend:
             check_divisible(backend)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        parts = [part for part in self.left if lo <= part.layer < hi]
+        parts = [part for part in self.kept if lo <= part.layer < hi]
         if self.divides:
             return cast(Divisible, self.backend).run_parts(h, parts, spans)
-        for first, end in runs([part.layer for part in parts]):
+        for first, end in contiguous_ranges([part.layer for part in parts]):
             h = self.backend.layers(h, first, end, spans)
         return h
 
@@ -93,11 +93,10 @@ class SkippingBackend:
 def check_divisible(backend: Backend) -> None:
     """Refuse a model whose layers cannot be run without their attention or their MLP.
 
-    A layer without either must hand on what it was given: tried on two tokens, since structure can
-    deceive.
+    A layer without either must return its input: tried on two tokens, since structure can deceive.
 
     Raises:
-        HierspecError: it cannot.
+        HierspecError: the layers cannot be divided.
     """
     import torch
 
@@ -114,8 +113,8 @@ def check_divisible(backend: Backend) -> None:
         )
 
 
-def runs(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """Increasing layers as ranges [first, end) of neighbours."""
+def contiguous_ranges(layers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending layers as ranges [first, end) of consecutive ones."""
     out: list[tuple[int, int]] = []
     for layer in layers:
         if out and out[-1][1] == layer:
@@ -125,13 +124,13 @@ def runs(layers: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
-def evenly(share: float, depth: int) -> tuple[int, ...]:
-    """About ``share`` of ``depth`` layers, at even distances from the second on.
+def evenly_spaced_layers(share: float, depth: int) -> tuple[int, ...]:
+    """Return about ``share`` of ``depth`` layers, at even distances from the second on.
 
     The first and the last layer are never among them, and at least one other is.
 
     Raises:
-        HierspecError: fewer than three layers: there is no middle.
+        HierspecError: there are fewer than three layers.
     """
     middle = depth - 2
     if middle < 1:
@@ -142,15 +141,15 @@ def evenly(share: float, depth: int) -> tuple[int, ...]:
     return _spread(min(max(1, round(share * depth)), middle), middle)
 
 
-def parts_of(share: float, depth: int) -> Skip:
-    """The share of all attentions and MLPs between the first and the last layer, evenly spread.
+def evenly_spaced_parts(share: float, depth: int) -> Skip:
+    """Return a share of the attentions and MLPs between the first and last layer, evenly spread.
 
-    Where SWIFT's search begins. [Xia et al. 2025, §4.1]
+    SWIFT's search starts from these [Xia et al. 2025, §4.1].
 
     Raises:
-        HierspecError: fewer than three layers: there is no middle.
+        HierspecError: there are fewer than three layers.
     """
-    evenly(share, depth)  # refuses a shallow model
+    evenly_spaced_layers(share, depth)  # refuses a shallow model
     middle = depth - 2
     count = min(max(1, int(2 * middle * share)), 2 * middle)
     return Skip(_spread((count + 1) // 2, middle), _spread(count // 2, middle))

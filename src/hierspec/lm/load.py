@@ -1,4 +1,4 @@
-"""Loading a model: from a directory, a hub id, or tensors made on demand, to a backend."""
+"""Loading a model into a backend: from a directory, a hub id, or tensors made on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hierspec.utils.files import expand_user
 
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
-from .dtypes import automatic
+from .dtypes import default_dtype
 from .weights import (
     Checkpoint,
     InMemory,
@@ -42,7 +42,7 @@ def load(
     *,
     trust_remote_code: bool = False,
 ) -> Backend:
-    """Load a model.
+    """Load a model into the backend that runs it.
 
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
@@ -54,12 +54,12 @@ def load(
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
-        HierspecError: nothing usable is there, or the model cannot be driven; says what to do.
+        HierspecError: there is no usable model, or none that can be run; says what to do.
     """
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if dtype is not None and dtype not in DTYPES:
-        known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+        known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
         raise HierspecError(f"dtype must be one of the floating-point types {known}; got {dtype}")
     device = _checked_device(device)
     if not isinstance(ref_or_source, str | Path):
@@ -78,13 +78,13 @@ def load(
 
 
 def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
-    """A transformers model that is loaded already.
+    """Wrap a transformers model that is loaded already in a backend.
 
     Args:
         backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
 
     Raises:
-        HierspecError: the model cannot be driven.
+        HierspecError: the model cannot be run.
     """
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
@@ -95,11 +95,11 @@ def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
                 "(merge_and_unload), or use backend 'hf'"
             )
         return _from_source(InMemory(name, model), model.dtype, model.device, backend)
-    return _driven(model, name)
+    return _hf_backend(model, name)
 
 
-def _driven(model: Any, name: str) -> Backend:
-    """The backend that runs a transformers model's own modules."""
+def _hf_backend(model: Any, name: str) -> Backend:
+    """Return the backend that runs a transformers model's own modules."""
     from hierspec.lm.hf.decoder import HFBackend
     from hierspec.lm.hf.support import is_encoder_decoder
     from hierspec.lm.hf.t5 import T5Backend
@@ -121,8 +121,8 @@ def _from_source(
                 "out, or use hf"
             )
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
-    chosen = dtype or automatic(stored_dtype(source), device)
-    lean = _lean(source, device, backend)
+    chosen = dtype or default_dtype(stored_dtype(source), device)
+    lean = _lean_class(source, device, backend)
     if lean is not None:
         try:
             return lean(source, chosen, device)
@@ -145,8 +145,10 @@ def _from_source(
     return HFBackend(hf_model(source, chosen).to(device), source.name)
 
 
-def _lean(source: WeightSource, device: torch.device, backend: str) -> type[LeanBackend] | None:
-    """The lean backend that runs a model; ``None``: none, so transformers' own layers do."""
+def _lean_class(
+    source: WeightSource, device: torch.device, backend: str
+) -> type[LeanBackend] | None:
+    """Return the lean backend that runs a model; ``None``: transformers' own layers run it."""
     from hierspec.lm.lean.shape import unsupported
 
     why = unsupported(source.config)
@@ -171,7 +173,7 @@ def _lean(source: WeightSource, device: torch.device, backend: str) -> type[Lean
 def _from_hub(
     ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
 ) -> Backend:
-    """Load the directory of a snapshot, fetched or found in the local cache."""
+    """Load a snapshot's directory, fetched or from the local cache."""
     check_reference(ref)
     if trust_remote_code:
         return _from_pretrained(ref, dtype, device, trust_remote_code=True)
@@ -226,12 +228,12 @@ def _from_pretrained(
     _check_complete(name or ref, info)
     # Quantized weights stay as they were loaded, and where; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
-        model = model.to(device, dtype or automatic(model.dtype, device))
-    return _driven(model, name or ref)
+        model = model.to(device, dtype or default_dtype(model.dtype, device))
+    return _hf_backend(model, name or ref)
 
 
 def _check_complete(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse weights that a library would make up where a file lacks them.
+    """Refuse weights that transformers would initialise at random where a file lacks them.
 
     Raises:
         HierspecError: a parameter is missing, or of another shape than the configuration asks for.
@@ -245,8 +247,8 @@ def _check_complete(name: str, info: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar, no report and nothing on what libraries will change in each other: only the
-    command line writes on the terminal."""
+    """Stop transformers' progress bars, reports and deprecation warnings for a while: only the
+    command line writes to the terminal."""
     from transformers.utils import logging
 
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

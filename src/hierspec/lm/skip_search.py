@@ -1,16 +1,16 @@
 """A search for the attentions and MLPs that a draft can do without, while it drafts.
 
-SWIFT [Xia et al. 2025, §4.1]: a candidate is a set of so many parts between the first and the last
-layer; its score is how often it alone would have chosen the token that was written. Candidates are
-drawn at random; every so many, one is suggested by a Gaussian process over the scores so far (its
-upper confidence bound). The best set drafts, until one is good enough or nothing better is found
-for long.
+SWIFT [Xia et al. 2025, §4.1]: a candidate is a set of parts, of a given size, between the first and
+the last layer; its score is how often the model without these parts chooses the token that was
+written. Candidates are drawn at random; at an interval, one is suggested by a Gaussian process over
+the scores so far (its upper confidence bound). The best set so far drafts. The search ends when one
+is good enough or nothing better has been found for long.
 
-What differs: the process suggests among sets (drawn at random, and one exchange away from the best
-one), where SWIFT's takes the highest coordinates of a point of the cube; and the set that the
-search begins with is scored first, so that only a better one takes its place.
+Two things differ: the process suggests among sets (drawn at random, or one exchange away from the
+best one), where SWIFT's takes the highest coordinates of a point of the cube; and the initial set
+is scored first, so that only a better one replaces it.
 
-Everything random follows from the seed and the number of the candidate.
+All random numbers follow from the seed and the number of the candidate.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Literal
 
 import numpy as np
 
-from .layer_skip import Skip, parts_of
+from .layer_skip import Skip, evenly_spaced_parts
 
-_DRAWN, _EXCHANGED = 512, 128  # sets that the process chooses from
+_DRAWN, _EXCHANGED = 512, 128  # numbers of sets that the process chooses from
 _KAPPA = 2.5  # standard deviations above the mean
 _NOISE = 1e-2  # variance of a score, of scores with variance 1
-_SCALES = (1.0, 2.0, 4.0, 8.0)  # lengths of the kernel, the likeliest is taken
+_SCALES = (1.0, 2.0, 4.0, 8.0)  # length scales of the kernel; the likeliest is used
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How parts are searched for; the defaults are SWIFT's.
+    """Settings of the search; the defaults are SWIFT's.
 
     Attributes:
-        share: of all parts between the first and the last layer, left out.
-        kind: random candidates only, or now and then a suggested one.
+        share: of all parts between the first and the last layer, how many are left out.
+        kind: random candidates only, or also suggested ones.
         context_window: how many written tokens a candidate is scored on.
-        interval: rounds of the target between two candidates.
-        bayes_interval: every so many candidates one is suggested.
-        max_candidates: after so many the search ends.
-        patience: so many in a row without a better one end it.
-        enough: a score above it ends it.
+        interval: rounds of the target from one candidate to the next.
+        bayes_interval: candidates from one suggested one to the next.
+        max_candidates: number of candidates after which the search ends.
+        patience: candidates in a row without a better one that end it.
+        enough: the score above which it ends.
     """
 
     share: float = 0.45
@@ -60,8 +60,8 @@ class SkipSearch:
 
     Attributes:
         depth: layers of the model.
-        best: the set that drafts; ``score`` is its own, once it has one.
-        tried: the sets scored so far as rows of 0 and 1, [parts] each, and ``scores`` theirs.
+        best: the set that drafts; ``score`` is its score, −1 before it has one.
+        tried: the sets scored so far as rows of 0 and 1, [parts] each; ``scores`` are theirs.
         stale: candidates in a row that were no better.
         rounds: rounds of the target seen.
     """
@@ -76,7 +76,7 @@ class SkipSearch:
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        self.best = parts_of(self.settings.share, self.depth)
+        self.best = evenly_spaced_parts(self.settings.share, self.depth)
 
     @property
     def finished(self) -> bool:
@@ -87,13 +87,13 @@ class SkipSearch:
             or self.stale >= settings.patience
         )
 
-    def due(self) -> bool:
-        """Count a round of the target; whether a candidate may be scored in it."""
+    def count_round(self) -> bool:
+        """Count a round of the target, and return whether a candidate is to be scored in it."""
         self.rounds += 1
         return not self.finished and (self.rounds - 1) % self.settings.interval == 0
 
-    def candidate(self) -> Skip:
-        """The set to be scored next; the one that drafts, where that has no score yet."""
+    def next_candidate(self) -> Skip:
+        """Return the set to score next: the initial one, then drawn or suggested ones."""
         number, settings = len(self.scores), self.settings
         if not number:
             return self.best
@@ -102,8 +102,8 @@ class SkipSearch:
             return self._skip(self._suggested(random))
         return self._skip(self._drawn(random, 1)[0])
 
-    def told(self, candidate: Skip, score: float) -> None:
-        """How well the candidate did: the share of tokens that it would have chosen."""
+    def record(self, candidate: Skip, score: float) -> None:
+        """Record a candidate's score: the share of written tokens that it would have chosen."""
         self.tried.append(self._row(candidate))
         self.scores.append(score)
         if score > self.score:
@@ -112,13 +112,13 @@ class SkipSearch:
             self.stale += 1
 
     def _drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Sets of the right size, each as likely as any other: [count, parts] of 0 and 1."""
+        """Draw sets of the right size, uniformly: [count, parts] of 0 and 1."""
         parts, size = 2 * (self.depth - 2), sum(map(len, self.best))
         places = random.random((count, parts)).argsort(1)
         return (places < size).astype(np.float64)
 
     def _suggested(self, random: np.random.Generator) -> np.ndarray:
-        """The set with the highest upper confidence bound, of many."""
+        """Return the set with the highest upper confidence bound among many."""
         best = self._row(self.best)
         exchanged = np.repeat(best[None], _EXCHANGED, 0)
         inside, outside = np.flatnonzero(best), np.flatnonzero(best == 0)
@@ -143,10 +143,10 @@ class SkipSearch:
 
 
 def posterior(x: np.ndarray, y: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a Gaussian process at ``points`` [m, d], in units of ``y``.
+    """Return a Gaussian process's mean and standard deviation at ``points`` [m, d], given ``y`` [n]
+    at ``x`` [n, d].
 
-    A Matérn kernel of smoothness 5/2, its length chosen by likelihood, over ``x`` [n, d] and
-    ``y`` [n].
+    Its kernel is Matérn's of smoothness 5/2, with a length scale chosen by likelihood.
     """
     centre, spread = y.mean(), y.std() or 1.0
     target = (y - centre) / spread

@@ -1,8 +1,8 @@
 """Language models that are tables: exact, tiny, and part of the library.
 
-The next token's law depends on the last ``order`` tokens only, and is written down. Certificates
-enumerate such models, tests and docs run on them, and through :meth:`TabularModel.score` the whole
-engine takes them for a model.
+The next token's distribution depends on the last ``order`` tokens only, and is listed in a table.
+Certificates enumerate such models, tests and docs run on them, and with :meth:`TabularModel.score`
+the whole engine runs them like any other model.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _TOLERANCE = 1e-9
 
 
 class TabularModel:
-    """A next-token law for every last ``order`` tokens (fewer at the start of the text).
+    """A next-token distribution for every last ``order`` tokens (fewer at the start of the text).
 
     Args:
         vocab: V, the number of tokens.
-        order: how many last tokens count; 0 means one law for all places.
-        table: laws of V probabilities each, keyed by those tokens: ``""``, ``"0"``, ``"0,1"``
-            (oldest first), or by tuples of ints. Every key of length 0 … order must be there.
-        acceptance: under the same keys, how likely each of the V next tokens is predicted to be
-            kept, for a window that reads it; ``None``: it predicts nothing.
+        order: how many last tokens count; 0: one distribution for all positions.
+        table: V probabilities for each key: ``""``, ``"0"``, ``"0,1"`` (oldest token first), or
+            tuples of ints. Every key of length 0 … order must be there.
+        acceptance: under the same keys, the predicted probability that each of the V next tokens is
+            accepted, for a window that reads it; ``None``: no predictions.
 
     Raises:
-        HierspecError: a law is missing, too long, negative, or does not sum to 1 within 1e-9; or a
-            prediction is no probability.
+        HierspecError: a distribution is missing, too long, negative, or does not sum to 1 within
+            1e-9; or a prediction is no probability.
     """
 
     graphs: Graphs | None = None
@@ -66,41 +66,41 @@ class TabularModel:
         self._index = {key: i for i, key in enumerate(keys)}
         self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
         self._scores = self._laws.log()
-        self._kept: torch.Tensor | None = None
+        self._acceptance: torch.Tensor | None = None
         if acceptance is not None:
-            kept = {_key(key): values for key, values in acceptance.items()}
-            _check_keys(kept, keys, order)
-            self._kept = torch.stack([_shares(key, kept[key], vocab) for key in keys])
+            rates = {_key(key): values for key, values in acceptance.items()}
+            _check_keys(rates, keys, order)
+            self._acceptance = torch.stack([_rates(key, rates[key], vocab) for key in keys])
 
     @property
     def cache_owner(self) -> TabularModel:
         return self
 
     def law(self, context: Sequence[int]) -> torch.Tensor:
-        """The next token's law after ``context``, float64 [V]. Do not write into it."""
+        """Return the next token's distribution after ``context``, float64 [V]; do not write to it."""
         return self._laws[self._row(context)]
 
     def table(self) -> dict[str, list[float]]:
-        """The laws under their text keys, as the constructor and JSON cases take them."""
+        """Return the distributions by text keys, as the constructor and JSON cases take them."""
         return {",".join(map(str, key)): self._laws[i].tolist() for key, i in self._index.items()}
 
-    def kept(self, context: Sequence[int]) -> float:
-        """How likely the last token of ``context`` is predicted to be kept.
+    def predicted_acceptance(self, context: Sequence[int]) -> float:
+        """Return the predicted probability that the last token of ``context`` is accepted.
 
         Raises:
-            HierspecError: the model predicts nothing.
+            HierspecError: the model has no predictions.
         """
-        if self._kept is None:
+        if self._acceptance is None:
             raise HierspecError(
                 f"{self.name} predicts no acceptance: give the model an 'acceptance' table, or "
                 "the level another window"
             )
         *before, token = context[-self.order - 1 :]
-        return float(self._kept[self._row(before)][token])
+        return float(self._acceptance[self._row(before)][token])
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
-        return [self.kept(query.context.tokens()) for query in queries]
+        return [self.predicted_acceptance(query.context.tokens()) for query in queries]
 
     def open(self) -> Slot:
         return Slot()
@@ -109,9 +109,9 @@ class TabularModel:
         slot.held, slot.agreed = [], 0
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Log-probabilities, float64 [Σ num_rows, V]; −inf where a law has no mass.
+        """Return log-probabilities, float64 [Σ num_rows, V]; −inf where a token has probability 0.
 
-        Unlike a transformer it also answers for the empty context (``start`` 0).
+        Unlike a transformer, a table also scores the empty context (``start`` 0).
         """
         rows: list[int] = []
         for query in queries:
@@ -138,9 +138,9 @@ class TabularModel:
         *,
         name: str = "table",
     ) -> TabularModel:
-        """A model drawn from a family.
+        """Draw a model from a family.
 
-        ``random``: laws uniform on the simplex; ``peaked``: most mass on one token;
+        ``random``: distributions uniform on the simplex; ``peaked``: most mass on one token;
         ``zeros``: about a third of the entries exactly 0.
         """
         if kind not in KINDS:
@@ -152,7 +152,7 @@ class TabularModel:
     def disjoint(
         cls, vocab: int, order: int, generator: torch.Generator
     ) -> tuple[TabularModel, TabularModel]:
-        """Two models that never agree: one has its mass on the lower ids, one on the upper."""
+        """Draw two models that never agree: one has its mass on the lower ids, one on the upper."""
         if vocab < 2:
             raise HierspecError(f"two disjoint laws need at least 2 tokens, got {vocab}")
         half = vocab // 2
@@ -161,10 +161,6 @@ class TabularModel:
             low[key] = _draw(half, generator, "random") + [0.0] * (vocab - half)
             high[key] = [0.0] * half + _draw(vocab - half, generator, "random")
         return cls(vocab, order, low, name="low"), cls(vocab, order, high, name="high")
-
-    def same(self, name: str = "same") -> TabularModel:
-        """A second model with the same laws."""
-        return TabularModel(self.vocab_size, self.order, self.table(), name=name)
 
     def _row(self, context: Sequence[int]) -> int:
         key = tuple(context[max(0, len(context) - self.order) :]) if self.order else ()
@@ -177,7 +173,7 @@ class TabularModel:
 
 
 def _contexts(vocab: int, order: int) -> list[tuple[int, ...]]:
-    """Every context of up to ``order`` tokens."""
+    """Return every context of up to ``order`` tokens."""
     return [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
 
 
@@ -224,16 +220,16 @@ def _law(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Ten
     return law
 
 
-def _shares(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
-    shares = torch.as_tensor(values, dtype=torch.float64)
-    if shares.shape != (vocab,) or not bool(((shares >= 0) & (shares <= 1)).all()):
+def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
+    rates = torch.as_tensor(values, dtype=torch.float64)
+    if rates.shape != (vocab,) or not bool(((rates >= 0) & (rates <= 1)).all()):
         where = f"the acceptance after {','.join(map(str, key))!r}"
         raise HierspecError(f"{where} must be {vocab} numbers between 0 and 1")
-    return shares
+    return rates
 
 
 def _draw(vocab: int, generator: torch.Generator, kind: str) -> list[float]:
-    """One law; at least one entry is positive."""
+    """Draw one distribution, with at least one positive entry."""
     uniform = torch.rand(vocab, generator=generator, dtype=torch.float64)
     weights = -torch.log1p(-uniform) + 1e-12
     if kind == "peaked":

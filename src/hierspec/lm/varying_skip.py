@@ -1,8 +1,8 @@
-"""The target without parts that differ from text to text, and change from round to round.
+"""The target without parts that differ from sequence to sequence, and change between rounds.
 
-What is left out for a sequence is noted in its slot, and whoever drafts says what that is, before a
-round (:mod:`hierspec.drafters.skip_search`). Sequences that leave out the same share forwards. All
-draft on the target's cache, so another choice costs nothing that has been computed.
+The parts left out for a sequence are kept in its slot, and the drafter chooses them before a round
+(:mod:`hierspec.drafters.skip_search`). Sequences that leave out the same parts share forwards. All
+draft on the target's cache, so a new choice makes no cached keys and values useless.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .trunk.self_draft import SelfDraft
 from .trunk.shared_slots import SharesSlots
 from .trunk.trunk import Trunk
 
-_KEPT = 64  # choices whose models are kept at hand
+_MAX_MODELS = 64  # cached, of one choice each
 
 
 class TrialTokens(NamedTuple):
-    """Tokens that a choice is tried on: of ``committed`` from ``first`` (at least 1) to the end.
+    """Tokens that a choice is tried on: those of ``committed`` from ``first`` (at least 1) on.
 
-    The last one need not have been seen by the target, all before ``first`` must have been.
+    The target must have seen all tokens before ``first``; it need not have seen the last one.
     """
 
     slot: Slot
@@ -37,37 +37,37 @@ class TrialTokens(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Chosen:
-    """A sequence's choice: a guest of its slot.
+class _Choice:
+    """The parts left out of a sequence's drafts: a guest of its slot.
 
     Attributes:
-        length: of the committed text when it was made; -1 for one of another text.
+        length: of the committed text at the choice; -1 where it was made for another text.
     """
 
     skip: Skip
     length: int = -1
 
     def rewind(self, length: int) -> None:
-        """See :class:`hierspec.lm.base.Guest`: a choice does not hang on what was drafted."""
+        """See :class:`hierspec.lm.base.Guest`; a choice does not depend on drafted tokens."""
 
     def forget_committed(self) -> None:
         """See :class:`hierspec.lm.base.Guest`."""
         self.length = -1
 
-    def fork(self, length: int) -> _Chosen:
+    def fork(self, length: int) -> _Choice:
         """See :class:`hierspec.lm.base.Guest`."""
-        return _Chosen(self.skip)
+        return _Choice(self.skip)
 
 
 class VaryingSkip(SharesSlots):
-    """The language model of a trunk's transformer without what each sequence leaves out.
+    """The language model of a trunk's transformer without the parts chosen for each sequence.
 
     Args:
         trunk: the target's.
-        initial: what is left out as long as nobody has chosen.
+        initial: the parts left out before the first choice.
 
     Attributes:
-        leaf: it only drafts: who drafts chooses.
+        leaf: it only drafts, for drafters choose.
     """
 
     leaf = True
@@ -78,21 +78,21 @@ class VaryingSkip(SharesSlots):
         self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
         self.device = backend.device
         self._models: dict[Skip, SelfDraft] = {}
-        self._without(initial)  # refuses a model that cannot do without
+        self._without(initial)  # refuses a model that cannot leave these out
 
-    def chosen(self, slot: Slot) -> Skip:
-        """What a sequence leaves out."""
+    def skip_of(self, slot: Slot) -> Skip:
+        """Return the parts that a sequence leaves out."""
         found = slot.guests.get(id(self))
-        return found.skip if isinstance(found, _Chosen) else self.initial
+        return found.skip if isinstance(found, _Choice) else self.initial
 
-    def is_new(self, slot: Slot, length: int) -> bool:
-        """Whether nothing was chosen yet for the text of that length: a round begins."""
+    def needs_choice(self, slot: Slot, length: int) -> bool:
+        """Return whether nothing was chosen yet for a text of that length: a round begins."""
         found = slot.guests.get(id(self))
-        return not isinstance(found, _Chosen) or found.length != length
+        return not isinstance(found, _Choice) or found.length != length
 
     def choose(self, slot: Slot, skip: Skip, length: int) -> None:
-        """Leave that out of a sequence's drafts until its text is longer."""
-        slot.guests[id(self)] = _Chosen(skip, length)
+        """Leave these parts out of a sequence's drafts until its text is longer."""
+        slot.guests[id(self)] = _Choice(skip, length)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
@@ -135,16 +135,16 @@ class VaryingSkip(SharesSlots):
         return torch.stack(begun), on
 
     @torch.inference_mode()
-    def matches(self, texts: Sequence[TrialTokens], skip: Skip) -> list[float]:
-        """How many of the written tokens the target without ``skip`` would have chosen itself.
+    def match_shares(self, texts: Sequence[TrialTokens], skip: Skip) -> list[float]:
+        """Return for each text the share of its tokens that the target without ``skip`` chooses.
 
-        All at once, each after the tokens that were written before it: SWIFT's matchness, a share
-        for each text. The slots are left as they are.
+        That is SWIFT's matchness: each token after those written before it, all in one forward. The
+        slots are left as they are.
         """
         backend, spans, ids = SkippingBackend(self.trunk.backend, skip), [], []
         for slot, committed, first in texts:
             tokens = list(committed[first - 1 : -1])
-            # On a copy: what it writes is not the target's.
+            # On a copy: its keys and values are not the target's.
             scratch = backend.new_cache(len(committed) - 1)
             backend.copy(slot.state.cache, scratch, first - 1)
             spans.append(Span(scratch, first - 1, len(tokens)))
@@ -158,22 +158,22 @@ class VaryingSkip(SharesSlots):
             out.append(kept / len(own))
         return out
 
-    def seen(self, slot: Slot, committed: Sequence[int]) -> int:
-        """How many leading tokens of a text have the target's keys and values in the slot."""
+    def num_cached(self, slot: Slot, committed: Sequence[int]) -> int:
+        """Return how many leading tokens of a text have the target's keys and values in a slot."""
         if slot.state is None:
             return 0
         return min(slot.overlap(Context(committed), len(committed)), slot.state.lengths[-1])
 
     def _groups(self, queries: Sequence[Query]) -> list[tuple[Skip, list[int]]]:
-        """Numbers of queries by what they leave out, in the order of the first of each."""
+        """Group the queries' indices by the parts left out, in the order of each first query."""
         groups: dict[Skip, list[int]] = {}
         for i, query in enumerate(queries):
-            groups.setdefault(self.chosen(query.slot), []).append(i)
+            groups.setdefault(self.skip_of(query.slot), []).append(i)
         return list(groups.items())
 
     def _without(self, skip: Skip) -> SelfDraft:
         if skip not in self._models:
-            if len(self._models) >= _KEPT:
+            if len(self._models) >= _MAX_MODELS:
                 self._models.clear()
             self._models[skip] = SelfDraft(self.trunk, SkippingBackend(self.trunk.backend, skip))
         return self._models[skip]

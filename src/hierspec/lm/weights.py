@@ -1,8 +1,8 @@
-"""Where a model's weights come from: a directory of safetensors, or tensors made on demand.
+"""Sources of a model's weights: a directory of safetensors, or tensors made on demand.
 
 A loader asks for one tensor at a time, so it can build a model layer by layer (packing, fusing or
-converting each) without ever holding two copies of it. A checkpoint reads that tensor from disk;
-the zoo's large model computes it from a smaller one.
+converting each) without ever holding two copies of it. A checkpoint reads the tensor from disk; the
+zoo's large model computes it from a smaller one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-SCORED = "lm_head.scored"  # [v] ids of a head's rows, ascending; where it is missing, all there are
+SCORED = "lm_head.scored"  # [v] ids of a head's rows, ascending; all ids where it is missing
 
 
 @runtime_checkable
@@ -46,16 +46,16 @@ class WeightSource(Protocol):
     def tokenizer_path(self) -> Path | None: ...
 
     def names(self) -> list[str]:
-        """Hugging Face's parameter names; a tied ``lm_head.weight`` is not among them.
+        """Return Hugging Face's parameter names, without a tied ``lm_head.weight``.
 
-        ``lm_head.scored`` is, where the head has rows for a part of the vocabulary alone.
+        With ``lm_head.scored`` where the head has rows for a part of the vocabulary alone.
         """
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One parameter, on the CPU, in the source's own dtype.
+        """Return one parameter, on the CPU, in the source's own dtype.
 
-        Where the head is tied, ``lm_head.weight`` is answered with the embedding.
+        Where the head is tied, ``lm_head.weight`` is the embedding.
 
         Raises:
             KeyError: there is no such parameter.
@@ -122,7 +122,7 @@ class InMemory:
 
 
 def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Checkpoint:
-    """A Hugging Face model directory with safetensors; nothing is read but names yet.
+    """Open a Hugging Face model directory with safetensors; of weights only names are read.
 
     Raises:
         HierspecError: a file is missing or damaged; the message says which and what to do.
@@ -147,22 +147,22 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
 
 
 def stored_dtype(source: WeightSource) -> torch.dtype:
-    """The data type of a checkpoint, as transformers' ``dtype="auto"`` finds it: what its
-    configuration says, else that of its first floating-point weight."""
+    """Return a checkpoint's data type as transformers' ``dtype="auto"`` finds it: that of its
+    configuration, else that of its first floating-point weight."""
     import torch
 
-    said = getattr(source.config, "dtype", None)
-    if isinstance(said, torch.dtype):
-        return said
+    configured = getattr(source.config, "dtype", None)
+    if isinstance(configured, torch.dtype):
+        return configured
     tensors = map(source.tensor, source.names())
-    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
+    return next((weight.dtype for weight in tensors if weight.is_floating_point()), torch.float32)
 
 
 def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
-    """The transformers model with these weights, in evaluation mode, on the CPU.
+    """Build the transformers model with these weights, in evaluation mode, on the CPU.
 
     Args:
-        dtype: ``None``: float32.
+        dtype: of its weights; ``None``: float32.
 
     Raises:
         HierspecError: the weights do not fit the configuration, or score a part of the vocabulary.
@@ -188,10 +188,10 @@ def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
 
 
 def check_shape(model: str, name: str, found: Sequence[int], asked: Sequence[int]) -> None:
-    """Refuse a parameter whose shape is not what the model's configuration asks for.
+    """Refuse a parameter whose shape is not the one that the model's configuration asks for.
 
     Raises:
-        HierspecError: they differ.
+        HierspecError: the shapes differ.
     """
     if tuple(found) != tuple(asked):
         raise HierspecError(
@@ -201,7 +201,7 @@ def check_shape(model: str, name: str, found: Sequence[int], asked: Sequence[int
 
 
 def check_reference(ref: str) -> None:
-    """Refuse what looks like a path and leads nowhere; a hub id may be anything else.
+    """Refuse a name that looks like a path without a directory; others may be hub ids.
 
     Raises:
         HierspecError: there is no such directory.
@@ -214,7 +214,7 @@ def check_reference(ref: str) -> None:
 
 
 def _locate(path: Path) -> dict[str, Path]:
-    """Which file holds which parameter."""
+    """Return the file of every parameter."""
     index = path / INDEX_FILE
     if not index.is_file():
         _check_format(path)
