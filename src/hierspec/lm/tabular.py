@@ -77,7 +77,7 @@ class TabularModel:
         return self
 
     def law(self, context: Sequence[int]) -> torch.Tensor:
-        """Return the next token's distribution after ``context``, float64 [V]; do not write to it."""
+        """Return the next token's distribution after ``context``, float64 [V]: not for writing."""
         return self._laws[self._row(context)]
 
     def table(self) -> dict[str, list[float]]:
