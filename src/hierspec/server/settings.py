@@ -67,14 +67,14 @@ class ServeSettings:
         max_prompt_tokens: of a prompt; default: what the context holds.
         max_tokens_default: what a chat may write where it does not say.
         max_num_seqs: sequences in rounds at once.
-        max_queue: requests that may wait; more are told 429.
+        max_queue: requests that may wait; more are answered with 429.
         max_cache_tokens: tokens of cache in all; default: by the memory there is.
         max_choices: ``n`` times the number of prompts of one request.
         prefill_chunk: prompt tokens read between two rounds.
         prefix_caching: keep the caches of ended texts for those that begin alike.
         adapt_to_load: let drafts be shorter where many streams make that faster.
         request_timeout: seconds that a request may take; 0: as long as it likes.
-        shutdown_grace: seconds for running requests once the service is told to end.
+        shutdown_grace: seconds for running requests once the service is asked to end.
         store_responses: how many responses are kept for ``previous_response_id``; 0: none.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json``, a line an event, or ``text``.
