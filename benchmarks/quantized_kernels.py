@@ -60,8 +60,8 @@ def roads(target: str, dtype: str) -> dict[str, Any]:
             path, dtype=getattr(torch, dtype), backend="deterministic"
         )
         for bits in (8, 4):
-            found[f"kernels, {bits} bits"] = quantized.quantized(backend, bits)
-            found[f"kernels, {bits} bits, all scores in 8"] = whole = quantized.quantized(
+            found[f"kernels, {bits} bits"] = quantized.quantize(backend, bits)
+            found[f"kernels, {bits} bits, all scores in 8"] = whole = quantized.quantize(
                 backend, bits
             )
             whole._coarse = None

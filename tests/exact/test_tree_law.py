@@ -20,7 +20,7 @@ from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean import kernels
-from hierspec.lm.lean.quantized import quantized
+from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
@@ -53,7 +53,7 @@ def pair(tmp_path_factory):
         backend: Any = load(path, dtype, backend="deterministic" if "exact" in kind else "auto")
         trunk = Trunk(backend, [1])
         if "bits" in kind:
-            return trunk.view(), SelfDraft(trunk, quantized(backend, int(kind[0])))
+            return trunk.view(), SelfDraft(trunk, quantize(backend, int(kind[0])))
         if kind == "without a layer":
             return trunk.view(), SelfDraft(trunk, SkippingBackend(backend, [0]))
         if kind == "adaptive":

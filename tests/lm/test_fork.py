@@ -15,7 +15,7 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.deterministic import DeterministicLean
-from hierspec.lm.lean.quantized import quantized
+from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
@@ -55,7 +55,7 @@ def models(request, saved, tmp_path) -> list[Any]:
         trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits)
     found: list[Any] = [trunk.view(), trunk.view(2)]
     if kind == "quantized":
-        found.append(SelfDraft(trunk, quantized(trunk.backend)))
+        found.append(SelfDraft(trunk, quantize(trunk.backend)))
     if kind.startswith("eagle3"):
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
         found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))

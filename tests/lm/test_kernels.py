@@ -51,12 +51,12 @@ class Coded(torch.nn.Module):
 def pair(path, bits, **sizes):
     """A copy on the kernels; and the lean backend by torch with the very weights of that copy."""
     backend: Any = load(save_tiny(path.name, path / "m", seed=1, **sizes), dtype=torch.float32)
-    copied = lean.quantized(backend, bits)
+    copied = lean.quantize(backend, bits)
     assert isinstance(copied, lean.KernelBackend)
 
     def rounded(matrix, bits=bits):
-        panels = Panels(matrix.plain(), matrix.bias, bits)
-        return (Matrix if bits == 8 else Coded)(panels.plain(), matrix.bias)
+        panels = Panels(matrix.dense(), matrix.bias, bits)
+        return (Matrix if bits == 8 else Coded)(panels.dense(), matrix.bias)
 
     layers = []
     for layer in backend.stack.layers:
@@ -115,7 +115,7 @@ def test_a_product_in_four_bits(rows, width):
     x[0, :32] = 0.0
     norm = Norm(torch.ones(width), width, 1e-5, torch.float32)
     panels = Panels(weight, bits=4)
-    expected = Coded(panels.plain().double(), None)(norm(x).double())
+    expected = Coded(panels.dense().double(), None)(norm(x).double())
     for threads in (1, 3):
         found = head(kernels.load(), panels, norm, x, threads).double()
         # A rounding that falls the other way is a step of an input's fine code.
@@ -297,7 +297,7 @@ def test_four_bits_keep_what_was_released_in_four_bits():
     lowest = -8 * step + 0.01
     weight = codes * step.repeat_interleave(32, 1) + lowest.repeat_interleave(32, 1)
     panels = Panels(weight, bits=4)
-    torch.testing.assert_close(panels.plain(), weight, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(panels.dense(), weight, atol=1e-3, rtol=1e-3)
     assert panels.num_bytes * 8 == 5 * 32 * 96  # 32 outputs with the padded ones
 
 
@@ -309,7 +309,7 @@ def test_four_bits_err_by_half_a_step(width):
     for start in range(0, width, 32):
         group = weight[:, start : start + 32]
         half = (group.amax(1) - group.amin(1)) / 30
-        error = (panels.plain()[:, start : start + 32] - group).abs().amax(1)
+        error = (panels.dense()[:, start : start + 32] - group).abs().amax(1)
         assert (error <= half + 2e-3).all()
 
 
@@ -346,7 +346,7 @@ def test_they_are_compiled_once(fresh, monkeypatch):
     assert kernels.load() is not None
     (kept,) = fresh.iterdir()
     kernels.load.cache_clear()
-    monkeypatch.setattr(kernels, "_compiled", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(kernels, "_compile", lambda *_: pytest.fail("compiled again"))
     assert kernels.load() is not None
     assert list(fresh.iterdir()) == [kept]
 
@@ -411,12 +411,12 @@ def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment
     assert kernels.load() is None
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
     with pytest.raises(HierspecError, match="C compiler"):
-        lean.quantized(backend, 4)
+        lean.quantize(backend, 4)
     if not lean.fbgemm_works():
         with pytest.raises(HierspecError, match="C compiler"):
-            lean.quantized(backend)
+            lean.quantize(backend)
     else:
-        assert "compiled kernels" not in lean.quantized(backend).fast_path
+        assert "compiled kernels" not in lean.quantize(backend).fast_path
 
 
 def test_no_compiler_on_the_path(fresh, monkeypatch):

@@ -14,7 +14,7 @@ from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import kernels, own_weights
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.own_weights import DraftLean, drafting
+from hierspec.lm.lean.own_weights import DraftLean, draft_backend
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
@@ -48,7 +48,7 @@ def test_scores_are_the_lean_backends(path, dtype):
     """A prompt that oneDNN reads, then a few rows by the kernels, on one cache."""
     steps = [FEW + 8, 1, 1, 5, 1, FEW]
     lean = load(str(path), dtype)
-    draft = drafting(lean)
+    draft = draft_backend(lean)
     assert isinstance(draft, DraftLean)
     assert draft.held_again > 0
     ours, theirs = scored(draft, steps), scored(lean, steps)
@@ -65,21 +65,21 @@ def test_few_rows_run_in_the_kernels_and_many_do_not(path, monkeypatch):
     monkeypatch.setattr(
         LeanBackend, "layers", lambda self, h, *rest: calls.append(len(h)) or usual(self, h, *rest)
     )
-    scored(drafting(load(str(path), torch.float32)), [40, 1, 7, FEW])
+    scored(draft_backend(load(str(path), torch.float32)), [40, 1, 7, FEW])
     assert calls == [40]
 
 
 def test_where_the_kernels_do_not_run_it_or_it_is_large_it_stays_as_it_is(path, monkeypatch):
     for dtype in (torch.float64, torch.float16):
         other = load(str(path), dtype)
-        assert drafting(other) is other
+        assert draft_backend(other) is other
     hf, lean = load(str(path), torch.float32, backend="hf"), load(str(path), torch.float32)
-    assert drafting(hf) is hf
+    assert draft_backend(hf) is hf
     with monkeypatch.context() as patch:
         patch.setattr(own_weights, "MOST_BYTES", 1000)
-        assert drafting(lean) is lean
+        assert draft_backend(lean) is lean
     monkeypatch.setattr(kernels, "load", lambda: None)
-    assert drafting(lean) is lean
+    assert draft_backend(lean) is lean
 
 
 @needs_compiler

@@ -126,7 +126,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_scores_are_close_to_those_of_the_model_it_copies(tmp_path, dtype, bits):
     backend = load(save_tiny("llama", tmp_path / "m", seed=2), dtype=getattr(torch, dtype))
-    copy = lean.quantized(backend, bits)
+    copy = lean.quantize(backend, bits)
     context = Context(list(range(3, 60)))
     rows = []
     for one in (backend, copy):
@@ -150,7 +150,7 @@ def test_the_targets_scores_never_see_what_the_copy_has_written(tiny_family, see
     rng = random.Random(seed)
     backend = load(tiny_family["target"], dtype=dtype)
     trunk = Trunk(backend, [1], chunk=rng.choice([4, 512]))
-    copy = SelfDraft(trunk, lean.quantized(backend))
+    copy = SelfDraft(trunk, lean.quantize(backend))
     slot, committed, pending = trunk.open(), [1, 2], ()
     for step in range(60):
         pending = (*pending[: rng.randint(0, len(pending))], rng.randrange(50))
@@ -189,7 +189,7 @@ def test_what_the_target_has_read_is_not_read_again(tiny_family):
 def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_family):
     backend = load(tiny_family["target"], dtype=torch.float64)
     trunk = Trunk(backend)
-    copy = SelfDraft(trunk, lean.quantized(backend))
+    copy = SelfDraft(trunk, lean.quantize(backend))
     slot, context = trunk.open(), Context([3, 4, 5, 6], (7, 8))
     copy.score([Query(slot, context, 6)])
     assert copy.tokens == 6

@@ -94,7 +94,7 @@ def copied(kind: str, saved: Any) -> SelfDraft:
         backend="hf" if "hf" in kind else "auto",
     )
     if "bits" in kind:
-        form = quantized.quantized(backend, int(kind[0]))
+        form = quantized.quantize(backend, int(kind[0]))
     elif "FBGEMM" in kind:
         form = quantized.fbgemm_copy(backend)
     else:

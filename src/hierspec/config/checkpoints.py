@@ -10,7 +10,7 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.lean.own_weights import drafting
+from hierspec.lm.lean.own_weights import draft_backend
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
@@ -80,7 +80,7 @@ class Loaded:
         """
         key = draft_key_of(model)
         if key not in self.backends:
-            self.backends[key] = drafting(self.backend(model))
+            self.backends[key] = draft_backend(self.backend(model))
         return self.backends[key]
 
 

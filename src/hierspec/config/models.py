@@ -127,17 +127,17 @@ class LevelModels:
             return self._skipping(level)
         if isinstance(level, QuantizedConfig):
             trunk = self._trunk(target)
-            from hierspec.lm.lean.quantized import quantizable, quantized
+            from hierspec.lm.lean.quantized import can_quantize, quantize
 
             own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-            if own_layers and quantizable(target_config(target.model)):
+            if own_layers and can_quantize(target_config(target.model)):
                 raise HierspecError(
                     f"a quantized draft needs the lean backend, and {target.model}, which is "
                     "loaded, runs through its own layers: give its path, or as the target "
                     'TargetConfig(model=model, backend="lean"), which copies its weights once'
                 )
             if level.bits not in self.quantized:
-                copied = quantized(trunk.backend, level.bits)
+                copied = quantize(trunk.backend, level.bits)
                 self.quantized[level.bits] = SelfDraft(trunk, copied)
             return self.quantized[level.bits], f"{target.model}:int{level.bits}"
         if isinstance(level, RetrievalConfig):

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hierspec.lm.lean.layers import Matrix
-from hierspec.lm.lean.linear import rows_for
+from hierspec.lm.lean.linear import padded_rows
 from hierspec.utils.threads import OneThread, is_small
 
 from .backend import Backend, Linear
@@ -240,7 +240,7 @@ class ExitHead:
     def _linear(self, matrix: Matrix) -> Linear:
         def product(x: torch.Tensor) -> torch.Tensor:
             num = len(x)
-            rows = rows_for(num) if matrix.is_packed else num
+            rows = padded_rows(num) if matrix.is_packed else num
             size = matrix.num_weights * self.dtype.itemsize
             small = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
             with OneThread(small):

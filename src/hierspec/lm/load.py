@@ -149,9 +149,9 @@ def _lean_class(
     source: WeightSource, device: torch.device, backend: str
 ) -> type[LeanBackend] | None:
     """Return the lean backend that runs a model; ``None``: transformers' own layers run it."""
-    from hierspec.lm.lean.shape import unsupported
+    from hierspec.lm.lean.shape import why_unsupported
 
-    why = unsupported(source.config)
+    why = why_unsupported(source.config)
     if backend == "deterministic":
         if why is None and device.type != "cpu":
             why = f"it runs on {device}"

@@ -135,14 +135,14 @@ def stack(target: TargetConfig) -> HierarchyConfig:
 
 
 def _has_int8_copy(target: TargetConfig) -> bool:
-    from hierspec.lm.lean.quantized import quantizable, quantization_works
+    from hierspec.lm.lean.quantized import can_quantize, quantization_works
 
     if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
         return False  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
         return False  # and so does what is loaded already
     # Of the released model it is known, and asking would convert its file.
-    return target.model == RELEASED or quantizable(target_config(target.model))
+    return target.model == RELEASED or can_quantize(target_config(target.model))
 
 
 def _exits(heads: str) -> list[dict[str, Any]]:

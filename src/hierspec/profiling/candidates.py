@@ -29,7 +29,7 @@ from hierspec.lm.adapters import is_adapter
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean import kernels
-from hierspec.lm.lean.quantized import quantizable
+from hierspec.lm.lean.quantized import can_quantize
 from hierspec.lm.weights import SCORED
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
@@ -170,7 +170,7 @@ def default_names(target: str) -> list[str]:
 
 def _quantizable(target: str) -> bool:
     try:
-        return not is_adapter(target) and quantizable(target_config(target))
+        return not is_adapter(target) and can_quantize(target_config(target))
     except HierspecError:
         return False  # no model: loading it says so
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.lean.layers import Layer, Matrix, Norm
-from hierspec.lm.lean.linear import rows_for
-from hierspec.lm.lean.shape import paired, rotations
+from hierspec.lm.lean.linear import padded_rows
+from hierspec.lm.lean.shape import pair_rows, rotations
 from hierspec.utils.threads import OneThread, is_small
 
 from .network import Eagle3Network
@@ -45,8 +45,8 @@ class Eagle3Layer:
             for j, part in enumerate(parts):
                 weight, bias = part.weight.detach(), part.bias
                 bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
-                weights.append(paired(weight, size) if j < pairs else weight)
-                biases.append(paired(bias, size) if j < pairs else bias)
+                weights.append(pair_rows(weight, size) if j < pairs else weight)
+                biases.append(pair_rows(bias, size) if j < pairs else bias)
             biased = any(part.bias is not None for part in parts)
             return Matrix(
                 torch.cat(weights).to(self.device, self.weight_dtype),
@@ -100,7 +100,7 @@ class Eagle3Layer:
     ) -> torch.Tensor:
         """Hidden states and embeddings [N, d] of the rows of ``spans`` → outputs [N, d]."""
         num = len(hidden)
-        rows = rows_for(num) if self.head.is_packed else num
+        rows = padded_rows(num) if self.head.is_packed else num
         padding = (0, 0, 0, rows - num)
         hidden = F.pad(hidden.to(self.dtype), padding)  # a copy, which the layer changes
         embedded = F.pad(embedded.to(self.dtype), padding)
@@ -109,7 +109,7 @@ class Eagle3Layer:
             if self.config.norm_before_residual:
                 hidden = normed.clone()
             both = torch.cat((self.embedding_norm(embedded), normed.to(self.weight_dtype)), 1)
-            x = self.layer.rotated(self.layer.qkv(both), self._rotation(spans))
+            x = self.layer.rotate(self.layer.qkv(both), self._rotation(spans))
             heads, row = self.config.num_heads, 0
             parts: list[torch.Tensor] = []
             for span in spans:
@@ -119,12 +119,12 @@ class Eagle3Layer:
                 parts.append(self.layer.attend(q, kv, cache, start, 0, self._mask(span)))
                 row += n
             attended = torch.cat(parts, 1).reshape(num, -1).to(self.weight_dtype)
-            return self.layer.mixed(hidden, F.pad(attended, padding))[:num]
+            return self.layer.finish(hidden, F.pad(attended, padding))[:num]
 
     def scores(self, output: torch.Tensor) -> torch.Tensor:
         """Outputs [N, d] → scores over the draft vocabulary [N, D]."""
         num = len(output)
-        rows = rows_for(num) if self.head.is_packed else num
+        rows = padded_rows(num) if self.head.is_packed else num
         with self._threads(rows):
             padded = F.pad(output, (0, 0, 0, rows - num))
             return self.head(self.final_norm(padded))[:num].to(self.dtype)

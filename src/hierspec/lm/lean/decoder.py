@@ -1,23 +1,23 @@
 """A fast forward for Llama-shaped models: the same weights, fewer and cheaper operations.
 
-What it does differently from the library's modules, each because it was measured to pay:
+It differs from transformers' modules in the following, each because it was measured to pay:
 
 - one matrix product for q, k and v, one for gate and up, in a prepacked layout;
 - rotary embedding as one complex multiplication: rows of the q and k projections are reordered at
   load time so that a pair to rotate lies side by side (q·k does not depend on the order);
 - attention and its cache in float32 on CPUs even for bfloat16 weights: torch's bfloat16 kernel is
-  5 times slower there for a single query; the residual stream is float32 likewise;
+  5 times slower there for a single query; the residual stream is float32, too;
 - RMSNorm in five elementary operations, half the time of ``F.rms_norm`` on CPUs. Its weight is
   *not* folded into the next matrix: that would save 1 µs a norm and round bfloat16 weights anew;
 - a cache whose rewind is a number, no mask for one token, several sequences side by side;
-- the layers compiled as one function where TorchScript is to be had;
-- one thread for what is over before a second has woken up.
+- the layers compiled as one function where TorchScript works;
+- one thread for work that is done before a second one has woken up.
 
 Against transformers: float32 within 5e-6 and float64 within 1e-12 of the largest score (the order
-of additions differs; the library rounds its norms to float32 even then, which alone makes 2e-7);
-bfloat16 a fifth closer to the float32 scores than the library's, less being rounded, and one call
+of additions differs; transformers rounds its norms to float32 even then, which alone makes 2e-7);
+bfloat16 a fifth closer to the float32 scores than transformers', as less is rounded, and one call
 for n tokens differs less from n calls for one. The head is computed in the weights' dtype, then
-widened. (Compare with a model loaded in bfloat16: ``model.to(torch.bfloat16)`` rounds the library's
+widened. (Compare with a model loaded in bfloat16: ``model.to(torch.bfloat16)`` rounds transformers'
 rotary frequencies, which shows after a hundred positions.)
 """
 
@@ -38,20 +38,20 @@ from hierspec.utils.threads import OneThread, is_small
 
 from . import kernels
 from .kernel_layers import KernelAttention
-from .layers import compiled
-from .linear import give_back_memory, prepacking_works, rows_for
+from .layers import compile_stack
+from .linear import give_back_memory, padded_rows, prepacking_works
 from .loader import LeanLoader
 from .shape import LlamaShape, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
-_FEW = 32  # rows of a sequence
+_FEW_ROWS = 32  # of a sequence: as many as torch's attention has no advantage for
 
 
-class _Seen(NamedTuple):
-    """What a span's rows attend to: positions from ``first`` on, and which of them.
+class _Attended(NamedTuple):
+    """The positions that a span's rows attend to: from ``first`` on, as the mask has it.
 
-    No mask: one row sees them all, several are causal from position 0.
+    Without a mask one row attends to all of them, and several rows are causal from position 0.
     """
 
     first: int
@@ -84,7 +84,7 @@ class LeanBackend:
         script: bool | None = None,
     ) -> None:
         self.config = source.config
-        self.shape = shape = LlamaShape.of(source.config)
+        self.shape = shape = LlamaShape.from_config(source.config)
         self.name = source.name
         self.device = torch.device(device)
         on_cpu = self.device.type == "cpu"
@@ -103,7 +103,7 @@ class LeanBackend:
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
         self._layer_weights = self.stack.layer_weights
-        scripted = compiled(self.stack) if script or (script is None and on_cpu) else None
+        scripted = compile_stack(self.stack) if script or (script is None and on_cpu) else None
         self._run = scripted or self.stack
         give_back_memory()
         packed = on_cpu and prepacking_works(dtype)
@@ -131,9 +131,10 @@ class LeanBackend:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        if len(spans) > 1 and self._attention is not None and all(map(_is_short, spans)):
+        short = all(span.n <= _FEW_ROWS for span in spans)
+        if len(spans) > 1 and self._attention is not None and short:
             return self._layers_of_several(h, lo, hi, spans, self._attention)
-        seen = [[self._seen(span, window) for span in spans] for window in self._windows]
+        attended = [[self._attended(span, window) for span in spans] for window in self._windows]
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
@@ -143,12 +144,12 @@ class LeanBackend:
                 self._rows(len(h)),
                 lo,
                 hi,
-                self._rotation(spans),
+                self._rotations_at(spans),
                 [span.cache for span in spans],
                 [span.start for span in spans],
                 [span.n for span in spans],
-                [[one.first for one in kind] for kind in seen],
-                [[one.mask for one in kind] for kind in seen],
+                [[each.first for each in kind] for kind in attended],
+                [[each.mask for each in kind] for kind in attended],
             )
 
     def _layers_of_several(
@@ -159,24 +160,24 @@ class LeanBackend:
         spans: Sequence[Span],
         attention: KernelAttention,
     ) -> torch.Tensor:
-        """:meth:`layers` with one call of attention a layer for all sequences.
+        """Run :meth:`layers` with one call of attention a layer for all sequences.
 
-        A torch call for each takes longer than the products once there are ten of them.
+        A call of torch for each takes longer than the products from ten sequences on.
         """
         num, layers = len(h), self._run.layers
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
-        rotations = self._rotations_of(spans)
-        attend = attention.of(spans, rotations, torch.get_num_threads())
+        rotations = self._rotations_for(spans)
+        attend = attention.for_spans(spans, rotations, torch.get_num_threads())
         for i in range(lo, hi):
             layer: Any = layers[i]
             qkv = layer.qkv(layer.norm(h))[:num].to(torch.float32).contiguous()
             attended = attend(i, qkv).to(layer.dtype)
-            h = layer.mixed(h, F.pad(attended, (0, 0, 0, len(h) - num)))
+            h = layer.finish(h, F.pad(attended, (0, 0, 0, len(h) - num)))
         return h[:num]
 
     @cached_property
     def _attention(self) -> KernelAttention | None:
-        """``None``: no kernels here, or not of this data type."""
+        """``None`` without kernels, or without any of this data type."""
         if self.device.type != "cpu" or self.attention_dtype != torch.float32:
             return None
         library = kernels.load()
@@ -189,11 +190,11 @@ class LeanBackend:
         self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
     ) -> torch.Tensor:
         """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
-        seen = [[self._seen(span, window) for span in spans] for window in self._windows]
-        rotation, num = self._rotation(spans), len(h)
+        attended = [[self._attended(span, window) for span in spans] for window in self._windows]
+        rotations, num = self._rotations_at(spans), len(h)
         starts, counts = [span.start for span in spans], [span.n for span in spans]
-        firsts = [[one.first for one in kind] for kind in seen]
-        masks = [[one.mask for one in kind] for kind in seen]
+        firsts = [[each.first for each in kind] for kind in attended]
+        masks = [[each.mask for each in kind] for kind in attended]
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
         with self._threads(self._layer_weights, num), unoptimised:
@@ -201,15 +202,15 @@ class LeanBackend:
                 module: Any = self._run.layers[layer]
                 if attention:
                     caches = [span.cache[layer] for span in spans]
-                    h = module.attended(h, rotation, caches, starts, counts, firsts, masks)
+                    h = module.add_attention(h, rotations, caches, starts, counts, firsts, masks)
                 if mlp:
-                    h = module.fed(h)
+                    h = module.add_mlp(h)
         return h[:num]
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
         """See :class:`hierspec.lm.backend.Retrieving`."""
         module: Any = self._run.layers[layer]
-        x = module.rotated(module.qkv(module.norm(h)), self._rotation(spans))
+        x = module.rotate(module.qkv(module.norm(h)), self._rotations_at(spans))
         return x[0, : self.shape.num_heads]
 
     def keys_and_values(
@@ -227,13 +228,13 @@ class LeanBackend:
         if unembed is not None:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
-        # A second thread that the layers have kept awake costs nothing to ask.
+        # A second thread is still awake if the layers have used it.
         with self._threads(self._layer_weights + self._lm_head.num_weights, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
-            return self.over_all(self._lm_head(self._norm(rows))[:num].to(self.dtype))
+            return self.over_vocabulary(self._lm_head(self._norm(rows))[:num].to(self.dtype))
 
-    def over_all(self, scores: torch.Tensor) -> torch.Tensor:
-        """What the head's matrix gives → scores [N, V]: −∞ for tokens that it has no rows for."""
+    def over_vocabulary(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return scores [N, V] from those of the head's rows: −∞ for tokens without a row."""
         if self._scored is None:
             return scores
         whole = scores.new_full((len(scores), self.vocab_size), -math.inf)
@@ -244,57 +245,57 @@ class LeanBackend:
             raise HierspecError(
                 f"{self.name} scores a part of its vocabulary: train no heads on it"
             )
-        return self._lm_head.plain()[ids], None
+        return self._lm_head.dense()[ids], None
 
     def _rows(self, num: int) -> int:
-        """How many rows to compute for ``num``: see :func:`~hierspec.lm.lean.linear.rows_for`."""
-        return rows_for(num) if self._lm_head.is_packed else num
+        """Return how many rows to compute for ``num``: see :func:`~.linear.padded_rows`."""
+        return padded_rows(num) if self._lm_head.is_packed else num
 
     def _threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
     def _num_threads(self, num_weights: int, rows: int) -> int:
-        """Of a call of the kernels: theirs are woken once, not for every product."""
+        """Return the threads for a call of the kernels, which wake once, not for every product."""
         with self._threads(num_weights, rows):
             return torch.get_num_threads()
 
-    def _seen(self, span: Span, window: int | None) -> _Seen:
+    def _attended(self, span: Span, window: int | None) -> _Attended:
         _, start, n, branches = span
         end = start + n
         if branches is not None:
             hidden = ~branches.attention_mask(start, n, window)
             mask = torch.zeros(n, end, dtype=self.attention_dtype).masked_fill_(hidden, -math.inf)
-            return _Seen(0, self._grouped(mask))
+            return _Attended(0, self._repeat_for_groups(mask))
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):
-            return _Seen(first, None)
+            return _Attended(first, None)
         mask = self._causal(n, start)[:, first:]
         if window is not None and end > window:
             mask = mask.clone()
             rows = torch.arange(start, end, device=self.device)[:, None]
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
-        return _Seen(first, self._grouped(mask))
+        return _Attended(first, self._repeat_for_groups(mask))
 
-    def _grouped(self, mask: torch.Tensor) -> torch.Tensor:
-        """A mask [n, seen] for all query heads that share keys, which are rows of one head."""
+    def _repeat_for_groups(self, mask: torch.Tensor) -> torch.Tensor:
+        """Repeat a mask [n, end] for query heads that share keys, which are rows of one head."""
         groups = self.shape.num_heads // self.shape.num_kv_heads
         if groups > 1:
             mask = mask.repeat(groups, 1)
-        # Kernels of accelerators want rows that begin at aligned addresses; a slice's do not.
+        # Accelerators need rows that begin at aligned addresses; a slice's do not.
         return mask if self.device.type == "cpu" else mask.to(self.device).contiguous()
 
     def _causal(self, n: int, start: int) -> torch.Tensor:
-        """[n, start + n]: 0 up to column start + r in row r, −∞ beyond; not to be written to.
+        """Return [n, start + n]: 0 up to column start + r in row r, −∞ beyond; not for writing.
 
-        For a draft's length a slice of one mask, right for any start: making one takes longer
+        For few rows it is a slice of one mask, right for any start: making a new one takes longer
         than a layer of a small model.
         """
         if n > _MASK_ROWS:
             return self._new_mask(n, start)
-        mask = self._mask  # another thread may put a longer one there
-        most = mask.shape[1] - _MASK_ROWS  # the latest start it is good for
+        mask = self._mask  # another thread may replace it by a longer one
+        most = mask.shape[1] - _MASK_ROWS  # the last start it covers
         if start > most:
             most = max(_FIRST_ROTATIONS, 1 << start.bit_length())
             self._mask = mask = self._new_mask(_MASK_ROWS, most)
@@ -304,9 +305,9 @@ class LeanBackend:
         size, dtype = (n, start + n), self.attention_dtype
         return torch.full(size, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
 
-    def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
-        """[N, 1, D / 2] complex, for the positions of ``spans``."""
-        table = self._rotations_of(spans)
+    def _rotations_at(self, spans: Sequence[Span]) -> torch.Tensor:
+        """Return [N, 1, D / 2] complex, for the positions of ``spans``."""
+        table = self._rotations_for(spans)
         parts = [
             table.narrow(0, span.start, span.n)
             if span.branches is None
@@ -315,24 +316,19 @@ class LeanBackend:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _rotations_of(self, spans: Sequence[Span]) -> torch.Tensor:
-        """By position, for those of ``spans`` at least."""
-        # Without branches the last row stands furthest; with them no order of storage says so.
+    def _rotations_for(self, spans: Sequence[Span]) -> torch.Tensor:
+        """Return the rotations by position, at least up to the last one of ``spans``."""
+        # Without branches the last row has the highest position; with them any row may.
         ends = (
             span.positions[-1] if span.branches is None else max(span.positions) for span in spans
         )
         return self.rotations_to(1 + max(ends))
 
     def rotations_to(self, end: int) -> torch.Tensor:
-        """[at least ``end``, 1, D / 2] complex, by position."""
+        """Return the rotations by position, [at least ``end``, 1, D / 2] complex."""
         table = self._rotations
         if end > len(table):
             length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             self._rotations = table = rotations(self.config, length).to(self.device, kind)[:, None]
         return table
-
-
-def _is_short(span: Span) -> bool:
-    """Whether torch's attention, which takes many rows at a time, has no advantage."""
-    return span.n <= _FEW

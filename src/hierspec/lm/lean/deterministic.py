@@ -1,20 +1,18 @@
 """The lean forward with the same bits for a token, however many are computed with it.
 
-A product of matrices adds in an order that depends on its shape: a row checked among eight differs
-from the same row computed alone in its last bits, and a near-tie may fall the other way. Kernels of
-our own (:mod:`.kernels`) add a row up in one order, whatever is computed with it, and so the layers
-run in them, with weights as they are (float32 or bfloat16), where there is a C compiler.
-
-There a token of a tree adds up its keys in the order of its path, wherever they are stored.
+A matrix product adds in an order that depends on its shape: a row checked among eight differs from
+the same row computed alone in its last bits, and a near-tie may fall the other way. Our own kernels
+(:mod:`.kernels`) sum a row in one order, whatever is computed with it, and so the layers run in
+them, with the weights in their own type (float32 or bfloat16), where there is a C compiler. There
+the attention of a tree's token sums in the order of its path, wherever its keys are stored.
 
 Elsewhere, and for the small matrices of exits, all shapes are fixed. Tokens go through the layers
-in tiles of ``TILE`` rows, filled up with rows that nobody reads, and each attends by itself to the
-positions before it, as it does when decoding plainly. Everything else is the parent's own code,
-whose attention adds in the order of storage.
+in padded tiles of ``TILE`` rows, and each attends by itself to the positions before it, as in plain
+decoding. Everything else is the parent's own code, whose attention sums in the order of storage.
 
-What may still differ from row to row of a tile is tried when the model is loaded: equal rows must
-come out of all layers and the head with equal bits. Where a machine's kernels do not keep that,
-tiles have one row, which is right by construction and slow.
+Whether rows of a tile get equal bits is tried when the model is loaded: equal rows must come out of
+all layers and the head with equal bits. Where a machine's kernels do not guarantee that, tiles have
+one row, which is right by construction and slow.
 
 The bits hold for one machine, number of threads and version of torch.
 """
@@ -42,7 +40,7 @@ class DeterministicLean(LeanBackend):
 
     Attributes:
         tile: rows computed at once, where no kernels run.
-        trees: whether it takes any: the kernels do.
+        trees: whether it takes token trees, as the kernels do.
     """
 
     def __init__(
@@ -55,8 +53,8 @@ class DeterministicLean(LeanBackend):
     ) -> None:
         super().__init__(source, dtype, device)
         self.tile = tile
-        self._nobody = self.new_cache(1)  # where rows that fill up a tile keep their one position
-        self._kernels = OwnWeights.of(self)
+        self._padding_cache = self.new_cache(1)  # one position, written by the padding of tiles
+        self._kernels = OwnWeights.build(self)
         if self._kernels is None and tile > 1 and not self._rows_are_alike():
             self.tile = 1
         self.trees = self._kernels is not None
@@ -65,25 +63,25 @@ class DeterministicLean(LeanBackend):
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         if self._kernels is not None and len(h):
-            rotations = self._rotations_of(spans)
+            rotations = self._rotations_for(spans)
             return self._kernels.layers(h, lo, hi, rotations, spans, torch.get_num_threads())
         rows = [Span(span.cache, span.start + i, 1) for span in spans for i in range(span.n)]
         out: list[torch.Tensor] = []
         for at in range(0, len(rows), self.tile):
             real = rows[at : at + self.tile]
-            filled = [*real, *[Span(self._nobody, 0, 1)] * (self.tile - len(real))]
-            tile = self._filled(h[at : at + self.tile])
-            out.append(super().layers(tile, lo, hi, filled)[: len(real)])
+            padded = [*real, *[Span(self._padding_cache, 0, 1)] * (self.tile - len(real))]
+            tile = self._pad_tile(h[at : at + self.tile])
+            out.append(super().layers(tile, lo, hi, padded)[: len(real)])
         return torch.cat(out) if out else h.clone()
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if not len(h):
             return super().head(h, unembed)
         if self._kernels is not None and unembed is None:
-            return self.over_all(self._kernels.head(h, torch.get_num_threads()))
+            return self.over_vocabulary(self._kernels.head(h, torch.get_num_threads()))
         return torch.cat(
             [
-                super(DeterministicLean, self).head(self._filled(part), unembed)[: len(part)]
+                super(DeterministicLean, self).head(self._pad_tile(part), unembed)[: len(part)]
                 for part in h.split(self.tile)
             ]
         )
@@ -91,18 +89,18 @@ class DeterministicLean(LeanBackend):
     def _rows(self, num: int) -> int:
         return num
 
-    def _filled(self, rows: torch.Tensor) -> torch.Tensor:
-        """A whole tile, in memory of its own."""
+    def _pad_tile(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return a whole tile, a copy."""
         tile = rows.new_zeros(self.tile, rows.shape[1])
         tile[: len(rows)] = rows
         return tile
 
     def _rows_are_alike(self) -> bool:
-        """Whether a row comes out the same wherever it stands in a tile."""
+        """Return whether a row gets the same bits at every place in a tile."""
         generator = torch.Generator().manual_seed(0)
         row = torch.randn(1, self.hidden_size, generator=generator, dtype=self.dtype)
-        tile, where = row.repeat(self.tile, 1), [Span(self._nobody, 0, 1)] * self.tile
+        tile, spans = row.repeat(self.tile, 1), [Span(self._padding_cache, 0, 1)] * self.tile
         with torch.inference_mode():
-            hidden = super().layers(tile, 0, self.num_layers, where)
+            hidden = super().layers(tile, 0, self.num_layers, spans)
             scores = super().head(row.repeat(self.tile, 1))
         return bool((hidden == hidden[:1]).all()) and bool((scores == scores[:1]).all())

@@ -1,13 +1,12 @@
 """The lean forward for calls of fixed shape: B sequences × n tokens, positions on the device.
 
-What varies between two calls of a shape are numbers in tensors, so a call can be recorded as a
-CUDA graph (:mod:`hierspec.utils.graphs`) and nothing in it waits for the host. Attention is one
-call for all sequences, over the first C' columns of their caches, with a mask made from the
-positions.
+Calls of one shape differ only in the contents of tensors, so a call can be recorded as a CUDA graph
+(:mod:`hierspec.utils.graphs`) and nothing in it waits for the host. Attention is one call for all
+sequences, over the first C' columns of their caches, with a mask made from the positions.
 
-The caches of all sequences are rows of one *arena*. Its last column is scratch: tokens that only
-fill a shape up have that position, write there, and are read by nobody. Columns beyond a
-sequence's text hold zeros or stale numbers, always finite, and the mask gives them weight 0.
+The caches of all sequences are rows of one *arena*. Its last column is scratch: padding tokens have
+that position and write there, and nothing reads it. Columns beyond a sequence's text hold zeros or
+stale numbers, always finite, and the mask gives them weight 0.
 """
 
 from __future__ import annotations
@@ -27,27 +26,28 @@ class FixedShapeForward:
         self.backend = backend
         self.stack = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
-        # The backend makes a longer table when it needs one; recordings go on reading this one.
+        # The backend makes a longer table when it needs one; recorded calls still read this one.
         self.rotations = backend.rotations_to(1)
 
     def new_arena(self, rows: int, columns: int) -> Tensor:
-        """Zeros [layers, rows, 2 H_kv, columns, D]; calls recorded for another arena are void."""
+        """Return zeros [layers, rows, 2 H_kv, columns, D]; calls recorded for another are void."""
         shape = self.backend.shape
         self.rotations = self.backend.rotations_to(columns)
         size = (shape.num_layers, rows, 2 * shape.num_kv_heads, columns, shape.head_dim)
         return torch.zeros(size, dtype=self.backend.attention_dtype, device=self.backend.device)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """ids [B, n] → [B n, d]."""
+        """Return the embeddings [B n, d] of ids [B, n]."""
         return self.backend.embed(ids.flatten(), ())
 
     def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, at: Tensor, seen: int) -> Tensor:
-        """Layers lo … hi − 1 on h [B n, d] (kept) → [B n, d]; attends to columns below ``seen``."""
+        """Run layers lo … hi − 1 on h [B n, d], unchanged, attending to the first ``seen`` columns;
+        return [B n, d]."""
         backend = self.backend
         columns = torch.arange(seen, device=at.device)
         causal = columns <= at.unsqueeze(-1)  # [B, n, C']
         masks = []
-        for window in backend._windows:
+        for window in backend.shape.distinct_windows:
             near = causal
             if window is not None:
                 near = causal & (columns > at.unsqueeze(-1) - window)
@@ -57,12 +57,13 @@ class FixedShapeForward:
         for i in range(lo, hi):
             layer = self.stack[i]
             mask = masks[layer.kind]
-            x = layer.rotated(layer.qkv(layer.norm(h)), rotation)
-            h = layer.mixed(h, self._attend(x, arena[i], at, mask, seen))
+            x = layer.rotate(layer.qkv(layer.norm(h)), rotation)
+            h = layer.finish(h, self._attend(x, arena[i], at, mask, seen))
         return h
 
     def _attend(self, x: Tensor, cache: Tensor, at: Tensor, mask: Tensor, seen: int) -> Tensor:
-        """x [1, H + 2 K, B n, D], cache [rows, 2 K, C, D] (written at ``at``) → [B n, H D]."""
+        """Write keys and values of x [1, H + 2 K, B n, D] to cache [rows, 2 K, C, D]; return what
+        its queries attend to, [B n, H D]."""
         (batch, n), size = at.shape, x.shape[3]
         x = x[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 K, n, D]
         rows = torch.arange(batch, device=at.device).unsqueeze(1)
@@ -71,6 +72,6 @@ class FixedShapeForward:
         # Query heads that share keys become rows of one head, as in the ordinary forward.
         q = x[:, : self.heads].reshape(batch, self.kv_heads, -1, size)
         out = F.scaled_dot_product_attention(q, keys, values, mask)
-        # Not a view: some kernels hand out other strides than they were given.
+        # Not a view: some kernels return other strides than those of their inputs.
         out = out.reshape(batch, self.heads, n, size).transpose(1, 2)
         return out.reshape(batch * n, -1).to(self.backend.weight_dtype)

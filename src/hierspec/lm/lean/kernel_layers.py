@@ -47,7 +47,7 @@ class KernelLayers:
     Args:
         layers: the lean model's, in any dtype; they are copied.
         dim: D, of a head.
-        windows: by kind of layer, how many positions one sees back; None for all.
+        windows: by kind of layer, how many positions a token attends to; None: all.
         bits: of a weight.
     """
 
@@ -60,7 +60,7 @@ class KernelLayers:
         bits: int = 8,
     ) -> None:
         self._library, self._bits = library, bits
-        self._kept: list[object] = []  # what C holds addresses of
+        self._kept: list[object] = []  # keeps memory alive that C has addresses of
         first = layers[0]
         array = (LayerStruct * len(layers))()
         for place, layer in zip(array, layers, strict=True):
@@ -90,11 +90,11 @@ class KernelLayers:
         spans: Sequence[Span],
         threads: int,
     ) -> torch.Tensor:
-        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d]; keys and values go into the caches.
+        """Run layers lo … hi − 1 on h [N, d], unchanged, and return [N, d]; write to the caches.
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
-            spans: whose caches are float32 [layers, 1, 2 K, capacity, D].
+            spans: with caches float32 [layers, 1, 2 K, capacity, D].
         """
         h = h.contiguous().clone()
         array = _spans(spans)
@@ -112,13 +112,13 @@ class KernelLayers:
         return sum(kept.num_bytes for kept in self._kept if isinstance(kept, Panels))
 
     def _matrix(self, matrix: Matrix, half: int | None = None) -> MatrixStruct:
-        weight, bias = matrix.plain(), matrix.bias
+        weight, bias = matrix.dense(), matrix.bias
         if half is not None:
             weight = weight.chunk(2)[half]
             bias = None if bias is None else bias.chunk(2)[half]
         copied = Panels(weight, bias, self._bits)
         self._kept.append(copied)
-        return copied.c()
+        return copied.struct()
 
     def _weight(self, norm: Norm | None) -> int | None:
         if norm is None:
@@ -129,12 +129,12 @@ class KernelLayers:
 
 
 class KernelAttention:
-    """Attention of several sequences in one call, where torch takes one for each.
+    """Attention of several sequences in one call, where torch needs one for each.
 
     Args:
-        layers: a lean model's; of them it keeps the norms of heads.
+        layers: a lean model's; only the norms of their heads are used.
         dim: D, of a head.
-        windows: by kind of layer, how many positions one sees back; None for all.
+        windows: by kind of layer, how many positions a token attends to; None: all.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class KernelAttention:
             layers=array,
         )
 
-    def of(
+    def for_spans(
         self, spans: Sequence[Span], rotations: torch.Tensor, threads: int
     ) -> Callable[[int, torch.Tensor], torch.Tensor]:
-        """Those sequences' attention: layer, [N, (H + 2 K) D] float32 → [N, H D].
+        """Return the attention of these sequences: layer, [N, (H + 2 K) D] float32 → [N, H D].
 
-        Keys and values go into the caches, float32 [layers, 1, 2 K, capacity, D].
+        It writes keys and values to the caches, float32 [layers, 1, 2 K, capacity, D].
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
@@ -199,7 +199,7 @@ def _spans(spans: Sequence[Span]) -> Any:
 
 
 def _tree(span: Span, branches: Branches) -> ctypes.Array[c_int64]:
-    """Where a span's rows stand and what each attends to, as C reads it."""
+    """Return the positions of a span's rows and what each attends to, as C reads it."""
     paths = [branches.path_to(span.start + i) for i in range(span.n)]
     numbers: list[int] = []
     for position, (text, path) in zip(span.positions, paths, strict=True):

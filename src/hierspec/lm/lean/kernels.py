@@ -1,9 +1,9 @@
 """The kernels of ``kernels.c``: compiled once for this processor, loaded, and tried.
 
-A C compiler need not be there: without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns
-None and callers use torch's own operations. What is compiled is kept in the user's cache, under a
-name that holds the source, the compiler with its version, and the processor; where that cannot be
-written, it lives as long as the process.
+No C compiler is required: without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns None
+and callers use torch's own operations. The compiled library is kept in the user's cache, under a
+hash of the source, the compiler with its version, and the processor; where that cannot be written,
+it is compiled by every process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .panels import MatrixStruct, Panels, head
 
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC"]
-# Of these, the first that the compiler takes: some know one name of the processor, some have no
-# OpenMP (kernels then run on one thread).
+# The first of these that the compiler accepts is used: compilers differ in the option that names
+# the processor, and some have no OpenMP (kernels then run on one thread).
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _SECONDS = 120  # for the compiler
 _lock = threading.Lock()
@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The compiled kernels; None where there is no compiler, or where what it made is not right."""
+    """Load the compiled kernels; return None without a compiler, or where they compute wrongly."""
     if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0" or os.name != "posix":
         return None
     found = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
@@ -52,10 +52,10 @@ def load() -> ctypes.CDLL | None:
         return None
     source = files("hierspec.lm.lean").joinpath("kernels.c").read_bytes()
     flags = repr((_FLAGS, _VARIANTS)).encode()
-    mark = [source, found.encode(), _version(found.split()), _processor().encode(), flags]
-    name = f"kernels-{hashlib.sha256(b'|'.join(mark)).hexdigest()[:16]}.so"
+    key = [source, found.encode(), _version(found.split()), _processor().encode(), flags]
+    name = f"kernels-{hashlib.sha256(b'|'.join(key)).hexdigest()[:16]}.so"
     with _lock:
-        library = _kept(found.split(), source, name)
+        library = _load_or_compile(found.split(), source, name)
     if library is None:
         return None
     model, matrix, spans = POINTER(ModelStruct), POINTER(MatrixStruct), POINTER(SpanStruct)
@@ -73,11 +73,11 @@ def load() -> ctypes.CDLL | None:
     ]
     library.hierspec_layers.restype = library.hierspec_head.restype = c_int
     library.hierspec_attention.restype = library.hierspec_two_heads.restype = c_int
-    return library if _right(library) else None
+    return library if _computes_correctly(library) else None
 
 
-def _kept(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | None:
-    """The library from the user's cache, compiled first where it is not there or is damaged."""
+def _load_or_compile(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | None:
+    """Load the library from the user's cache, compiled first where it is missing or damaged."""
     path = None
     with contextlib.suppress(HierspecError, OSError):
         path = cache_folder("kernels") / name
@@ -88,7 +88,7 @@ def _kept(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | No
         contextlib.suppress(OSError),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
     ):
-        made = _compiled(compiler, source, Path(scratch))
+        made = _compile(compiler, source, Path(scratch))
         if made is None:
             return None
         places = [made]
@@ -102,7 +102,7 @@ def _kept(compiler: Sequence[str], source: bytes, name: str) -> ctypes.CDLL | No
     return None
 
 
-def _compiled(compiler: Sequence[str], source: bytes, folder: Path) -> Path | None:
+def _compile(compiler: Sequence[str], source: bytes, folder: Path) -> Path | None:
     written, made = folder / "kernels.c", folder / "kernels.so"
     written.write_bytes(source)
     for variant in _VARIANTS:
@@ -116,7 +116,7 @@ def _compiled(compiler: Sequence[str], source: bytes, folder: Path) -> Path | No
 
 
 def _version(compiler: Sequence[str]) -> bytes:
-    """What the compiler says of itself: after an upgrade kernels are compiled anew."""
+    """Return the compiler's ``--version``: after an upgrade kernels are compiled anew."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         asked = [*compiler, "--version"]
         return subprocess.run(asked, capture_output=True, timeout=_SECONDS).stdout
@@ -124,7 +124,7 @@ def _version(compiler: Sequence[str]) -> bytes:
 
 
 def _processor() -> str:
-    """What tells this processor from one that code made here might not run on."""
+    """Return what distinguishes this processor from others that may not run its code."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         telling = ("model name", "flags", "Features", "CPU part")
@@ -132,21 +132,21 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def _right(library: ctypes.CDLL) -> bool:
-    """Whether a small product comes out as torch's."""
-    # Not of the type and on the device that the user may have made torch's own choice.
+def _computes_correctly(library: ctypes.CDLL) -> bool:
+    """Return whether a small product equals torch's."""
+    # The user may have changed torch's default type and device.
     kind: Any = {"dtype": torch.float32, "device": "cpu"}
     weight = torch.linspace(-1, 1, 21 * 40, **kind).view(21, 40).sin()
     x = torch.linspace(-3, 3, 9 * 40, **kind).view(9, 40).cos()
     norm = Norm(x.new_ones(40), 40, 1e-5, torch.float32)
     near = {32: 1e-4, 16: 0.1, 8: 1e-4, 4: 1e-4}  # in 16 bits inputs are rounded
     return all(
-        torch.allclose(head(library, matrix, norm, x, 1), norm(x) @ matrix.plain().T, atol=atol)
+        torch.allclose(head(library, matrix, norm, x, 1), norm(x) @ matrix.dense().T, atol=atol)
         for matrix, atol in ((Panels(weight, bits=bits), atol) for bits, atol in near.items())
     )
 
 
 def fast_in_4_bits() -> bool:
-    """Whether the kernels are here, and products in 4 bits faster than in 8 (x86 with AVX2)."""
+    """Return whether kernels are there whose 4-bit products are faster than 8-bit (x86, AVX2)."""
     library = load()
     return library is not None and bool(library.hierspec_fast_in_4_bits())

@@ -1,8 +1,8 @@
 """The lean forward's layers, in the part of Python that TorchScript compiles.
 
-With matrices of width 192 the arithmetic of a layer takes less time than Python needs to ask for
-it. Compiled as one function, a stack of layers is a fifth to a third faster; where TorchScript is
-missing or refuses, the same code runs as it stands, with the same bits.
+With matrices of width 192 the arithmetic of a layer takes less time than Python's calls of it.
+Compiled as one function, a stack of layers is a fifth to a third faster; where TorchScript is
+missing or refuses, the same code runs uncompiled, with the same bits.
 
 Shapes: N packed tokens, d hidden, H query and K key/value heads of D dimensions, C capacity.
 """
@@ -32,8 +32,8 @@ class Matrix(nn.Module):
         self.num_out, self.num_weights = weight.size(0), weight.numel()
 
     @torch.jit.unused
-    def plain(self) -> Tensor:
-        """The weight [out, in] as it was given; a copy where it is packed."""
+    def dense(self) -> Tensor:
+        """Return the weight [out, in] as it was given; a copy where it is packed."""
         return self.weight.to_dense() if self.is_packed else self.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer. ``kind`` says which of the call's masks are its own."""
+    """One transformer layer. ``kind`` is the index of its own masks among those of a call."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class Layer(nn.Module):
         firsts: list[list[int]],
         masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """h [N, d] → [N, d], changed in place; arguments as in :meth:`attended`."""
-        return self.fed(self.attended(h, rotation, caches, starts, counts, firsts, masks))
+        """Run the layer on h [N, d], in place, and return h; see :meth:`add_attention`."""
+        return self.add_mlp(self.add_attention(h, rotation, caches, starts, counts, firsts, masks))
 
-    def attended(
+    def add_attention(
         self,
         h: Tensor,
         rotation: Tensor,
@@ -106,14 +106,14 @@ class Layer(nn.Module):
         firsts: list[list[int]],
         masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """The attention's part of the layer; h is changed in place.
+        """Add the attention's output to h, in place, and return h.
 
         Arguments as in :meth:`Stack.forward`; ``caches`` are this layer's, [1, 2 K, C, D] each.
         There are N rotations; rows of h beyond them are padding, which attends to nothing.
         """
         qkv = self.qkv(self.norm(h))
         total = rotation.size(0)
-        x = self.rotated(qkv, rotation)
+        x = self.rotate(qkv, rotation)
         q = x.narrow(1, 0, self.heads)
         kv = x.narrow(1, self.heads, 2 * self.kv_heads)
         first, mask = firsts[self.kind], masks[self.kind]
@@ -134,17 +134,17 @@ class Layer(nn.Module):
         return h.add_(self.out(out))
 
     @torch.jit.export
-    def mixed(self, h: Tensor, attended: Tensor) -> Tensor:
-        """The rest of the layer after attention; h is changed in place."""
-        return self.fed(h.add_(self.out(attended)))
+    def finish(self, h: Tensor, attended: Tensor) -> Tensor:
+        """Add the projection of ``attended`` and the MLP's output to h, in place, and return h."""
+        return self.add_mlp(h.add_(self.out(attended)))
 
-    def fed(self, h: Tensor) -> Tensor:
-        """The MLP's part of the layer; h is changed in place."""
+    def add_mlp(self, h: Tensor) -> Tensor:
+        """Add the MLP's output to h, in place, and return h."""
         gate_up = self.gate_up(self.mlp_norm(h)).chunk(2, 1)
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
 
-    def rotated(self, qkv: Tensor, rotation: Tensor) -> Tensor:
-        """Queries, keys and values of the first N rows, [1, H + 2 K, N, D]."""
+    def rotate(self, qkv: Tensor, rotation: Tensor) -> Tensor:
+        """Return the queries, keys and values of the first N rows, rotated, [1, H + 2 K, N, D]."""
         total, rotated = rotation.size(0), self.heads + self.kv_heads
         x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
         if self.head_norm is not None:
@@ -157,9 +157,10 @@ class Layer(nn.Module):
     def attend(
         self, q: Tensor, kv: Tensor, cache: Tensor, start: int, first: int, mask: Tensor | None
     ) -> Tensor:
-        """q [1, H, n, D], kv [1, 2 K, n, D] of one sequence → [1, n, H, D].
+        """Write one sequence's kv [1, 2 K, n, D] to its cache, and return what q [1, H, n, D]
+        attends to, [1, n, H, D].
 
-        Without a mask a single row sees all from ``first``, several rows are causal from 0.
+        Without a mask a single row attends to all from ``first``, several rows are causal from 0.
         """
         n = kv.size(2)
         cache.narrow(2, start, n).copy_(kv)
@@ -200,10 +201,10 @@ class Stack(nn.Module):
         firsts: list[list[int]],
         masks: list[list[Tensor | None]],
     ) -> Tensor:
-        """Layers lo … hi − 1 on h [N, d] (kept) → [N, d], computed on ``rows`` ≥ N rows.
+        """Run layers lo … hi − 1 on h [N, d], which is not changed, padded to ``rows`` rows.
 
-        Per span: its storage [layers, 1, 2 K, C, D], first position and number of tokens; per kind
-        of layer and span: the first position attended to, and the mask of what follows.
+        Returns [N, d]. Per span: its storage [layers, 1, 2 K, C, D], first position and number of
+        tokens; per kind of layer and span: the first position attended to, and the mask from there.
         """
         num = h.size(0)
         h = F.pad(h, [0, 0, 0, rows - num])  # a copy in any case
@@ -214,15 +215,15 @@ class Stack(nn.Module):
         return h.narrow(0, 0, num)
 
 
-def compiled(stack: Stack) -> Any:
-    """Return the stack as one TorchScript function; ``None`` where that cannot be had."""
+def compile_stack(stack: Stack) -> Any:
+    """Compile a stack into one TorchScript function; return ``None`` where that fails."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with contextlib.suppress(Exception):  # private, so it may be gone tomorrow
             from torch.jit._recursive import create_script_module
 
             return create_script_module(stack, _methods)
-        with contextlib.suppress(Exception):  # it objects in many ways, and nothing depends on it
+        with contextlib.suppress(Exception):  # it raises many kinds, and nothing depends on it
             return torch.jit.script(stack)
     return None
 

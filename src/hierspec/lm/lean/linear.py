@@ -1,9 +1,9 @@
 """A matrix in the layout that multiplies fastest on this machine.
 
-On CPUs oneDNN stores a weight blocked for its kernels once, instead of reading it in a layout it
-has to fight at every call: 2.4 times faster in bfloat16 at one row, 2–5 times in float32 at
-several (measured on Zen 5). torch exposes this only to its own compiler, so the two operators are
-private: they are tried once per dtype against ``F.linear``, and left alone if anything is off.
+On CPUs oneDNN can store a weight once in blocks that suit its kernels, instead of reordering it at
+every call: 2.4 times faster in bfloat16 at one row, 2–5 times in float32 at several (measured on
+Zen 5). torch exposes this only to its own compiler, so the two operators are private: they are
+tried once per dtype against ``F.linear``, and not used if anything differs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-# Blocking is chosen for this many rows; float32 kernels chosen for 1 row are slow at 8.
+# oneDNN chooses blocks for this many rows; float32 blocks for 1 row are slow at 8.
 _ROWS_HINT = 16
 
 
 @cache
 def prepacking_works(dtype: torch.dtype) -> bool:
-    """Whether oneDNN's prepacked linear is there and right for this dtype on this CPU."""
+    """Return whether oneDNN's prepacked product exists and is right for this dtype on this CPU."""
     if dtype not in (torch.bfloat16, torch.float32) or not torch.backends.mkldnn.is_available():
         return False
     try:
@@ -38,15 +38,15 @@ def prepacking_works(dtype: torch.dtype) -> bool:
 
 
 def prepack(weight: torch.Tensor) -> torch.Tensor:
-    """``weight`` [out, in] as ``torch.ops.mkldnn._linear_pointwise`` takes it; opaque otherwise."""
+    """Pack ``weight`` [out, in] for ``torch.ops.mkldnn._linear_pointwise``; opaque otherwise."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
 
 
-def rows_for(num: int) -> int:
-    """The next number of rows that oneDNN is asked for.
+def padded_rows(num: int) -> int:
+    """Return the number of rows, at least ``num``, to pad a product of oneDNN to.
 
-    It compiles a kernel for every number it meets and keeps it: half a megabyte per matrix. A few
-    numbers serve all, at the price of a few rows that nobody reads.
+    oneDNN compiles a kernel for every new number of rows and keeps it: half a megabyte per matrix.
+    So a few numbers are used for all, at the price of a few rows of padding.
     """
     if num <= 2:
         return num

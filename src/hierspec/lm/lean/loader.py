@@ -11,7 +11,7 @@ from hierspec.lm.weights import SCORED, WeightSource, check_shape
 
 from .layers import Layer, Matrix, Norm, Stack
 from .linear import give_back_memory
-from .shape import LlamaShape, paired
+from .shape import LlamaShape, pair_rows
 
 
 class LeanLoader:
@@ -81,27 +81,27 @@ class LeanLoader:
         gate_up = {f"{prefix}mlp.{p}_proj": (inner, width) for p in ("gate", "up")}
         return Layer(
             norm=self.norm(prefix + "input_layernorm"),
-            qkv=self.fused(qkv, paired=2),
+            qkv=self.fuse(qkv, num_rotated=2),
             head_norm=self.head_norm(prefix) if shape.head_norms else None,
-            out=self.fused({prefix + "self_attn.o_proj": (width, heads)}),
+            out=self.fuse({prefix + "self_attn.o_proj": (width, heads)}),
             mlp_norm=self.norm(prefix + "post_attention_layernorm"),
-            gate_up=self.fused(gate_up),
-            down=self.fused({prefix + "mlp.down_proj": (width, inner)}),
+            gate_up=self.fuse(gate_up),
+            down=self.fuse({prefix + "mlp.down_proj": (width, inner)}),
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             attention_dtype=self.attention_dtype,
             kind=shape.distinct_windows.index(shape.windows[i]),
         )
 
-    def fused(self, parts: Mapping[str, tuple[int, int]], paired: int = 0) -> Matrix:
-        """Return one matrix of several, by name and shape; the first ``paired``, which are those of
-        queries and keys, get the order of rows of :func:`~.shape.paired`."""
+    def fuse(self, parts: Mapping[str, tuple[int, int]], num_rotated: int = 0) -> Matrix:
+        """Return one matrix of several, given by name and shape; rows of the first
+        ``num_rotated``, those of queries and keys, are paired (:func:`~.shape.pair_rows`)."""
         weights, biases, names = [], [], list(parts)
         for j, (name, shape) in enumerate(parts.items()):
             weight = self.get(f"{name}.weight", *shape)
             has_bias = f"{name}.bias" in self.names
             bias = self.get(f"{name}.bias", shape[0]) if has_bias else weight.new_zeros(len(weight))
-            if j < paired:
+            if j < num_rotated:
                 weight, bias = self.pair(weight), self.pair(bias)
             weights.append(weight)
             biases.append(bias)
@@ -118,4 +118,4 @@ class LeanLoader:
         return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
 
     def pair(self, rows: torch.Tensor) -> torch.Tensor:
-        return paired(rows, self.shape.head_dim)
+        return pair_rows(rows, self.shape.head_dim)

@@ -1,9 +1,9 @@
 """A lean model's own weights in the compiled kernels, and draft models that run few rows in them.
 
-A small model that drafts sees one row at a time, and torch's operations take longer than its
+A small model that drafts computes one row at a time, and torch's overhead takes longer than its
 products: two layers of width 192 and 8,192 scores take .8 ms where the kernels take .25 (SmolLM2's
-sibling, two Zen 5 cores). The kernels are slower than oneDNN with many rows, and the weights lie in
-memory once more; so prompts are read as before, and large models run as before.
+sibling, two Zen 5 cores). The kernels are slower than oneDNN with many rows, and need a second copy
+of the weights in memory; so prompts still run in oneDNN, and large models as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .linear import give_back_memory
 
 _BITS = {torch.float32: 32, torch.bfloat16: 16}
 MOST_ROWS = 32  # of a call that runs in the kernels
-MOST_BYTES = 256 << 20  # of weights that are held twice
+MOST_BYTES = 256 << 20  # of weights that are copied
 
 
 class OwnWeights:
@@ -30,31 +30,31 @@ class OwnWeights:
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int) -> None:
         layers: list[Any] = list(backend.stack.layers)
-        sizes = backend.shape.head_dim, backend._windows
+        sizes = backend.shape.head_dim, backend.shape.distinct_windows
         self._library = library
         self.layers = KernelLayers(library, layers, *sizes, bits)
-        self._output = panels.Panels(backend._lm_head.plain(), bits=bits)
+        self._output = panels.Panels(backend._lm_head.dense(), bits=bits)
         self._norm = backend._norm
 
     @classmethod
-    def of(cls, backend: LeanBackend) -> OwnWeights | None:
-        """``None``: there are no kernels here, or none for weights of its dtype."""
+    def build(cls, backend: LeanBackend) -> OwnWeights | None:
+        """Copy a model's weights; return None without kernels, or without any for its dtype."""
         bits = _BITS.get(backend.weight_dtype)
         library = kernels.load() if bits else None
         return cls(backend, library, bits) if bits and library else None
 
     @property
     def num_bytes(self) -> int:
-        """Of the matrices."""
+        """Bytes of the matrices."""
         return self.layers.num_bytes + self._output.num_bytes
 
     def head(self, h: torch.Tensor, threads: int) -> torch.Tensor:
-        """Norm and output matrix: h [N, d] → what the head's rows give, float32."""
+        """Return the head's scores of the norm of h [N, d], float32."""
         return panels.head(self._library, self._output, self._norm, h, threads)
 
 
 class DraftLean(LeanBackend):
-    """A lean model on a CPU whose calls of few rows run in the kernels; it shares all the rest.
+    """A lean model on a CPU whose calls of few rows run in the kernels; all else is shared.
 
     Attributes:
         held_again: bytes of the weights in the kernels' layout.
@@ -70,24 +70,24 @@ class DraftLean(LeanBackend):
         if not 0 < len(h) <= MOST_ROWS:
             return super().layers(h, lo, hi, spans)
         threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
-        return self._kernels.layers(h, lo, hi, self._rotations_of(spans), spans, threads)
+        return self._kernels.layers(h, lo, hi, self._rotations_for(spans), spans, threads)
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None or not 0 < len(h) <= MOST_ROWS:
             return super().head(h, unembed)
-        # As for the parent's head: what the layers have kept awake costs nothing to ask.
+        # As in the parent's head: a second thread is awake if the layers have used it.
         threads = self._num_threads(self._layer_weights + self._lm_head.num_weights, len(h))
-        return self.over_all(self._kernels.head(h, threads))
+        return self.over_vocabulary(self._kernels.head(h, threads))
 
 
-def drafting(backend: Backend) -> Backend:
-    """A model's backend as it drafts: with few rows in the kernels where they run it, and it is
-    small; else the backend itself."""
+def draft_backend(backend: Backend) -> Backend:
+    """Return the backend for drafting with a model: with few rows in the kernels if they support
+    the model and it is small; else the backend itself."""
     if type(backend) is not LeanBackend or backend.device.type != "cpu":
         return backend
     weights = backend.num_layers * backend._layer_weights + backend._lm_head.num_weights
     if weights * backend.weight_dtype.itemsize > MOST_BYTES:
         return backend
-    own = OwnWeights.of(backend)
+    own = OwnWeights.build(backend)
     give_back_memory()
     return backend if own is None else DraftLean(backend, own)

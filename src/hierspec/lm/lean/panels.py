@@ -1,4 +1,4 @@
-"""A matrix in the order in which the kernels of ``kernels.c`` read it, and a product with one."""
+"""A matrix in the order in which the kernels of ``kernels.c`` read it, and products with it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from .layers import Norm
 
 _WEIGHT_RANGE, _MOST_CODE = 127, 15
-NEAR = 8.0  # nats below the best score, in 4 bits, up to which a token's is made in 8
-_PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one grid: as in kernels.c
+NEAR = 8.0  # nats below the best 4-bit score within which scores are computed in 8 bits
+_PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one 4-bit grid: as in kernels.c
 
 
 class MatrixStruct(Structure):
@@ -26,7 +26,7 @@ class MatrixStruct(Structure):
 class Panels:
     """A matrix [out, in] in 32, 16, 8 or 4 bits, in the order in which the kernels read it.
 
-    In 32 bits it is float32 and in 16 bfloat16. In 8 bits an output has a scale. In 4 bits 32
+    In 32 bits it is float32 and in 16 bfloat16. In 8 bits each output has a scale. In 4 bits, 32
     inputs of an output share a step and a lowest value in float16, as in GGUF's Q4_1.
 
     Args:
@@ -56,7 +56,7 @@ class Panels:
             self.scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
             codes = (weight / self.scale[:, None]).round_().to(torch.int8)
         else:
-            codes, grid = _coded(weight)
+            codes, grid = _quantize_to_4_bits(weight)
             self.grid = grid.view(-1, _PANEL, *grid.shape[1:]).permute(0, 2, 3, 1).contiguous()
             codes = codes.view(padded, -1, 2, 4)
             codes = codes[:, :, 0] | codes[:, :, 1] << 4  # [out, in / 8, 4]
@@ -65,12 +65,12 @@ class Panels:
 
     @property
     def num_bytes(self) -> int:
-        """What is read from memory for a product."""
+        """Bytes read from memory for a product."""
         grid = 0 if self.grid is None else self.grid.nbytes
         return self.weight.nbytes + grid
 
-    def plain(self) -> torch.Tensor:
-        """The weights that products are made with, float32 [out, in]."""
+    def dense(self) -> torch.Tensor:
+        """Return the weights that products are computed with, float32 [out, in]."""
         rows = self.weight.transpose(1, 2).flatten(0, 1)
         if self.bits == 16:
             return rows.flatten(1)[: self.num_out, : self.width].float()
@@ -81,17 +81,16 @@ class Panels:
         step, lowest = (x.repeat_interleave(_GROUP, 1)[:, : self.width] for x in (step, lowest))
         return (codes * step + lowest)[: self.num_out]
 
-    def c(self) -> MatrixStruct:
-        """The same for C; it borrows this object's memory."""
+    def struct(self) -> MatrixStruct:
+        """Return the matrix as C takes it, pointing to this object's memory."""
         grid = None if self.grid is None else self.grid.data_ptr()
         addresses = self.weight.data_ptr(), grid, self.scale.data_ptr(), self.bias.data_ptr()
         return MatrixStruct(*addresses, self.num_out, self.width, self.bits)
 
 
-def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [out, in] → codes 0 … 15, uint8 [out, groups · 32], and a group's step and lowest
-    value, float16 [out, groups, 2].
-    """
+def _quantize_to_4_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes 0 … 15 of weights [out, in], uint8 [out, groups · 32], and each group's step and
+    lowest value, float16 [out, groups, 2]."""
     missing = -weight.size(1) % _GROUP
     # The last group's gaps are filled with its own last weight, which widens no range.
     filled = torch.cat([weight, weight[:, -1:].expand(-1, missing)], 1)
@@ -111,11 +110,11 @@ def head(
     threads: int,
     coarse: Panels | None = None,
 ) -> torch.Tensor:
-    """Norm and output matrix: h [N, d] float32 → scores [N, V] float32.
+    """Return the output matrix's scores [N, V] float32 of the norm of h [N, d] float32.
 
     Args:
-        coarse: the matrix in 4 bits, of which a row's scores are where none nearby comes within
-            ``NEAR`` of the best: then less is read.
+        coarse: the matrix in 4 bits, whose scores are used for panels of which none comes within
+            ``NEAR`` of the row's best: then less is read.
     """
     h = h.contiguous()
     scores = h.new_empty(len(h), matrix.num_out)
@@ -123,9 +122,9 @@ def head(
     rest: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
     rest = (*rest, scores.data_ptr(), threads)
     if coarse is None:
-        failed = library.hierspec_head(matrix.c(), *rest)
+        failed = library.hierspec_head(matrix.struct(), *rest)
     else:
-        failed = library.hierspec_two_heads(coarse.c(), matrix.c(), NEAR, *rest)
+        failed = library.hierspec_two_heads(coarse.struct(), matrix.struct(), NEAR, *rest)
     if failed:
         raise MemoryError(f"no memory for {len(h)} rows")
     return scores

@@ -1,19 +1,19 @@
 """A lean model's matrices in 8 or 4 bits: a copy that drafts, on a fraction of the memory traffic.
 
-A token at a time, a CPU spends its time reading weights. Every matrix is kept here as int8 with one
-scale for each of its output rows. In 4 bits the layers' matrices have a step and a lowest value for
-32 weights; the output matrix, whose errors are the scores' own, stays in 8. Norms, rotations,
-attention and the residual stream stay as they are, so that the copy can read and write the caches
-of the model it was made from. A row's scores depend on that row alone, however many are computed
-together.
+One token at a time, a CPU spends its time reading weights. Here every matrix is stored as int8 with
+one scale for each of its output rows. In 4 bits the layers' matrices have a step and a lowest value
+for 32 weights; the output matrix, whose errors are errors of the scores, stays in 8. Norms,
+rotations, attention and the residual stream are unchanged, so that the copy can read and write the
+caches of the model it was made from. A row's scores depend on that row alone, however many are
+computed together.
 
-Where there is a C compiler the layers run in kernels of our own (:mod:`.kernels`): a third of the
-time of what follows, and inputs lose next to nothing. Else, and for float64 targets, there are only
-8 bits, and each matrix is multiplied by FBGEMM's integer product. Each row of the input is scaled
-by its own largest entry and written as two rows of 7 bits, what is left by the first being the
-second: 7 bits alone cost a tenth of the agreement, and a second row costs next to nothing. (Sums
-of two products of 7 and 8 bits fit into the 16 bits that processors without VNNI have.) That
-product is not torch's public interface: it is tried once, and its absence said.
+Where there is a C compiler the layers run in our own kernels (:mod:`.kernels`), in a third of the
+time of FBGEMM, and inputs are hardly rounded. Else, and for float64 targets, there are only 8 bits,
+and FBGEMM's integer product multiplies each matrix. Each row of the input is scaled by its own
+largest entry and written as two rows of 7 bits, the second holding the first's rounding error: 7
+bits alone cost a tenth of the agreement, and a second row costs next to nothing. (Sums of two
+products of 7 and 8 bits fit into the 16 bits that processors without VNNI have.) That product is
+not torch's public interface: it is tried once, and a message says if it is missing.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
@@ -34,11 +34,11 @@ from hierspec.lm.backend import Linear, Span
 from . import kernels, panels
 from .decoder import LeanBackend
 from .kernel_layers import KernelLayers
-from .layers import Layer, Matrix, Norm, Stack, compiled
-from .shape import unsupported
+from .layers import Layer, Matrix, Norm, Stack, compile_stack
+from .shape import why_unsupported
 
 _WEIGHT_RANGE = 127
-_engine = threading.Lock()  # torch packs for the quantized engine that is set at that moment
+_engine = threading.Lock()  # torch packs for the quantized engine that is set globally
 
 
 class QuantizedMatrix(nn.Module):
@@ -50,7 +50,7 @@ class QuantizedMatrix(nn.Module):
         super().__init__()
         self.is_packed = False
         self.fine = fine
-        self.packed = _packed(weight)
+        self.packed = _pack(weight)
         self.bias = None if bias is None else bias.float()
         self.num_out, self.num_weights = weight.size(0), weight.numel()
 
@@ -71,8 +71,8 @@ class QuantizedMatrix(nn.Module):
         return y if bias is None else y.add_(bias)
 
 
-def _packed(weight: Tensor) -> Any:
-    """``weight`` [out, in] as int8 with a scale a row, in FBGEMM's layout."""
+def _pack(weight: Tensor) -> Any:
+    """Return ``weight`` [out, in] as int8 with a scale for each row, in FBGEMM's layout."""
     weight = weight.detach().float()
     scales = (weight.abs().amax(1).double() / _WEIGHT_RANGE).clamp_min(1e-20)
     zeros = torch.zeros_like(scales, dtype=torch.int64)
@@ -88,17 +88,17 @@ def _packed(weight: Tensor) -> Any:
 
 
 def quantization_works() -> bool:
-    """Whether a model can have an int8 copy here, by the compiled kernels or by FBGEMM."""
+    """Return whether a model can have an int8 copy here, by the compiled kernels or by FBGEMM."""
     return kernels.load() is not None or fbgemm_works()
 
 
 @cache
 def fbgemm_works() -> bool:
-    """Whether the integer product is there on this CPU, right, and the same for a row alone."""
+    """Return whether the integer product works on this CPU, with the same bits for a row alone."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return False
     try:
-        # Not of the type and on the device that the user may have made torch's own choice.
+        # The user may have changed torch's default type and device.
         kind: Any = {"dtype": torch.float32, "device": "cpu"}
         weight = torch.linspace(-1, 1, 96 * 64, **kind).view(96, 64).sin()
         x = torch.linspace(-3, 3, 5 * 64, **kind).view(5, 64).cos()
@@ -110,13 +110,13 @@ def fbgemm_works() -> bool:
         return False
 
 
-def quantizable(config: Any) -> bool:
-    """Whether a model with this configuration has such a copy on this processor."""
-    return unsupported(config) is None and quantization_works()
+def can_quantize(config: Any) -> bool:
+    """Return whether a model with this configuration can have such a copy on this processor."""
+    return why_unsupported(config) is None and quantization_works()
 
 
-def quantized(backend: Any, bits: int = 8) -> LeanBackend:
-    """A copy of a lean model in 8 or 4 bits; embedding, norms and caches are shared.
+def quantize(backend: Any, bits: int = 8) -> LeanBackend:
+    """Return a copy of a lean model in 8 or 4 bits; embedding, norms and caches are shared.
 
     Raises:
         HierspecError: the model runs on another backend or device, or neither a C compiler nor
@@ -146,24 +146,25 @@ def quantized(backend: Any, bits: int = 8) -> LeanBackend:
 
 
 def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
-    """The copy whose matrices FBGEMM multiplies, layer by layer in torch."""
+    """Return the copy whose matrices FBGEMM multiplies, layer by layer in torch."""
     copied = copy.copy(backend)
     layers: list[Any] = list(backend.stack.layers)
     copied.stack = Stack([_quantized_layer(layer) for layer in layers])
-    scripted = compiled(copied.stack)
+    scripted = compile_stack(copied.stack)
     copied._run = scripted or copied.stack
-    copied._norm, copied._lm_head = _float32(backend._norm), _matrix(backend._lm_head)
+    copied._norm = _with_float32_rows(backend._norm)
+    copied._lm_head = _matrix(backend._lm_head)
     copied.weight_dtype = torch.int8
     copied.name = f"{backend.name}:int8"
     copied.fast_path = f"lean, int8 weights{', scripted' if scripted else ''}"
     return copied
 
 
-_LARGE = 8192  # tokens of a vocabulary from which on scores are made in 4 bits before 8
+_LARGE = 8192  # tokens of a vocabulary from which on scores are computed in 4 bits, then in 8
 
 
 class KernelBackend(LeanBackend):
-    """A copy whose layers run in the compiled kernels; it shares all but the matrices.
+    """A copy whose layers run in the compiled kernels; all but the matrices is shared.
 
     Attributes:
         num_bytes: of the matrices; the output matrix counts in 8 bits, a large one also in 4.
@@ -175,11 +176,11 @@ class KernelBackend(LeanBackend):
         self._library = library
         sizes = self.shape.head_dim, self._windows
         self._layers = KernelLayers(library, layers, *sizes, bits)
-        weight = backend._lm_head.plain()
+        weight = backend._lm_head.dense()
         self._output = panels.Panels(weight)
-        worth = kernels.fast_in_4_bits() and len(weight) >= _LARGE
-        self._coarse = panels.Panels(weight, bits=4) if worth else None
-        self._norm = _float32(backend._norm)
+        pays = kernels.fast_in_4_bits() and len(weight) >= _LARGE
+        self._coarse = panels.Panels(weight, bits=4) if pays else None
+        self._norm = _with_float32_rows(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
@@ -187,7 +188,7 @@ class KernelBackend(LeanBackend):
         self.num_bytes = self._layers.num_bytes + sum(matrix.num_bytes for matrix in both)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        rotations = self._rotations_of(spans)
+        rotations = self._rotations_for(spans)
         threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
         return self._layers(h, lo, hi, rotations, spans, threads)
 
@@ -196,16 +197,16 @@ class KernelBackend(LeanBackend):
             return super().head(h, unembed)
         threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
         scores = panels.head(self._library, self._output, self._norm, h, threads, self._coarse)
-        return self.over_all(scores)
+        return self.over_vocabulary(scores)
 
 
 def _quantized_layer(layer: Layer) -> Layer:
     return Layer(
-        norm=_float32(layer.norm),
+        norm=_with_float32_rows(layer.norm),
         qkv=_matrix(layer.qkv),
         head_norm=layer.head_norm,
         out=_matrix(layer.out, fine=False),  # its rows lose nothing by 7 bits
-        mlp_norm=_float32(layer.mlp_norm),
+        mlp_norm=_with_float32_rows(layer.mlp_norm),
         gate_up=_matrix(layer.gate_up),
         down=_matrix(layer.down),
         heads=layer.heads,
@@ -216,12 +217,11 @@ def _quantized_layer(layer: Layer) -> Layer:
 
 
 def _matrix(matrix: Matrix, fine: bool = True) -> Any:
-    weight = matrix.weight.to_dense() if matrix.weight.is_mkldnn else matrix.weight
-    return QuantizedMatrix(weight, matrix.bias, fine)
+    return QuantizedMatrix(matrix.dense(), matrix.bias, fine)
 
 
-def _float32(norm: Norm) -> Norm:
-    """The same norm with rows in float32, whatever the weights' type; its weight is shared."""
+def _with_float32_rows(norm: Norm) -> Norm:
+    """Return the same norm with output in float32, whatever its weight's type; that is shared."""
     copied = copy.copy(norm)
     copied.dtype = torch.float32
     return copied

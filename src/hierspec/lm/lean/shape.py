@@ -1,4 +1,4 @@
-"""Which models the lean forward can run, and the numbers it needs of them."""
+"""The models that the lean forward can run, and the sizes it needs of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 class LlamaShape:
     """A Llama-shaped model: H query heads, H_kv key/value heads of D dimensions, V tokens.
 
-    ``windows`` holds, for every layer, how many positions it sees back (itself included), or None.
+    ``windows`` holds, for every layer, how many positions it attends to (its own included); None:
+    all.
     """
 
     vocab_size: int
@@ -39,9 +40,13 @@ class LlamaShape:
         return tuple(dict.fromkeys(self.windows))
 
     @classmethod
-    def of(cls, config: Any) -> LlamaShape:
-        """Read a transformers config. HierspecError says why it is not a shape we run."""
-        if why := unsupported(config):
+    def from_config(cls, config: Any) -> LlamaShape:
+        """Read the shape from a transformers config.
+
+        Raises:
+            HierspecError: the lean forward cannot run it; says why.
+        """
+        if why := why_unsupported(config):
             raise HierspecError(f"the lean backend cannot run this model: {why}; use backend='hf'")
         heads, layers = config.num_attention_heads, config.num_hidden_layers
         window = getattr(config, "sliding_window", None)
@@ -63,8 +68,8 @@ class LlamaShape:
         )
 
 
-def unsupported(config: Any) -> str | None:
-    """Why the lean forward cannot run a model with this config; None if it can."""
+def why_unsupported(config: Any) -> str | None:
+    """Return why the lean forward cannot run a model with this config; None if it can."""
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
         return f"its architecture is {family}, not one of {', '.join(FAMILIES)}"
@@ -87,10 +92,10 @@ def unsupported(config: Any) -> str | None:
 
 
 def rotations(config: Any, length: int) -> torch.Tensor:
-    """cos + i·sin of every position and frequency, complex64 [length, D / 2].
+    """Return cos + i·sin of every position and frequency, complex64 [length, D / 2].
 
-    In float32 from float32 frequencies, as transformers does for every dtype. A scaling of
-    attention (yarn) is part of it.
+    They are computed in float32 from float32 frequencies, as in transformers for every dtype, and
+    include any scaling of attention (yarn).
     """
     kind = config.rope_parameters["rope_type"]
     if kind == "default":
@@ -106,7 +111,7 @@ def rotations(config: Any, length: int) -> torch.Tensor:
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
 
 
-def paired(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """[H · D, …] with rows j and j + D / 2 of every head, which rotate together, adjacent."""
+def pair_rows(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Return rows [H · D, …] with j and j + D / 2 of each head, which rotate together, adjacent."""
     shape = rows.shape
     return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
