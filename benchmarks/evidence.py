@@ -30,7 +30,7 @@ LOCK = Path(tempfile.gettempdir()) / "hierspec-evidence"  # of all on this machi
 
 def measure(given: argparse.Namespace) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
-    from hierspec_papers.evidence.said import decided
+    from hierspec_papers.evidence.paper_claims import decided
 
     given.results.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * given.minutes

@@ -14,13 +14,13 @@ from scipy import stats
 from hierspec.errors import HierspecError
 from hierspec_papers import prompts
 from hierspec_papers.evidence import counting, effects, experiments, measuring, page, recorded
-from hierspec_papers.evidence.claims import Claim, Finding, effect, finding, together
+from hierspec_papers.evidence.claims import Claim, Finding, decide, effect_by_prompt, together
 from hierspec_papers.evidence.computed import law_of_tokens
 from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment
 from hierspec_papers.evidence.families import FAMILIES
 from hierspec_papers.evidence.items import ITEMS
-from hierspec_papers.evidence.methods import Way, hispec
-from hierspec_papers.evidence.said import CLAIMS
+from hierspec_papers.evidence.methods import MethodSpec, hispec
+from hierspec_papers.evidence.paper_claims import CLAIMS
 from hierspec_papers.evidence.sequential import (
     LOOKS,
     Estimate,
@@ -177,13 +177,13 @@ def test_a_claim_on_a_file():
         "settings": {"looks": [24]},
     }
     claim = Claim("P3 Table 1", ("p3-trunk",), "a over b", ("a",), ("b",))
-    assert effect(claim, data) == pytest.approx([math.log(2), math.log(8 / 5)] * 12)
-    found = finding(claim, EXPERIMENTS["p3-trunk"], data)
-    assert (found.verdict, found.found.n) == ("holds", 24)
+    assert effect_by_prompt(claim, data) == pytest.approx([math.log(2), math.log(8 / 5)] * 12)
+    found = decide(claim, EXPERIMENTS["p3-trunk"], data)
+    assert (found.verdict, found.estimate.n) == ("holds", 24)
     assert found.shown.startswith("1.789×")
     other = Claim("P3 Table 1", ("p3-trunk",), "b over a", ("b",), ("a",))
-    assert finding(other, EXPERIMENTS["p3-trunk"], data).verdict == "does not hold"
-    assert finding(claim, EXPERIMENTS["p3-trunk"], None).verdict == "undecided"
+    assert decide(other, EXPERIMENTS["p3-trunk"], data).verdict == "does not hold"
+    assert decide(claim, EXPERIMENTS["p3-trunk"], None).verdict == "undecided"
 
 
 def of_verdict(said, experiment="p5-trunk-1", found=True, **more):
@@ -327,7 +327,7 @@ def experiment(monkeypatch):
     monkeypatch.setattr(measuring.counting, "prices", lambda method: None)
 
     def make(family):
-        return {"a": Way(), "b": Way(({"method": "x"},))}
+        return {"a": MethodSpec(), "b": MethodSpec(({"method": "x"},))}
 
     return Experiment("p3-trunk", "", FakeFamily(), make, 0.0, most=48)  # type: ignore[arg-type]
 
@@ -438,7 +438,7 @@ def test_the_page_is_what_the_files_say():
 
 
 def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
-    """Kept tokens of the runtime's own verification, averaged over its dice."""
+    """Kept tokens of the runtime's own verification, averaged over its random numbers."""
     from tabular_cases import models
 
     from hierspec.core.distributions import DenseDistributions
@@ -459,7 +459,7 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
         (Proposal(tokens, rows(small, tokens).rows(0, 2), (0, 0), (0, 0)), rows(target, tokens))
         for tokens in ((0, 1), (0, 2), (1, 1))
     ]
-    found = counting.of_several(every)
+    found = counting.expected_of_drafts(every)
     drafts, p = [draft for draft, _ in every], [own for _, own in every]
     for rule in counting.SEVERAL:
         node = Verify(1, "target", target, 1, get(rule), None)
@@ -480,7 +480,9 @@ def test_a_power_of_a_draft_is_another_temperature():
     generator = torch.Generator().manual_seed(3)
     z = torch.randn(1, 9, generator=generator, dtype=torch.float64)
     p = torch.randn(1, 9, generator=generator, dtype=torch.float64).softmax(-1)
-    found = counting.of_powers(DenseDistributions((z / 0.6).softmax(-1)), DenseDistributions(p))
+    found = counting.first_token_by_power(
+        DenseDistributions((z / 0.6).softmax(-1)), DenseDistributions(p)
+    )
     for power, temperature in {"0.75": 0.8, "1": 0.6, "1.2": 0.5, "2": 0.3}.items():
         kept = (z / temperature).softmax(-1).minimum(p).sum()
         assert found[power] == pytest.approx(float(kept), abs=1e-12)

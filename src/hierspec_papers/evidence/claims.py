@@ -22,23 +22,26 @@ from .sequential import Estimate, Kind, Verdict, estimate, prompts_needed, verdi
 Scale = Literal["ratio", "difference"]
 SYSTEM, SMALL, RULE = math.log(1.03), math.log(1.02), math.log(1.01)  # ratios
 SHARE, AREA = 0.03, 0.05  # an acceptance, an AUC
-TOKEN = 0.1  # kept of a draft
+TOKEN = 0.1  # tokens kept of a draft
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something a paper says that an experiment can decide.
+    """A statement of a paper that an experiment can decide.
 
     Attributes:
-        item: table or figure, by :mod:`.items`' name: ``P3 Table 1``.
+        item: the table or figure it belongs to, named as in :mod:`.items`: ``P3 Table 1``.
         experiments: names of those that measure it, the real model's first.
-        text: ours against theirs, as the page says it.
-        ours, theirs: methods; of several the best (cross-fitted). No ``theirs``: ``against``.
-        metric: of a run; ``other``: theirs, if another.
-        against: a fixed number.
-        apart: the effect on prompts that are not mathematics, over that on those that are.
-        steady: the metric's variation over ``ours`` against that over ``theirs``.
-        decides: its item; a claim whose costs cannot be compared stands beside the others only.
+        text: what is compared, for the page.
+        ours, theirs: names of the methods compared; of several the best one (cross-fitted).
+        metric: number of a run that is compared; of ``theirs``, ``other`` if given.
+        against: a fixed number to compare with, where there is no ``theirs``.
+        scale: how the numbers of a prompt are compared.
+        least: the smallest effect that matters, on the claim's scale, above 0.
+        kind: whether the claim is an effect above 0 or none that matters.
+        apart: compare the effect on prompts that are not mathematics to that on those that are.
+        steady: compare how much the metric varies over ``ours`` and over ``theirs``.
+        decides: whether it decides its item; a claim whose costs cannot be compared does not.
     """
 
     item: str
@@ -58,31 +61,32 @@ class Claim:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Return all methods it compares."""
+        """Names of all methods it compares."""
         return (*self.ours, *self.theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim on an experiment's file.
+    """A claim's effect and verdict by one experiment's file.
 
     Attributes:
-        found: on the claim's own scale (logarithms for ratios); ``None``: nothing measured yet.
-        needed: prompts for the smallest difference that matters, given the spread.
+        estimate: the effect on the claim's own scale (logarithms for ratios); ``None``: nothing
+            measured yet.
+        needed: prompts that show the smallest difference that matters, given the spread.
     """
 
     claim: Claim
     experiment: Experiment
-    found: Estimate | None
+    estimate: Estimate | None
     verdict: Verdict
     needed: int | None
 
     @property
     def shown(self) -> str:
-        """The effect with its interval, ratios as ratios."""
-        if self.found is None:
+        """The effect with its interval as text, ratios as ratios."""
+        if self.estimate is None:
             return "not measured yet"
-        parts = (self.found.value, self.found.low, self.found.high)
+        parts = (self.estimate.value, self.estimate.low, self.estimate.high)
         if self.claim.scale == "ratio":
             value, low, high = map(math.exp, parts)
             return f"{value:.3f}× [{low:.3f}, {high:.3f}]"
@@ -91,18 +95,15 @@ class Finding:
 
 
 def together(group: Sequence[Finding]) -> Verdict:
-    """Return a claim's verdict from all that measured it.
-
-    It holds where it holds in one of them and does not fail in another.
-    """
-    said = {one.verdict for one in group}
-    if "does not hold" in said:
+    """Combine a claim's findings: it holds if one says so and none says that it does not."""
+    verdicts = {finding.verdict for finding in group}
+    if "does not hold" in verdicts:
         return "does not hold"
-    return "holds" if "holds" in said else "undecided"
+    return "holds" if "holds" in verdicts else "undecided"
 
 
-def effect(claim: Claim, data: Mapping[str, Any]) -> list[float]:
-    """Return the claim's effect by prompt, on its own scale."""
+def effect_by_prompt(claim: Claim, data: Mapping[str, Any]) -> list[float]:
+    """Compare the claim's methods and return the effect by prompt, on the claim's scale."""
     metric = claim.metric
     if claim.steady:
         return list(effects.steadier(data, claim.ours, claim.theirs, metric).values())
@@ -112,19 +113,20 @@ def effect(claim: Claim, data: Mapping[str, Any]) -> list[float]:
     else:
         theirs = effects.best(data, claim.theirs, claim.other or metric)
     compare = effects.log_ratio if claim.scale == "ratio" else effects.difference
-    found = compare(ours, theirs)
+    by_prompt = compare(ours, theirs)
     if claim.apart:
-        maths = {n for n, one in enumerate(data["prompts"]) if one["domain"] in MATHEMATICS}
-        return list(effects.contrast(found, maths).values())
-    return list(found.values())
+        maths = {n for n, prompt in enumerate(data["prompts"]) if prompt["domain"] in MATHEMATICS}
+        return list(effects.contrast(by_prompt, maths).values())
+    return list(by_prompt.values())
 
 
-def finding(claim: Claim, experiment: Experiment, data: Mapping[str, Any] | None) -> Finding:
-    """Return the verdict on a claim by an experiment's file, or that there is none yet."""
-    found = effect(claim, data) if data else []
-    if len(found) < 2 or not data:
+def decide(claim: Claim, experiment: Experiment, data: Mapping[str, Any] | None) -> Finding:
+    """Decide a claim by an experiment's file; without enough data it is undecided."""
+    by_prompt = effect_by_prompt(claim, data) if data else []
+    if len(by_prompt) < 2 or not data:
         return Finding(claim, experiment, None, "undecided", None)
     looks = len(data["settings"]["looks"])
-    one = estimate(found, looks)
-    said = verdict(one, claim.least, claim.kind)
-    return Finding(claim, experiment, one, said, prompts_needed(one.deviation, claim.least, looks))
+    effect = estimate(by_prompt, looks)
+    needed = prompts_needed(effect.deviation, claim.least, looks)
+    decision = verdict(effect, claim.least, claim.kind)
+    return Finding(claim, experiment, effect, decision, needed)

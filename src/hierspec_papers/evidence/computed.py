@@ -1,4 +1,4 @@
-"""What the page says beside the claims: computed tables, and where a method's cost goes."""
+"""Parts of the page besides the claims: computed verdicts, and tables of where a cost goes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ CASES = [(a, b, n, m) for a in (0.5, 0.8) for b in (0.3, 0.6) for n in (1, 2, 3)
 
 
 def facts(item: str) -> list[Fixed]:
-    """Return what is computed about an item at hand."""
+    """Return the verdicts on an item that are computed, without a measurement."""
     if item in ("P1 Table 1", "P1 Table 8", "P1 Table 9"):
         return [_printed(item.removeprefix("P1 "))]
     return [_table_a1()] if item == "P2 Table A.1" else []
 
 
 @cache
-def _p1() -> dict[str, Any]:
+def _tables_of_p1() -> dict[str, Any]:
     return {table.name: table for table in p1_tables.compute().tables}
 
 
 def _printed(name: str) -> Fixed:
-    """Return whether a printed table follows from its inputs, within a unit of the last digit."""
-    table = _p1()[name]
+    """Decide whether a printed table follows from its inputs, within a unit of the last digit."""
+    table = _tables_of_p1()[name]
     cells = list(table.cells())
     near = sum(abs(cell.units) <= 1 for cell in cells)
-    said = f"{table.matching} of {len(cells)} printed cells follow from the printed inputs"
+    why = f"{table.matching} of {len(cells)} printed cells follow from the printed inputs"
     if near == len(cells):
-        return Fixed("holds", f"{said}, the others within a unit of the last digit", TABLES)
-    return Fixed("does not hold", f"{said}, and {near} within a unit of the last digit", TABLES)
+        return Fixed("holds", f"{why}, the others within a unit of the last digit", TABLES)
+    return Fixed("does not hold", f"{why}, and {near} within a unit of the last digit", TABLES)
 
 
 def law_of_tokens(alpha: float, beta: float, n: int, m: int) -> list[float]:
@@ -55,22 +55,22 @@ def law_of_tokens(alpha: float, beta: float, n: int, m: int) -> list[float]:
 
 
 def _table_a1() -> Fixed:
-    """Return whether the printed law sums to 1 and has the theorem's mean."""
+    """Decide whether the printed law sums to 1 and has the theorem's mean."""
     worst = 0.0
     for case in CASES:
         law = law_of_tokens(*case)
         mean = sum(k * p for k, p in enumerate(law, 1))
         worst = max(worst, abs(sum(law) - 1), abs(mean - float(interleaved_tokens(*case))))
     if worst < 1e-9:
-        said = f"in {len(CASES)} cases it sums to 1 and its mean is Theorem 3.2's"
-        return Fixed("holds", said, "computed")
+        why = f"in {len(CASES)} cases it sums to 1 and its mean is Theorem 3.2's"
+        return Fixed("holds", why, "computed")
     return Fixed(
         "does not hold", f"off by {worst:.2g} from a law with Theorem 3.2's mean", "computed"
     )
 
 
 def sections(files: Mapping[str, Data]) -> list[str]:
-    """Return the page's further sections, for the files there are."""
+    """Return the page's further sections in Markdown, for the files there are."""
     parts = []
     for title, names, lead in _ACCOUNTS:
         tables = [_account(name, files[name]) for name in names if name in files]
@@ -131,7 +131,7 @@ _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 
 def _rules(data: Data) -> str:
-    """Return a table: rules by data set beside P4 Table 1, and how they keep to the exact law."""
+    """Return a table of the rules by data set beside P4 Table 1, and z of kept against expected."""
     domains = [one["domain"] for one in data["prompts"]]
     rows = []
     for method in data["methods"]:
@@ -154,7 +154,7 @@ def _rules(data: Data) -> str:
 
 
 def _eagle(files: Mapping[str, Data]) -> str:
-    """Return a table: tokens a call of every rule on drafts that EAGLE-3 samples."""
+    """Return a table of tokens a call of every rule on drafts that EAGLE-3 samples."""
     rows = []
     for data in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
         for method in data["methods"]:
@@ -173,23 +173,23 @@ def _eagle(files: Mapping[str, Data]) -> str:
 
 
 def _positions(name: str, data: Data) -> str:
-    """Return a table: how likely the first m tokens of a draft are kept, by rule."""
+    """Return a table of the chance that the first m tokens of a draft are kept, by rule."""
     exact = [run["exact"]["positions"] for run in data["runs"] if run["exact"]["positions"]]
-    longest = max(len(one["block"]) for one in exact)
-    some = [one for one in exact if len(one["block"]) == longest]
-    drafts = sum(one["drafts"] for one in some)
+    longest = max(len(sums["block"]) for sums in exact)
+    complete = [sums for sums in exact if len(sums["block"]) == longest]
+    drafts = sum(sums["drafts"] for sums in complete)
     lines = [
         "| m | " + " | ".join(map(str, range(1, longest + 1))) + " |",
         "|" + "---|" * (longest + 1),
     ]
-    for rule, said in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "min(1, R)")):
-        means = (sum(one[rule][m] for one in some) / drafts for m in range(longest))
-        lines.append(f"| {said} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    for rule, title in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "min(1, R)")):
+        means = (sum(sums[rule][m] for sums in complete) / drafts for m in range(longest))
+        lines.append(f"| {title} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
     return f"`{name}.json`: {len(data['prompts'])} prompts, {drafts} drafts\n\n" + "\n".join(lines)
 
 
 def _account(name: str, data: Data) -> str:
-    """Return a table: where the cost of a token goes, level by level."""
+    """Return a table of the cost of a token, level by level."""
     rows = []
     clock = data["settings"]["together"] == 1
     for method in data["methods"]:
@@ -197,7 +197,7 @@ def _account(name: str, data: Data) -> str:
         written = sum(run["tokens"] - 1 for run in runs)
         price = data["prices"].get(method)
         levels = [_level(runs, at, price, written) for at in range(len(runs[0]["levels"]))]
-        cost = _pooled(runs, data)
+        cost = _speedup_by_cost(runs, data)
         ms = 1e3 * sum(run["decode_seconds"] for run in runs) / written
         kept = [value for run in runs if (value := effects.acceptance(run, data)) is not None]
         calls = sum(run["target_calls"] for run in runs)
@@ -228,8 +228,8 @@ def _level(runs: Sequence[Data], at: int, price: Mapping[str, float] | None, wri
     return f"{name} {calls:.2f} × {price[runs[0]['levels'][at]['name']]:.2f}"
 
 
-def _pooled(runs: Sequence[Data], data: Data) -> float | None:
-    """Return the speed-up by cost of all prompts together."""
+def _speedup_by_cost(runs: Sequence[Data], data: Data) -> float | None:
+    """Return the speed-up by cost of all prompts together; ``None`` where a price is unknown."""
     each = [(run["tokens"] - 1, effects.tokens_per_cost(run, data)) for run in runs]
     if any(cost is None for _, cost in each):
         return None
@@ -237,7 +237,7 @@ def _pooled(runs: Sequence[Data], data: Data) -> float | None:
 
 
 def _domains(name: str, data: Data) -> str:
-    """Return a table: the full system over vanilla M2 on mathematics, and by kind of prompt."""
+    """Return a table of the full system over vanilla M2 on mathematics and other prompts."""
     clock = data["settings"]["together"] == 1
     metric = effects.tokens_per_second if clock else effects.tokens_per_cost
     priced = clock or data["prices"]["full"] is not None

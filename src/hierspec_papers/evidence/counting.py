@@ -1,7 +1,7 @@
-"""A run's numbers, sequence by sequence, also where sequences run together.
+"""Counts of a run, sequence by sequence, also in a batch: read off its trace.
 
-A batch's counters are shared out by :mod:`hierspec.bench.methods.ours`, so they say nothing of one
-prompt. A trace does: every request names its sequence.
+A batch's own counters are divided evenly (:mod:`hierspec.bench.methods.ours`) and say nothing of
+one prompt. In a trace every request names its sequence.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ POWERS = (0.75, 1.0, 1.2, 2.0)  # of a draft's distribution: at .6, those of .8,
 
 
 def levels(events: Events) -> list[Record]:
-    """Return each level's calls, tokens handed up and tokens kept, smallest first, target last.
+    """Count each level's calls, tokens handed up and tokens kept, smallest first, target last.
+
+    The prompt's own call is left out.
 
     Args:
-        events: of one sequence. The prompt's own call is left out.
+        events: of one sequence.
     """
-    out: dict[int, Record] = {}
+    by_node: dict[int, Record] = {}
     for event in events:
         if event["kind"] == "draft" and not event["leaf"]:
             continue
-        at = event["index"]
-        one = out.setdefault(at, {"name": event["level"], "calls": 0, "drafted": 0, "accepted": 0})
-        one["calls"] += len(event["tokens"]) if event["kind"] == "draft" else 1
+        zero = {"name": event["level"], "calls": 0, "drafted": 0, "accepted": 0}
+        level = by_node.setdefault(event["index"], zero)
+        level["calls"] += len(event["tokens"]) if event["kind"] == "draft" else 1
         for place, owner in enumerate(event.get("owners", ())):
-            below = out[owner]
+            below = by_node[owner]
             below["drafted"] += 1
             below["accepted"] += place < event["num_accepted"]
-    if out:
-        out[max(out)]["calls"] -= 1
-    return [out[at] for at in sorted(out)]
+    if by_node:
+        by_node[max(by_node)]["calls"] -= 1
+    return [by_node[index] for index in sorted(by_node)]
 
 
 def target_rounds(events: Events) -> list[Round]:
@@ -64,13 +66,15 @@ def target_rounds(events: Events) -> list[Round]:
     ]
 
 
-class Gains(Observer):
-    """What the exact law gives to every draft that the target verified, by sequence.
+class ExpectedTokens(Observer):
+    """Compares what the target keeps of each draft with what the exact law expects, by sequence.
 
     Attributes:
         root: index of the target's node.
-        several: where there were several drafts of a place, by sequence.
-        powers: chances that a draft's first token is kept (:func:`of_powers`), by sequence.
+        seen: single drafts, with the number of tokens kept and its exact law.
+        several: sets of drafts from one prefix, with the expectation by each rule
+            (:func:`expected_of_drafts`).
+        powers: chances that a draft's first token is kept (:func:`first_token_by_power`).
     """
 
     def __init__(self) -> None:
@@ -85,65 +89,66 @@ class Gains(Observer):
         for task, every, verdict in zip(checks.tasks, checks.every, checks.verdicts, strict=True):
             number, kept, (draft, p) = task.sequence.id, verdict.num_accepted, every[0]
             if len(every) > 1:
-                found = {"drafts": 1, "kept": kept, **of_several(every)}
-                self.several.setdefault(number, []).append(found)
+                expected = {"drafts": 1, "kept": kept, **expected_of_drafts(every)}
+                self.several.setdefault(number, []).append(expected)
             elif draft.tokens:
                 self.seen.setdefault(number, []).append(seen(checks.node.rule, draft, p, kept))
-                self.powers.setdefault(number, []).append(of_powers(draft.distributions, p))
+                chances = first_token_by_power(draft.distributions, p)
+                self.powers.setdefault(number, []).append(chances)
 
 
-def of_several(every: Sequence[CheckedDraft]) -> dict[str, float]:
-    """Return how many tokens each rule keeps of these drafts of one place, in expectation.
+def expected_of_drafts(every: Sequence[CheckedDraft]) -> dict[str, float]:
+    """Return the expected number of tokens that each rule keeps of several drafts of one prefix.
 
-    Each way that a rule's tests may go, with its chance; ``one``: block on the first draft alone.
+    All outcomes of a rule's tests are enumerated; ``one``: block on the first draft alone.
     """
     drafts, p = [draft for draft, _ in every], [rows for _, rows in every]
-    found = {
+    expected = {
         rule: sum(h * end.num_accepted for h, end in outcomes(registry.get(rule), drafts, p))
         for rule in SEVERAL
     }
     alone = outcomes(registry.get("block-rrs"), drafts[:1], p[:1])
-    return {**found, "one": sum(h * end.num_accepted for h, end in alone)}
+    return {**expected, "one": sum(h * end.num_accepted for h, end in alone)}
 
 
-def of_powers(q: Distributions, p: Distributions) -> dict[str, float]:
-    """Return the chance that a draft's first token is kept, Σ min(p, q), had q been of some power.
+def first_token_by_power(q: Distributions, p: Distributions) -> dict[str, float]:
+    """Return, for each power of q, the chance Σ min(p, qᵉ) that a draft's first token is kept.
 
-    A power is a temperature: of drafts at T, the distribution at T / e is the e-th power of theirs,
-    normalised. So one draft compares temperatures, in one context.
+    A power is a temperature: where q is a distribution at T, the one at T / e is its e-th power,
+    normalised. So one draft compares temperatures in one context.
     """
     width = max(p.width, q.width)
-    own, theirs = q.rows(0, 1).dense(width)[0].double(), p.rows(0, 1).dense(width)[0].double()
-    found = {}
+    draft, target = q.rows(0, 1).dense(width)[0].double(), p.rows(0, 1).dense(width)[0].double()
+    chances = {}
     for power in POWERS:
-        sharper = own.pow(power)
-        kept = (sharper / sharper.sum()).minimum(theirs).sum()
-        found[f"{power:g}"] = float(kept)
-    return found
+        sharper = draft.pow(power)
+        kept = (sharper / sharper.sum()).minimum(target).sum()
+        chances[f"{power:g}"] = float(kept)
+    return chances
 
 
 class _Observed(Hierarchy):
-    """A hierarchy whose generations are observed; it shares models and lock."""
+    """The given hierarchy, its models and lock included, with an observer of its generations."""
 
-    def __init__(self, hierarchy: Hierarchy, gains: Gains) -> None:
+    def __init__(self, hierarchy: Hierarchy, expected: ExpectedTokens) -> None:
         self.__dict__.update(vars(hierarchy))
-        self.gains = gains
+        self.expected = expected
 
     def start(self, *args: Any, **options: Any) -> Generation:
         generation = super().start(*args, **options)
-        self.gains.root = generation.root.index
-        generation.runtime.observe(self.gains)
+        self.expected.root = generation.root.index
+        generation.runtime.observe(self.expected)
         return generation
 
 
 class ObservedMethod(HierarchyMethod):
-    """A method whose target's drafts are held against the exact law."""
+    """A hierarchy whose drafts for the target are compared with the exact law."""
 
-    gains: Gains
+    expected: ExpectedTokens
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return _Observed(super().hierarchy, self.gains)
+        return _Observed(super().hierarchy, self.expected)
 
 
 def records(
@@ -152,41 +157,43 @@ def records(
     request: Request,
     with_entropies: bool = False,
 ) -> list[Record]:
-    """Continue prompts together and return a record for each.
+    """Continue the prompts as one batch and return a record, ready for JSON, for each.
 
     Args:
-        with_entropies: of the drafter at every judged token, in nats, with the verdict; the
-            hierarchy has one level below the target then.
+        with_entropies: also record the drafter's entropy, in nats, at every judged token, with the
+            verdict; the hierarchy then has one level below the target.
     """
     tracer = ListTracer()
     if isinstance(method, ObservedMethod):
-        method.gains = Gains()
+        method.expected = ExpectedTokens()
     runs = method.run_batch(prompts, request, tracer)
     by_sequence: dict[int, list[dict[str, Any]]] = {}
     for event in tracer.events:
         by_sequence.setdefault(event["sequence"], []).append(event)
     out = []
     for run, prompt, number in zip(runs, prompts, sorted(by_sequence), strict=True):
-        found = target_rounds(by_sequence[number])
-        one = _record(run, levels(by_sequence[number]), found)
+        rounds = target_rounds(by_sequence[number])
+        record = _record(run, levels(by_sequence[number]), rounds)
         if len(prompts) == 1:
             every = (*run.levels, run.target)
-            one["level_seconds"] = [round(level["seconds"], 5) for level in every]
-            one["verify_seconds"] = round(sum(level["verify_seconds"] for level in every), 6)
+            record["level_seconds"] = [round(level["seconds"], 5) for level in every]
+            record["verify_seconds"] = round(sum(level["verify_seconds"] for level in every), 6)
         if isinstance(method, ObservedMethod):
-            if many := method.gains.several.get(number):
-                one["exact"] = {key: round(sum(d[key] for d in many), 6) for key in many[0]}
-            else:
-                drafts = method.gains.seen.get(number, [])
-                one["exact"] = {**exact(drafts), "positions": positions(drafts)}
-                powers = method.gains.powers.get(number, [])
-                one["exact"]["powers"] = {
-                    f"{e:g}": round(sum(found[f"{e:g}"] for found in powers), 6) for e in POWERS
-                }
+            record["exact"] = _exact_record(method.expected, number)
         if with_entropies:
-            one["entropies"] = _entropies(method, [*prompt, *run.token_ids], len(prompt), found)
-        out.append(one)
+            text = [*prompt, *run.token_ids]
+            record["entropies"] = _entropies(method, text, len(prompt), rounds)
+        out.append(record)
     return out
+
+
+def _exact_record(expected: ExpectedTokens, number: int) -> Record:
+    """Return the sums over a sequence's drafts."""
+    if several := expected.several.get(number):
+        return {key: round(sum(d[key] for d in several), 6) for key in several[0]}
+    drafts, powers = expected.seen.get(number, []), expected.powers.get(number, [])
+    by_power = {key: round(sum(d[key] for d in powers), 6) for key in (f"{e:g}" for e in POWERS)}
+    return {**exact(drafts), "positions": positions(drafts), "powers": by_power}
 
 
 def _record(run: Run, found: list[Record], rounds: list[Round]) -> Record:
@@ -203,7 +210,7 @@ def _record(run: Run, found: list[Record], rounds: list[Round]) -> Record:
 
 
 def exact(drafts: Sequence[Seen]) -> Record:
-    """Return sums over drafts: kept, expected, its variance, what each rule's law expects."""
+    """Sum over drafts: tokens kept, expected, its variance, and expected by each rule."""
     curves = {
         rule: round(sum(float(one.curves[rule][1:].sum()) for one in drafts), 6)
         for rule in ("tokenwise", "block")
@@ -218,36 +225,37 @@ def exact(drafts: Sequence[Seen]) -> Record:
 
 
 def positions(drafts: Sequence[Seen]) -> Record:
-    """Return sums over the longest drafts: the chance that m tokens are kept whole, m = 1 … n.
+    """Sum over the longest drafts the chance that m tokens are kept whole, m = 1 … n.
 
-    By the draft's first m tokens alone, tokenwise Π min(1, r_i), in block w_m, and ideally
+    By the draft's first m tokens alone: tokenwise Π min(1, r_i), block w_m, and ideally
     min(1, R_m) [P4 Theorem 7]. Drafts that the end of a text cut short are left out.
     """
-    longest = max((one.length for one in drafts), default=0)
-    some = [one for one in drafts if one.length == longest]
+    length = max((draft.length for draft in drafts), default=0)
+    longest = [draft for draft in drafts if draft.length == length]
     sums = {
-        said: [
-            round(sum(float(one.curves[rule][m]) for one in some), 6) for m in range(1, longest + 1)
+        key: [
+            round(sum(float(draft.curves[rule][m]) for draft in longest), 6)
+            for m in range(1, length + 1)
         ]
-        for said, rule in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "naive"))
+        for key, rule in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "naive"))
     }
-    return {"drafts": len(some), **sums}
+    return {"drafts": len(longest), **sums}
 
 
 def _entropies(
     method: HierarchyMethod, text: Sequence[int], start: int, rounds: Sequence[Round]
 ) -> list[list[float]]:
-    """Return [entropy, 1 if kept else 0] of every judged token."""
+    """Return [entropy in nats, 1 if kept else 0] of every judged token."""
     below = method.hierarchy.root.below
     values = entropies(below.model, text, start)  # type: ignore[union-attr]
     return [[round(t.entropy, 4), int(t.kept)] for t in judged(rounds, values, start)]
 
 
 def prices(method: HierarchyMethod) -> dict[str, float] | None:
-    """Return a call's price at each level in calls of the target, by weights; ``None``: unknown.
+    """Return what a call of each level costs in calls of the target, by weights read.
 
-    Early exits of one trunk share what they have computed: a level is charged for the layers
-    between the exit below it and its own.
+    ``None`` where the weights are unknown. Early exits of one trunk share what they have computed:
+    a level is charged for the layers between the exit below it and its own.
     """
     weights = level_parameters(method)
     if not weights:

@@ -1,8 +1,8 @@
-"""Numbers of a run, and a claim's effect prompt by prompt, from an experiment's file.
+"""Metrics of a run, and a claim's effect prompt by prompt, from an experiment's file.
 
 Where a claim compares the best of several methods (the best single exit, the best hierarchy of
-three), the choice is cross-fitted: the best on every other prompt speaks for the prompts between,
-and the other way round, so that nobody is chosen on the prompts it is judged by.
+three), the choice is cross-fitted: on even prompts the method that is best on odd ones is taken,
+and the other way round, so that none is chosen on the prompts it is judged by.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def acceptance(run: Run, data: Data) -> float | None:
 
 
 def kept_per_round(run: Run, data: Data) -> float | None:
-    """Return how many of a draft's tokens the target keeps, on average; bonuses are not drafted."""
+    """Return the mean number of a draft's tokens that the target keeps, without bonus tokens."""
     return fmean(kept for _, kept in run["rounds"]) if run["rounds"] else None
 
 
@@ -53,7 +53,7 @@ def first_acceptance(run: Run, data: Data) -> float | None:
 
 
 def offered_per_call(run: Run, data: Data) -> float | None:
-    """Return how many tokens the target is offered in a round, on average."""
+    """Return the mean number of tokens that the target is offered in a round."""
     return fmean(offered for offered, _ in run["rounds"]) if run["rounds"] else None
 
 
@@ -80,62 +80,62 @@ def separation(run: Run, data: Data) -> float | None:
 
 
 def exact_block(run: Run, data: Data) -> float | None:
-    """Return the tokens a call that block's exact law expects of this run's drafts."""
+    """Return tokens a call that block's exact law expects for this run's drafts."""
     return 1 + run["exact"]["block"] / run["exact"]["drafts"] if run["exact"]["drafts"] else None
 
 
 def exact_tokenwise(run: Run, data: Data) -> float | None:
-    """Return the same of tokenwise verification, on the same drafts."""
+    """Return tokens a call that tokenwise's exact law expects for the same drafts."""
     drafts = run["exact"]["drafts"]
     return 1 + run["exact"]["tokenwise"] / drafts if drafts else None
 
 
 def exact_own(run: Run, data: Data) -> float | None:
-    """Return the same of the rule that verified them."""
+    """Return tokens a call that the exact law of the run's own rule expects for them."""
     drafts = run["exact"]["drafts"]
     return 1 + run["exact"]["expected"] / drafts if drafts else None
 
 
 def exact_several(rule: str) -> Metric:
-    """Return the metric: tokens a call that a rule's exact law expects of several drafts.
+    """Return the metric: tokens a call that a rule's exact law expects for several drafts.
 
     Args:
         rule: for several drafts, or ``one``: block on the first of them alone.
     """
 
     def metric(run: Run, data: Data) -> float | None:
-        found = run["exact"]
-        return 1 + found[rule] / found["drafts"] if found["drafts"] else None
+        exact = run["exact"]
+        return 1 + exact[rule] / exact["drafts"] if exact["drafts"] else None
 
     return metric
 
 
 def kept_whole(rule: str) -> Metric:
-    """Return the metric: how likely a draft of the longest length is kept to its end.
+    """Return the metric: the chance that a draft of the longest length is kept whole.
 
     Args:
         rule: ``tokenwise``, ``block``, or ``ideal``: min(1, R_n).
     """
 
     def metric(run: Run, data: Data) -> float | None:
-        found = run["exact"]["positions"]
-        return found[rule][-1] / found["drafts"] if found["drafts"] else None
+        positions = run["exact"]["positions"]
+        return positions[rule][-1] / positions["drafts"] if positions["drafts"] else None
 
     return metric
 
 
 def first_kept(power: float) -> Metric:
-    """Return the metric: how likely a draft's first token is kept, had it been of that power."""
+    """Return the metric: the chance that a first token is kept, if q is raised to a power."""
 
     def metric(run: Run, data: Data) -> float | None:
-        found = run["exact"]
-        return found["powers"][f"{power:g}"] / found["drafts"] if found["drafts"] else None
+        exact = run["exact"]
+        return exact["powers"][f"{power:g}"] / exact["drafts"] if exact["drafts"] else None
 
     return metric
 
 
 def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
-    """Return a check by the target over drafting six tokens, in time."""
+    """Return the time of a check by the target over that of drafting ``drafted`` tokens."""
     draft, target = run["levels"][0], run["levels"][-1]
     below, own = run["level_seconds"][0], run["level_seconds"][-1]
     if not draft["drafted"] or not target["calls"] or not below:
@@ -143,8 +143,8 @@ def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
     return (own / target["calls"]) / (drafted * below / draft["drafted"])
 
 
-def verifying(run: Run, data: Data) -> float | None:
-    """Return the share of decoding that verification takes, forwards left out."""
+def verification_overhead(run: Run, data: Data) -> float | None:
+    """Return the share of decoding time that verification takes, forwards left out."""
     seconds = run.get("verify_seconds")
     return seconds / run["decode_seconds"] if seconds and run["decode_seconds"] else None
 
@@ -165,7 +165,7 @@ def best(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
     every = {name: values(data, name, metric) for name in names}
     if len(names) == 1:
         return every[names[0]]
-    out = {}
+    by_prompt = {}
     for parity in (0, 1):
         means = {
             name: fmean(value for number, value in found.items() if number % 2 != parity)
@@ -175,8 +175,8 @@ def best(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
         if not means:
             continue
         chosen = max(means, key=lambda name: means[name])
-        out |= {n: value for n, value in every[chosen].items() if n % 2 == parity}
-    return out
+        by_prompt |= {n: value for n, value in every[chosen].items() if n % 2 == parity}
+    return by_prompt
 
 
 def log_ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
@@ -207,32 +207,32 @@ def jackknife(
         return {}
     whole = n * statistic(prompts)
     return {
-        one: whole - (n - 1) * statistic([other for other in prompts if other != one])
-        for one in prompts
+        left_out: whole - (n - 1) * statistic([kept for kept in prompts if kept != left_out])
+        for left_out in prompts
     }
 
 
-def contrast(found: Mapping[int, float], some: set[int]) -> dict[int, float]:
-    """Return pseudo-values of the mean over the other prompts less the mean over ``some``.
+def contrast(by_prompt: Mapping[int, float], group: set[int]) -> dict[int, float]:
+    """Return pseudo-values of the mean over the other prompts less the mean over ``group``.
 
     Empty where there are fewer than two of either.
     """
-    if min(sum(n in some for n in found), sum(n not in some for n in found)) < 2:
+    if min(sum(n in group for n in by_prompt), sum(n not in group for n in by_prompt)) < 2:
         return {}
 
     def gap(prompts: Sequence[int]) -> float:
-        inside = [found[n] for n in prompts if n in some]
-        return fmean(found[n] for n in prompts if n not in some) - fmean(inside)
+        inside = [by_prompt[n] for n in prompts if n in group]
+        return fmean(by_prompt[n] for n in prompts if n not in group) - fmean(inside)
 
-    return jackknife(sorted(found), gap)
+    return jackknife(sorted(by_prompt), gap)
 
 
 def steadier(
     data: Data, ours: Sequence[str], theirs: Sequence[str], metric: Metric
 ) -> dict[int, float]:
-    """Return by how much less the mean metric varies over our methods than over theirs.
+    """Return how much less the mean metric varies over our methods than over theirs.
 
-    A variation is of means over prompts, so the values are the jackknife's.
+    A variation is a statistic of means over prompts, so the values are the jackknife's.
     """
     every = {name: values(data, name, metric) for name in (*ours, *theirs)}
     common = sorted(set.intersection(*(set(found) for found in every.values())))

@@ -1,8 +1,8 @@
-"""What is run for evidence: experiments, each a few methods on one family of models.
+"""The experiments that are run for evidence, each a few methods on one family of models.
 
-Counting experiments run prompts together and count; their numbers do not depend on the machine's
-load. Clock experiments run prompts one at a time, methods taking turns, on a machine that should
-have nothing else to do.
+Counting experiments run prompts in batches and count; their numbers do not depend on the machine's
+load. Clock experiments time prompts one at a time, methods in turns, on a machine that should have
+nothing else to do.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Any
 
 from . import methods
 from .families import FAMILIES, Family
-from .methods import Ways
+from .methods import MethodSpecs
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Methods side by side on one family.
+    """Methods to be compared on one family of models.
 
     Attributes:
         shows: the papers' items it is about, for the page.
-        tokens: written after each prompt.
-        together: prompts in a batch; 1 where the clock counts.
-        most: prompts, at most.
-        entropies: methods whose drafter's entropies are kept with every verdict.
-        gains: whether every draft that the target verifies is held against the exact law.
-        seed: of the samples; repetitions of an experiment have others.
+        make: returns the methods for a family.
+        tokens: new tokens after each prompt.
+        together: prompts in a batch; 1 where time is measured.
+        most: number of prompts at most.
+        entropies: methods for which the drafter's entropy is recorded with every verdict.
+        gains: whether every draft that the target verifies is compared with the exact law.
+        seed: of sampling; repetitions of an experiment have others.
         chats: prompts are second turns of conversations, whole and in the chat template.
-        looks: prompts at which it may stop; default: the usual ones up to ``most``.
+        looks: numbers of prompts at which it may stop; default: the usual ones up to ``most``.
     """
 
     name: str
     shows: str
     family: Family
-    make: Callable[[Family], Ways]
+    make: Callable[[Family], MethodSpecs]
     temperature: float
     tokens: int = 48
     together: int = 12
@@ -48,21 +49,21 @@ class Experiment:
 
     @property
     def file(self) -> str:
-        """Name of its file; a recorded one's may hold several temperatures."""
+        """The name of its result file; that of a recorded one may hold several temperatures."""
         return f"{self.name.partition(' at ')[0]}.json"
 
     @property
     def clock(self) -> bool:
-        """Whether seconds are what it measures."""
+        """Whether it measures time."""
         return self.together == 1
 
     @property
-    def methods(self) -> Ways:
-        """Return the methods by name, in the order they are run in."""
+    def methods(self) -> MethodSpecs:
+        """The methods by name, in the order they are run in."""
         return self.make(self.family)
 
     def kin(self, names: Sequence[str]) -> str:
-        """Return what the family says of its larger drafter, if a method of these names has it."""
+        """Return the family's remark on its larger drafter if one of the named methods uses it."""
         large = self.family.large.items()
         levels = [level for name in names for level in self.methods[name].levels]
         return self.family.kin if any(large <= level.items() for level in levels) else ""
@@ -72,7 +73,7 @@ def _experiment(
     name: str,
     shows: str,
     family: str,
-    make: Callable[[Family], Ways],
+    make: Callable[[Family], MethodSpecs],
     temperature: float,
     **more: Any,
 ) -> Experiment:
@@ -85,8 +86,8 @@ DOMAINS = 24  # prompts of each of the eight domains
 _ENTROPIES = ("vanilla M2", "vanilla M1")
 
 COUNTING = {  # in the order they are run in
-    one.name: one
-    for one in (
+    experiment.name: experiment
+    for experiment in (
         _experiment(
             "p5-trunk-1",
             "P5 Tables 2–4, Figures 1, 6, 8",
@@ -112,7 +113,13 @@ COUNTING = {  # in the order they are run in
             "p4-eagle3", "P4 Table 4(b)", "smollm2", methods.eagle, 1.0, tokens=32, gains=True
         ),
         _experiment(
-            "p3-trunk-lengths", "P3 Figure 7", "trunk", methods.lengths, 0.0, tokens=32, most=60
+            "p3-trunk-lengths",
+            "P3 Figure 7",
+            "trunk",
+            methods.hispec_lengths,
+            0.0,
+            tokens=32,
+            most=60,
         ),
         _experiment(
             "p5-trunk-0",
@@ -137,7 +144,7 @@ COUNTING = {  # in the order they are run in
             "p3-trunk-others",
             "P3 Table 1, Figure 1",
             "trunk",
-            methods.others,
+            methods.hispec_baselines,
             0.0,
             tokens=32,
             most=60,
@@ -146,7 +153,7 @@ COUNTING = {  # in the order they are run in
             "p4-trunk-several",
             "P4 Table 2",
             "trunk",
-            methods.several,
+            methods.several_drafts,
             1.0,
             tokens=32,
             most=60,
@@ -156,13 +163,19 @@ COUNTING = {  # in the order they are run in
             "p5-trunk-windows", "P5 Figure 7", "trunk", methods.windows, 1.0, tokens=32, most=36
         ),
         _experiment(
-            "p1-trunk-tails", "P1 Table 4", "trunk", methods.tails, 0.0, tokens=32, most=60
+            "p1-trunk-tails",
+            "P1 Table 4",
+            "trunk",
+            methods.horizontal_tails,
+            0.0,
+            tokens=32,
+            most=60,
         ),
         _experiment(
             "p1-trunk-warmths",
             "P1 Table 10",
             "trunk",
-            methods.warmths,
+            methods.draft_temperatures,
             0.6,
             tokens=32,
             most=60,
@@ -199,9 +212,9 @@ COUNTING = {  # in the order they are run in
             for n in REPETITIONS
         ),
         _experiment(
-            "p3-smollm2-pairs", "P3 Figures 5, 8", "smollm2", methods.pairs, 0.0, tokens=32
+            "p3-smollm2-pairs", "P3 Figures 5, 8", "smollm2", methods.exit_pairs, 0.0, tokens=32
         ),
-        _experiment("p3-trunk-pairs", "P3 Figures 5, 8", "trunk", methods.pairs, 0.0),
+        _experiment("p3-trunk-pairs", "P3 Figures 5, 8", "trunk", methods.exit_pairs, 0.0),
         _experiment(
             "p4-eagle3-several",
             "P4 Table 4(b)",
@@ -238,7 +251,7 @@ COUNTING = {  # in the order they are run in
             "p5-trunk-domains",
             "P5 Table 3",
             "trunk",
-            methods.full_alone,
+            methods.full_and_vanilla,
             1.0,
             most=8 * DOMAINS,
             looks=(8 * DOMAINS,),
@@ -256,13 +269,13 @@ COUNTING = {  # in the order they are run in
     )
 }
 CLOCK = {  # in order of importance
-    one.name: one
-    for one in (
+    experiment.name: experiment
+    for experiment in (
         _experiment(
             "clock-p3-smollm2",
             "P3 Table 1, Table 2",
             "smollm2",
-            methods.p3_clock,
+            methods.timed_hispec,
             0.0,
             tokens=32,
             together=1,
@@ -271,19 +284,25 @@ CLOCK = {  # in order of importance
             "clock-p5-large-1",
             "P5 Tables 1–4",
             "large",
-            methods.beside_plain(methods.systems),
+            methods.with_plain(methods.systems),
             1.0,
             tokens=32,
             together=1,
         ),
         _experiment(
-            "clock-p1-large-0", "P1 Table 3", "large", methods.p1_clock, 0.0, tokens=32, together=1
+            "clock-p1-large-0",
+            "P1 Table 3",
+            "large",
+            methods.timed_stacks,
+            0.0,
+            tokens=32,
+            together=1,
         ),
         _experiment(
             "clock-p4-large",
             "P4 Tables 1, 3",
             "large",
-            methods.p4_clock,
+            methods.timed_rules,
             1.0,
             tokens=32,
             together=1,
@@ -292,7 +311,7 @@ CLOCK = {  # in order of importance
             "clock-p4-smollm2",
             "P4 Table A.4",
             "smollm2",
-            methods.p4_clock,
+            methods.timed_rules,
             1.0,
             tokens=32,
             together=1,
@@ -301,7 +320,7 @@ CLOCK = {  # in order of importance
             "clock-p5-large-0",
             "P5 Table 1",
             "large",
-            methods.beside_plain(methods.systems),
+            methods.with_plain(methods.systems),
             0.0,
             tokens=32,
             together=1,
@@ -310,7 +329,7 @@ CLOCK = {  # in order of importance
             "clock-p3-large",
             "P3 Table 1, Table 2",
             "large",
-            methods.p3_clock,
+            methods.timed_hispec,
             0.0,
             tokens=32,
             together=1,
@@ -319,7 +338,7 @@ CLOCK = {  # in order of importance
             "clock-p3-smollm2-others",
             "P3 Figure 1",
             "smollm2",
-            methods.others_clock,
+            methods.timed_baselines,
             0.0,
             tokens=32,
             together=1,
@@ -364,16 +383,16 @@ CLOCK = {  # in order of importance
             "clock-p2-smollm2",
             "P2 Figure 1",
             "exits",
-            methods.beside_plain(methods.orders),
+            methods.with_plain(methods.orders),
             0.0,
             tokens=32,
             together=1,
         ),
     )
 }
-RECORDED = {  # in time, by ``hierspec reproduce``
-    one.name: one
-    for one in (
+RECORDED = {  # timed by ``hierspec reproduce``
+    experiment.name: experiment
+    for experiment in (
         _experiment(
             f"reproduce-p3-table1 at {temperature:g}",
             "P3 Figure 1",

@@ -22,15 +22,15 @@ TRAINED = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A target and what drafts for it.
+    """A target and its drafters.
 
     Attributes:
-        about: for the page: what the models are.
-        small, large: levels without a budget.
-        exits: layers, ascending; the first two are P3's pair (about L/8 and L/4).
-        head: trained heads of the exits, if there are any.
-        kin: why the larger drafter is closer to the target than a drafter usually is, if so.
-        rivals: presets of other papers that stand beside P5's full system.
+        about: description of the models, for the page.
+        small, large: the drafters as levels without ``num_speculative_tokens``.
+        exits: layers of early exits, ascending; the first two are P3's pair (about L/8 and L/4).
+        head: file of trained heads of the exits, if there is one.
+        kin: why the larger drafter is closer to the target than a drafter usually is, if it is.
+        rivals: presets of other papers to compare with P5's full system.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Family:
     rivals: tuple[str, ...] = ()
 
     def models(self) -> BenchModels:
-        """Return the family's checkpoints, in float32, loaded when they are needed."""
+        """Return the family's models, in float32; a checkpoint is loaded when it is needed."""
         return BenchModels(TargetConfig(model=self.target, dtype="float32"))
 
     def exit(self, layer: int, tokens: int, **more: Any) -> Level:
@@ -54,7 +54,7 @@ class Family:
         return {**level, **head, **more}
 
     def draft(self, which: Mapping[str, Any], tokens: int, **more: Any) -> Level:
-        """Return one of the drafters as a level with a budget."""
+        """Return one of the drafters as a level with ``num_speculative_tokens``."""
         return {**which, "num_speculative_tokens": tokens, **more}
 
 
@@ -67,8 +67,8 @@ def _exit(layer: int) -> Level:
 
 
 FAMILIES = {
-    one.name: one
-    for one in (
+    family.name: family
+    for family in (
         Family(
             "smollm2",
             "zoo:smollm2",

@@ -1,7 +1,7 @@
-"""Every table, figure and algorithm of the five papers, and what can be said of each here.
+"""Every table, figure and algorithm of the five papers.
 
-An item is decided by its claims (:mod:`.claims`), by something computed or proved
-(:class:`Fixed`), or it cannot be had here.
+An item is decided by measured claims (:mod:`.claims`), by a computation or proof (:class:`Fixed`),
+or it cannot be had here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TABLES = "`hierspec reproduce p1-tables`"
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A verdict that no measurement decides.
+    """A verdict that does not depend on a measurement.
 
     Attributes:
         why: the computation, the proof, or what is missing.
-        source: file or command it comes from.
+        source: the file or command it comes from.
     """
 
     status: Status
@@ -32,11 +32,11 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A table, figure or algorithm.
+    """A table, figure or algorithm of a paper.
 
     Attributes:
-        says: what the paper says with it.
-        fixed: decides it alone where there are no claims; with claims it is one more of them.
+        says: what the paper shows by it.
+        fixed: a verdict without measurement; where there are claims, it counts as one of them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Experiments run into files that can be resumed, prompts added look by look until all is decided.
+"""Running experiments into files, prompt by prompt until all claims are decided; resumable.
 
 A file holds what a bench's does: settings, prompts (file, line, sha256), commit, machine, versions,
 and every run. Verdicts are not in it: :mod:`.claims` computes them from the runs.
@@ -31,7 +31,7 @@ Decided = Callable[[Data], bool]
 
 
 def settings(experiment: Experiment) -> Data:
-    """Return what makes two files of an experiment the same."""
+    """Return the settings that must be equal for a file to be resumed."""
     return {
         "target": experiment.family.target,
         "dtype": "float32",
@@ -45,15 +45,15 @@ def settings(experiment: Experiment) -> Data:
 
 
 def begin(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
-    """Return the file's content to go on with, or that of a new one.
+    """Return the content of an experiment's file to resume, or of a new one.
 
     Raises:
-        HierspecError: the file there is of other settings or prompts.
+        HierspecError: the existing file is of other settings or prompts.
     """
-    found = {"settings": settings(experiment), "files": list(files)}
+    identity = {"settings": settings(experiment), "files": list(files)}
     if path.exists():
         data = json.loads(path.read_text())
-        if {key: data.get(key) for key in found} != found:
+        if {key: data.get(key) for key in identity} != identity:
             raise HierspecError(
                 f"{path.name} was measured with other settings or prompts: remove it to begin anew"
             )
@@ -63,13 +63,13 @@ def begin(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
         "schema_version": SCHEMA_VERSION,
         "experiment": experiment.name,
         "shows": experiment.shows,
-        **found,
+        **identity,
         "prompts": [],
         "environment": [],
         "load": [],
         "methods": {
-            name: {"levels": list(way.levels), **way.top}
-            for name, way in experiment.methods.items()
+            name: {"levels": list(spec.levels), **spec.top}
+            for name, spec in experiment.methods.items()
         },
         "prices": {},
         "runs": [],
@@ -94,12 +94,13 @@ def measure(
     say: Callable[[str], None] = print,
     most: int | None = None,
 ) -> bool:
-    """Run an experiment, or go on with it; return whether it is done.
+    """Run an experiment, or resume it; return whether it is done.
 
     Args:
-        decided: whether all claims are decided by these runs; asked at every look.
-        until: by ``time.monotonic``: no group of prompts is begun after that.
-        most: prompts this time, where the planned looks go on.
+        decided: called at every look: whether these runs decide all claims.
+        until: deadline by ``time.monotonic``: no group of prompts is begun after it.
+        say: called with each line of progress.
+        most: stop at this number of prompts, even if further looks are planned.
     """
     data = begin(experiment, files, path)
     models = experiment.family.models()
@@ -134,21 +135,21 @@ def _add(
     chosen: Sequence[Prompt],
     first: int,
 ) -> None:
-    """Run all methods on some prompts, and add their runs to the data."""
+    """Run all methods on the chosen prompts, and add their runs to the data."""
     plain = HierarchyMethod("plain", models, ())
 
     def answer(ids: list[int]) -> str:
         return plain.hierarchy.generate(ids, max_new_tokens=ANSWER).text
 
-    ids = [one.token_ids(models.tokenizer, answer) for one in chosen]
+    ids = [prompt.token_ids(models.tokenizer, answer) for prompt in chosen]
     request = Request(experiment.tokens, experiment.temperature, experiment.seed + first)
     began = load_average()
-    for which in order(len(methods), first // experiment.together, experiment.seed):
-        method = methods[which]
-        found = counting.records(method, ids, request, method.name in experiment.entropies)
+    for index in order(len(methods), first // experiment.together, experiment.seed):
+        method = methods[index]
+        records = counting.records(method, ids, request, method.name in experiment.entropies)
         if method.name not in data["prices"]:
             data["prices"][method.name] = counting.prices(method)
-        for number, one in enumerate(found, first):
-            data["runs"].append({"method": method.name, "prompt": number, **one})
-    data["prompts"] += [one.to_dict() for one in chosen]
+        for number, record in enumerate(records, first):
+            data["runs"].append({"method": method.name, "prompt": number, **record})
+    data["prompts"] += [prompt.to_dict() for prompt in chosen]
     data["load"].append([began, load_average()])

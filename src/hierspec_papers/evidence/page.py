@@ -1,7 +1,4 @@
-"""The page of verdicts, written from result files alone.
-
-Nothing is stored but runs, so the page is what the files say, or a test fails.
-"""
+"""The page of verdicts, computed from result files alone; a test compares it with the stored."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from typing import Any
 from hierspec_papers.prompts import LONGEST
 
 from . import computed, recorded
-from .claims import Claim, Finding, finding, together
+from .claims import Claim, Finding, decide, together
 from .experiments import EXPERIMENTS, RECORDED
 from .items import ITEMS, Fixed, Item, Status
-from .said import CLAIMS
+from .paper_claims import CLAIMS
 from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
@@ -70,10 +67,10 @@ drafter with *sampled* drafts, one or four. Llama 3.1, part (a) of that table, i
 
 
 def read(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the experiments' files by name, as far as there are any."""
-    paths = {name: folder / one.file for name, one in EXPERIMENTS.items() if name not in RECORDED}
-    found = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
-    return {**found, **recorded.read(folder.parent)}
+    """Read the experiments' files that there are, and return their contents by experiment."""
+    paths = {n: folder / e.file for n, e in EXPERIMENTS.items() if n not in RECORDED}
+    files = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
+    return {**files, **recorded.read(folder.parent)}
 
 
 def page(folder: Path) -> str:
@@ -81,12 +78,12 @@ def page(folder: Path) -> str:
     files = read(folder)
     rows, details, counts = [], [], dict.fromkeys(ORDER, 0)
     for item in ITEMS:
-        found = findings(item, files)
+        groups = findings(item, files)
         facts = fixed(item)
-        status = status_of(found, facts)
+        status = status_of(groups, facts)
         counts[status] += 1
-        rows.append((item.name, item.says, status, "<br>".join(_lines(found, facts, status))))
-        details += [_detail(item, one) for group in found for one in group]
+        rows.append((item.name, item.says, status, "<br>".join(_lines(groups, facts, status))))
+        details += [_detail(item, finding) for group in groups for finding in group]
     summary = ", ".join(f"{status}: {counts[status]}" for status in ORDER)
     parts = [
         INTRO,
@@ -107,103 +104,100 @@ def page(folder: Path) -> str:
 
 
 def findings(item: Item, files: Files) -> list[list[Finding]]:
-    """Return an item's claims, each on every family it is measured on."""
+    """Return the findings of an item's claims: by claim, by experiment that measures it."""
     return [
-        [finding(claim, EXPERIMENTS[name], files.get(name)) for name in claim.experiments]
+        [decide(claim, EXPERIMENTS[name], files.get(name)) for name in claim.experiments]
         for claim in CLAIMS
         if claim.item == item.name
     ]
 
 
 def fixed(item: Item) -> list[Fixed]:
-    """Return what is proved, computed or missing about an item."""
-    out = [item.fixed] if item.fixed else []
-    return [*out, *computed.facts(item.name)]
+    """Return the verdicts on an item that no measurement decides."""
+    return [*([item.fixed] if item.fixed else []), *computed.facts(item.name)]
 
 
-def status_of(found: list[list[Finding]], facts: list[Fixed]) -> Status:
-    """Return an item's verdict."""
-    said: set[Status] = {together(group) for group in found if group[0].claim.decides}
-    said |= {fact.status for fact in facts}
-    decided: tuple[Status, ...] = ("does not hold", "undecided", "holds")
-    for status in decided:
-        if status in said:
-            return status
-    return "cannot be had here"
+def status_of(groups: list[list[Finding]], facts: list[Fixed]) -> Status:
+    """Combine an item's findings, by claim, and fixed verdicts into its own."""
+    verdicts: set[Status] = {together(group) for group in groups if group[0].claim.decides}
+    verdicts |= {fact.status for fact in facts}
+    by_weight: tuple[Status, ...] = ("does not hold", "undecided", "holds")
+    return next((status for status in by_weight if status in verdicts), "cannot be had here")
 
 
 def shown(group: list[Finding]) -> list[Finding]:
-    """Return the findings that the item's line tells: the first one of either decision.
+    """Return the findings for an item's line: the first that holds and the first that does not.
 
     Where none decides, the first that was measured.
     """
-    firsts = {one.verdict: one for one in reversed(group) if one.verdict != "undecided"}
-    measured = [one for one in group if one.found]
-    return [one for one in group if one in firsts.values()] or (measured or group)[:1]
+    firsts = {finding.verdict: finding for finding in reversed(group)}
+    firsts.pop("undecided", None)
+    measured = [finding for finding in group if finding.estimate]
+    return [f for f in group if f in firsts.values()] or (measured or group)[:1]
 
 
-def _lines(found: list[list[Finding]], facts: list[Fixed], status: Status) -> list[str]:
-    out = []
-    for group in found:
+def _lines(groups: list[list[Finding]], facts: list[Fixed], status: Status) -> list[str]:
+    lines = []
+    for group in groups:
         claim = group[0].claim
-        for one in shown(group):
-            mark = f"{one.verdict}: " if one.verdict != status else ""
-            mark = mark if claim.decides else f"beside, {one.verdict}: "
-            out.append(f"{mark}{claim.text}: {one.shown} ({_where(one, group)})")
+        for finding in shown(group):
+            mark = f"{finding.verdict}: " if finding.verdict != status else ""
+            mark = mark if claim.decides else f"beside, {finding.verdict}: "
+            lines.append(f"{mark}{claim.text}: {finding.shown} ({_where(finding, group)})")
     for fact in facts:
         mark = f"{fact.status}: " if fact.status != status else ""
-        out.append(f"{mark}{fact.why}" + (f" ({fact.source})" if fact.source else ""))
-    return out
+        lines.append(f"{mark}{fact.why}" + (f" ({fact.source})" if fact.source else ""))
+    return lines
 
 
-def _where(one: Finding, group: list[Finding]) -> str:
+def _where(finding: Finding, group: list[Finding]) -> str:
     """Return models, prompts, what is special about the models, and where nothing is decided."""
     undecided = [_models(other, group) for other in group if other.verdict == "undecided"]
-    parts = [_models(one, group) + _count(one), one.experiment.kin(one.claim.methods)]
-    if undecided and one.verdict != "undecided":
+    special = finding.experiment.kin(finding.claim.methods)
+    parts = [_models(finding, group) + _count(finding), special]
+    if undecided and finding.verdict != "undecided":
         parts.append(f"undecided: {', '.join(undecided)}")
     return "; ".join(filter(None, parts))
 
 
-def _models(one: Finding, group: list[Finding]) -> str:
+def _models(finding: Finding, group: list[Finding]) -> str:
     """Return the family's name, with the temperature where the claim is about several."""
     temperatures = {other.experiment.temperature for other in group}
-    at = f" at temperature {one.experiment.temperature:g}" if len(temperatures) > 1 else ""
-    return one.experiment.family.name + at
+    at = f" at temperature {finding.experiment.temperature:g}" if len(temperatures) > 1 else ""
+    return finding.experiment.family.name + at
 
 
-def _count(one: Finding) -> str:
-    if not one.found:
+def _count(finding: Finding) -> str:
+    if not finding.estimate:
         return ""
-    more = f" of {one.needed} needed" if one.verdict == "undecided" else ""
-    return f", {one.found.n}{more} prompts"
+    more = f" of {finding.needed} needed" if finding.verdict == "undecided" else ""
+    return f", {finding.estimate.n}{more} prompts"
 
 
-def _detail(item: Item, one: Finding) -> tuple[str, ...]:
-    claim: Claim = one.claim
+def _detail(item: Item, finding: Finding) -> tuple[str, ...]:
+    claim: Claim = finding.claim
     return (
         item.name,
         claim.text,
-        one.experiment.family.name,
-        one.shown,
-        str(one.found.n) if one.found else "",
-        str(one.needed or ""),
-        one.verdict if claim.decides else f"beside: {one.verdict}",
-        f"`{one.experiment.file}`",
+        finding.experiment.family.name,
+        finding.shown,
+        str(finding.estimate.n) if finding.estimate else "",
+        str(finding.needed or ""),
+        finding.verdict if claim.decides else f"beside: {finding.verdict}",
+        f"`{finding.experiment.file}`",
     )
 
 
 def _origin(name: str, data: Mapping[str, Any]) -> tuple[str, ...]:
-    machines = data["environment"]
-    given = data["settings"]
+    machines, settings = data["environment"], data["settings"]
     return (
         f"`{EXPERIMENTS[name].file}`",
         EXPERIMENTS[name].family.about,
         str(len(data["prompts"])),
-        str(given["max_new_tokens"]),
-        f"{given['temperature']:g}",
-        ", ".join(dict.fromkeys(one["commit"] for one in machines)),
-        ", ".join(dict.fromkeys(f"{one['cpu']}, {one['threads']} threads" for one in machines)),
+        str(settings["max_new_tokens"]),
+        f"{settings['temperature']:g}",
+        ", ".join(dict.fromkeys(machine["commit"] for machine in machines)),
+        ", ".join(dict.fromkeys(f"{m['cpu']}, {m['threads']} threads" for m in machines)),
     )
 
 

@@ -1,7 +1,7 @@
-"""Runs that ``hierspec reproduce`` recorded, read as an experiment's file.
+"""Results of ``hierspec reproduce``, read as experiments' files.
 
-Its results lie beside the folder of evidence and keep every run, so a claim can be decided by them
-as by an experiment that was planned for it. Its prompts were fixed beforehand: one look.
+They hold every run, so they can decide a claim as well as an experiment planned for it. Their
+prompts were fixed beforehand, so there is one look.
 """
 
 from __future__ import annotations
@@ -15,38 +15,37 @@ from .experiments import RECORDED, Experiment
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the recorded experiments by name, as far as their files lie in a folder."""
-    out = {}
-    for name, one in RECORDED.items():
-        path = folder / one.file
-        if path.exists():
-            out[name] = as_experiment(json.loads(path.read_text()), one)
-    return out
+    """Read the recorded experiments whose files are in ``folder``, and return them by name."""
+    return {
+        name: as_experiment(json.loads((folder / experiment.file).read_text()), experiment)
+        for name, experiment in RECORDED.items()
+        if (folder / experiment.file).exists()
+    }
 
 
-def as_experiment(found: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return a result's runs at the experiment's temperature, as an experiment's file holds them.
+def as_experiment(result: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """Convert a result's runs at the experiment's temperature to an experiment's file.
 
     Raises:
         ValueError: the file has no runs at that temperature.
     """
     at = f"temperature {experiment.temperature:g}"
-    every = [runs for title, runs in found["record"].items() if title.endswith(f"runs at {at}")]
+    every = [runs for title, runs in result["record"].items() if title.endswith(f"runs at {at}")]
     if len(every) != 1:
         raise ValueError(f"{experiment.file} records no runs at {at}")
-    given = found["measured_on"]
-    count = given["prompts"]["count"]
+    measured_on = result["measured_on"]
+    count = measured_on["prompts"]["count"]
     return {
         "experiment": experiment.name,
         "settings": {
-            "target": given["target"],
+            "target": measured_on["target"],
             "temperature": experiment.temperature,
-            "max_new_tokens": given["max_new_tokens"],
+            "max_new_tokens": measured_on["max_new_tokens"],
             "together": 1,
             "looks": [count],
         },
         "prompts": [{} for _ in range(count)],
-        "environment": [given["environment"]],
+        "environment": [measured_on["environment"]],
         "prices": {},
         "runs": [
             {

@@ -66,7 +66,7 @@ def estimate(values: Sequence[float], looks: int = len(LOOKS)) -> Estimate:
 
 
 def verdict(found: Estimate, smallest: float, kind: Kind = "more") -> Verdict:
-    """Return what an interval says of a claim.
+    """Decide a claim by an interval.
 
     Args:
         smallest: the smallest difference that matters, above 0, in the effect's unit.

@@ -1,4 +1,4 @@
-"""Of P1: hierarchies of three models against single drafts, the heuristic, draft temperatures."""
+"""Claims of P1: three models against single drafts, the heuristic, draft temperatures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hierspec_papers.evidence.claims import SMALL, Claim
 from hierspec_papers.evidence.families import FAMILIES
 from hierspec_papers.evidence.methods import exit_stacks
 
-_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+_COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
 _DEEP = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
 _CLOCK_SINGLE = ("single large 3", "single large 6", "single large 10")
@@ -18,7 +18,7 @@ _EXITS = FAMILIES["smollm2"]
 
 
 def claims() -> list[Claim]:
-    """Return the claims."""
+    """Return the claims of P1."""
     exits = tuple(exit_stacks(_EXITS))
     return [
         Claim(

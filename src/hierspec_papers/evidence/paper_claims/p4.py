@@ -1,4 +1,4 @@
-"""Of P4: verification rules, by the exact law on the same drafts."""
+"""Claims of P4: verification rules, by the exact law on the same drafts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from hierspec_papers.evidence.claims import RULE, SMALL, Claim
 from hierspec_papers.evidence.experiments import COOLER, REPETITIONS
 from hierspec_papers.evidence.methods import SEVERAL
 
-_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
-
 
 def claims() -> list[Claim]:
-    """Return the claims."""
+    """Return the claims of P4."""
     exact = {"metric": effects.exact_block, "other": effects.exact_tokenwise, "least": RULE}
 
     def gain(item: str, experiments: tuple[str, ...], method: str, n: str, **more: Any) -> Claim:
@@ -29,7 +27,7 @@ def claims() -> list[Claim]:
             "block over tokenwise, in time",
             ("block",),
             ("tokenwise",),
-            _SPEED,
+            effects.tokens_per_second,
             least=SMALL,
         ),
         Claim(
@@ -101,7 +99,7 @@ def claims() -> list[Claim]:
                 ("clock-p4-smollm2",),
                 f"share of decoding that verification takes, {rule}",
                 (rule,),
-                metric=effects.verifying,
+                metric=effects.verification_overhead,
                 against=0.0,
                 scale="difference",
                 least=0.01,

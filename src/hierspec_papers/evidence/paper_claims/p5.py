@@ -1,4 +1,4 @@
-"""Of P5: the full system against its parts, redundancy, entropies, windows."""
+"""Claims of P5: the full system against its parts, redundancy, entropies, windows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import AREA, SHARE, TOKEN, Claim
 from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOWS
 
-_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
-# The one with drafters apart first.
+_COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
+# Experiments at temperature 1; first the one whose M2 is a smaller model of its own.
 _P5_1 = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
 _P5_0 = ("p5-trunk-0",)
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
@@ -32,7 +32,7 @@ _CALIBRATED_PARTS = (
 
 
 def claims() -> list[Claim]:
-    """Return the claims."""
+    """Return the claims of P5."""
     return [
         Claim(
             "P5 Table 1",
@@ -46,13 +46,13 @@ def claims() -> list[Claim]:
             Claim(
                 "P5 Table 1",
                 (f"clock-p5-{family}-rivals",),
-                f"the full system over {said}, in time",
+                f"the full system over {name}, in time",
                 ("full",),
                 (theirs,),
                 _SPEED,
                 decides=False,  # each has drafters of its own
             )
-            for family, theirs, said in (
+            for family, theirs, name in (
                 ("large", "specdec++", "SpecDec++ with zoo:mid and its trained head"),
                 ("large", "pearl", "PEARL with zoo:mid, two threads on two cores"),
                 ("smollm2", "eagle3", "EAGLE-3 (a chain of four)"),

@@ -1,15 +1,15 @@
-"""Of P2: interleaving a smaller model does not help."""
+"""Claims of P2: interleaving a smaller model does not help."""
 
 from __future__ import annotations
 
 from hierspec_papers.evidence import effects
 from hierspec_papers.evidence.claims import Claim
 
-_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+_COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 
 
 def claims() -> list[Claim]:
-    """Return the claims."""
+    """Return the claims of P2."""
     single = ("M_s 2", "M_s 4", "M_q 2", "M_q 4", "M_q 8")
     mixed = ("interleaved 1", "interleaved 2")
     return [

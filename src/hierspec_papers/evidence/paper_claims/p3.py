@@ -1,4 +1,4 @@
-"""Of P3: HiSpec against single exits, exits and lengths, the share of verification."""
+"""Claims of P3: HiSpec against single exits, exits and lengths, the share of verification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _pairs(item: str, family: str, shown: str) -> Claim:
 
 
 def claims() -> list[Claim]:
-    """Return the claims."""
+    """Return the claims of P3."""
     real, chats, trunk = "p3-smollm2", "p3-smollm2-chats", "p3-trunk"
     return [
         Claim(
@@ -83,12 +83,12 @@ def claims() -> list[Claim]:
             Claim(
                 "P3 Figure 1",
                 ("clock-p3-smollm2-others",),
-                f"HiSpec over {said}, in time",
+                f"HiSpec over {name}, in time",
                 ("hispec",),
                 (theirs,),
                 _SPEED,
             )
-            for theirs, said in (
+            for theirs, name in (
                 ("lookahead", "Lookahead"),
                 ("swift", "SWIFT"),
                 ("adadecode", "AdaDecode with trained heads"),

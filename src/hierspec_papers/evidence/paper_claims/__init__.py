@@ -1,0 +1,25 @@
+"""The papers' claims as data: the methods, the metric, and the smallest difference that matters.
+
+Ratios are of speed, tokens or cost. The smallest differences that matter: 3 % for a system against
+another, 1 to 2 % for a verification rule (the papers' own margins are 1 to 5 %), .03 of an
+acceptance, .05 of an AUC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hierspec_papers.evidence.claims import decide
+from hierspec_papers.evidence.experiments import EXPERIMENTS
+
+from . import p1, p2, p3, p4, p5
+
+CLAIMS = tuple(claim for paper in (p1, p2, p3, p4, p5) for claim in paper.claims())
+
+
+def decided(data: Mapping[str, Any]) -> bool:
+    """Return whether an experiment's file decides every claim that the experiment measures."""
+    name = data["experiment"]
+    claims = [claim for claim in CLAIMS if name in claim.experiments]
+    return all(decide(c, EXPERIMENTS[name], data).verdict != "undecided" for c in claims)
