@@ -122,7 +122,10 @@ def status_of(groups: list[list[Finding]], facts: list[Fixed]) -> Status:
     verdicts: set[Status] = {together(group) for group in groups if group[0].claim.decides}
     verdicts |= {fact.status for fact in facts}
     by_weight: tuple[Status, ...] = ("does not hold", "undecided", "holds")
-    return next((status for status in by_weight if status in verdicts), "cannot be had here")
+    for status in by_weight:
+        if status in verdicts:
+            return status
+    return "cannot be had here"
 
 
 def shown(group: list[Finding]) -> list[Finding]:

@@ -19,12 +19,12 @@ _TIGHT = {
 
 
 def solve(graph: Graph) -> tuple[float, Chain]:
-    """The best chain of P1's graph and its price a token.
+    """Return the lowest price a token in P1's graph, and the chain that has it.
 
-    Minimise Σ_e f(e) c(e) over flows f ≥ 0 in which every vertex sends out what reaches it, one
-    unit more at the source: Σ_out f − Σ_in μ f = 1[source] [P1 Definition 3.3, Table 2]. Vertices
-    are the target (0), the states (i, t), and the lossy loops (i, L) that take up what arrives.
-    Unlike in P1 a level may be handed more than it asks for, and the target may decode plainly.
+    Minimise Σ_e f(e) c(e) over flows f ≥ 0 in which every vertex sends out what reaches it, and the
+    source one unit more: Σ_out f − Σ_in μ f = 1[source] [P1 Definition 3.3, Table 2]. Vertices are
+    the target (0), the states (i, t), and the lossy loops (i, L), which absorb what arrives. Unlike
+    in P1 a level may be handed more than it asks for, and the target may decode plainly.
 
     Raises:
         ImportError: scipy is missing.
@@ -54,7 +54,7 @@ def solve(graph: Graph) -> tuple[float, Chain]:
 
 
 def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """P1 Table 2: (start, end, multiplier, cost) of every edge; vertex numbers as :func:`_at`."""
+    """Return start, end, multiplier, cost of every edge [P1 Table 2]; vertices as :func:`_at`."""
     target, top = graph.estimates.target, graph.estimates.max_budget
     loops = 1 + target * top
     edges: list[tuple[int, int, float, float]] = [

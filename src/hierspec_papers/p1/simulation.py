@@ -1,8 +1,8 @@
-"""P1's Table 5, latency under real or simulated acceptances and costs: what its inputs determine.
+"""P1's Table 5, latency with real or simulated acceptances and costs, as far as computable.
 
 The table's hierarchy is not described: no layers, budgets, rates or costs of the four levels of
-Gemma2 9B are printed. Three of its cells also need the models or the machine. The fourth kind,
-independent acceptances at constant costs, can be simulated from P1's two printed examples.
+Gemma2 9B are printed. Three of its cells also need the models or the machine. The fourth,
+independent acceptances at constant costs, can be simulated for P1's two printed examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tables import (
 
 ROUNDS = 4000  # of each simulation: errors near 1 %
 
-# acceptances, costs, seconds per token as printed; and what a second run of them would take
+# acceptances, costs, seconds per token as printed; and what is missing to measure them again
 TABLE_5 = (
     ("real", "real", "0.0438226", "the models and the machine"),
     ("iid", "real", "0.0437504", "the rates and the machine"),
@@ -38,7 +38,7 @@ PLAIN_GEMMA = ("0.0430", "0.0429")  # Table 3: target alone, CNN-DM and XSUM
 
 
 def compute() -> Reproduction:
-    """Table 5 as printed, and its fourth cell for both examples."""
+    """Return Table 5 as printed, and its fourth cell for both examples."""
     return Reproduction(
         "p1-simulation",
         (

@@ -1,7 +1,7 @@
 """P1's Tables 1, 8 and 9, from the inputs it prints (Tables 6 and 7, Appendix B.3 and B.4).
 
-Numbers are the formula of Corollary 3.1 with γ exact, at the best models and budgets T ≤ 15. What
-differs from print is said, and why, as far as it can be known.
+Numbers are by the formula of Corollary 3.1 with γ exact, for the best models and budgets T ≤ 15.
+Where they differ from print, notes say why, as far as it can be known.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _ESTIMATED = "P1 estimates γ by simulation (§2.4); here it is exact."
 
 
 def compute() -> Reproduction:
-    """All three tables."""
+    """Compute all three tables."""
     first = _growing(
         "Table 1",
         "first example",
@@ -106,7 +106,7 @@ def compute() -> Reproduction:
 
 
 def example(costs: Sequence[float], rates: Sequence[Sequence[float]], models: int) -> Estimates:
-    """The largest ``models`` of an example, named as in P1: M1 is the smallest of all."""
+    """Return estimates for the largest ``models`` of an example, named as in P1: M1 is smallest."""
     count = len(costs)
     square: list[list[float | None]] = [[None] * count for _ in range(count)]
     for i, row in enumerate(rates):
@@ -120,9 +120,10 @@ def example(costs: Sequence[float], rates: Sequence[Sequence[float]], models: in
 
 
 def triple(cost: float, rate: float) -> Estimates:
-    """C, B and A of Table 9; C's acceptance by A is the least that the triangle inequality allows.
+    """Return estimates for C, B and A of Table 9, from C's cost and acceptance by B.
 
-    α_CB + α_BA ≤ α_CA + 1 [P1 Appendix B.3], "a lower bound" in B.4.
+    C's acceptance by A is the least that the triangle inequality allows: α_CB + α_BA ≤ α_CA + 1
+    [P1 Appendix B.3], "a lower bound" in B.4.
     """
     lowest = max(0.0, round(rate + RATE_B_A - 1.0, 12))
     return ideal(
@@ -134,7 +135,7 @@ def triple(cost: float, rate: float) -> Estimates:
 
 
 def best(estimates: Estimates) -> tuple[float, Chain]:
-    """The best plan by the formula, and its latency."""
+    """Return the lowest latency by the formula, and the plan that has it."""
     return shortest(graph(estimates))[0]
 
 
@@ -176,14 +177,14 @@ def _growing(
 def as_inputs(
     costs: Sequence[float], rates: Sequence[Sequence[float]], **more: Any
 ) -> dict[str, Any]:
-    """Return an example's inputs for a table."""
+    """Return an example's costs and rates as a table's ``inputs``."""
     square = [[None] * (i + 1) + list(row) for i, row in enumerate([*rates, ()])]
     largest = {"max_speculative_tokens": LARGEST_BUDGET}
     return {"costs": list(costs), "acceptance": square, **largest, **more}
 
 
 def _consistent(speedup: str, ms: str, plain: float = 33.0) -> bool:
-    """Whether some latency and speed-up with these roundings have the product ``plain``."""
+    """Return whether latency and speed-up that round to these can have the product ``plain``."""
     low = (float(speedup) - 5e-5) * (float(ms) - 5e-3)
     return low <= plain <= (float(speedup) + 5e-5) * (float(ms) + 5e-3)
 

@@ -2,8 +2,8 @@
 
 α, β: acceptance of M_q's and of M_s's tokens by M_p. c = cost(M_q) / cost(M_p),
 c_s = cost(M_s) / cost(M_q). The formulas hold for the sound form of P2's Algorithm 2, which takes
-ratio and residual from the model that drafted the slot; what it prints emits from full p after a
-rejection, and is lossy. P2's finding stands and is sharper than stated: interleaving never beats
+ratio and residual from the model that drafted the slot; as printed it draws from full p after a
+rejection, and is lossy. P2's finding holds and is sharper than it says: interleaving never beats
 both single drafts, and the horizontal order never yields less at equal cost while α ≥ β.
 """
 
@@ -18,7 +18,7 @@ from hierspec.planner.corollary import tokens
 
 
 def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:
-    """Expected tokens a round of m blocks, each n tokens of M_s and then 1 of M_q.
+    """Return the expected tokens a round of m blocks, each n tokens of M_s and then 1 of M_q.
 
     (1 − β^{n+1}) / (1 − β) · (1 − Q^m) / (1 − Q) + Q^m with Q = αβⁿ [P2 Theorem 3.2]; n = 0 is
     drafting with M_q alone. All arguments broadcast; β = 1 and Q = 1 are limits.
@@ -30,7 +30,7 @@ def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: Array
 
 
 def horizontal_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:
-    """Expected tokens a round of m tokens of M_q and then n of M_s; either may be 0.
+    """Return the expected tokens a round of m tokens of M_q and then n of M_s; either may be 0.
 
     (1 − α^{m+1}) / (1 − α) + α^m (β + … + βⁿ). The cost of interleaving (n, m) is that of (mn, m)
     here (MATH §2).
@@ -42,7 +42,7 @@ def horizontal_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayL
 def interleaved_speedup(
     alpha: ArrayLike, beta: ArrayLike, c: ArrayLike, c_s: ArrayLike, n: ArrayLike, m: ArrayLike
 ) -> np.ndarray:
-    """Over plain decoding: expected tokens / (1 + mc + mn·c·c_s) [P2 Theorem 3.4]."""
+    """Return the speed-up over plain decoding: tokens / (1 + mc + mn·c·c_s) [P2 Theorem 3.4]."""
     n, m, c, c_s = np.asarray(n), np.asarray(m), np.asarray(c), np.asarray(c_s)
     return interleaved_tokens(alpha, beta, n, m) / (1.0 + m * c + m * n * c * c_s)
 
@@ -50,19 +50,22 @@ def interleaved_speedup(
 def horizontal_speedup(
     alpha: ArrayLike, beta: ArrayLike, c: ArrayLike, c_s: ArrayLike, n: ArrayLike, m: ArrayLike
 ) -> np.ndarray:
-    """Over plain decoding, of m tokens of M_q and then n of M_s: tokens / (1 + mc + n·c·c_s)."""
+    """Return that of m tokens of M_q and then n of M_s: tokens / (1 + mc + n·c·c_s)."""
     n, m, c, c_s = np.asarray(n), np.asarray(m), np.asarray(c), np.asarray(c_s)
     return horizontal_tokens(alpha, beta, n, m) / (1.0 + m * c + n * c * c_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """One way to use three models, at its best lengths.
+    """A way to use the three models, at its best lengths.
 
     Attributes:
         name: ``plain``, ``small`` or ``mid`` (a single draft by M_s or M_q), ``interleaved`` or
             ``horizontal``.
-        n: tokens of M_s, in each block where interleaved; ``m``: tokens of M_q.
+        n: tokens of M_s; where interleaved, in each block.
+        m: tokens of M_q.
+        tokens: expected tokens a round.
+        speedup: over plain decoding.
     """
 
     name: str
@@ -75,26 +78,26 @@ class Ordering:
 def compare(
     alpha: float, beta: float, c: float, c_s: float, longest: int = 15
 ) -> tuple[Ordering, ...]:
-    """Plain decoding, both single drafts, interleaved and horizontal, best first.
+    """Return plain decoding, both single drafts, interleaved and horizontal order, fastest first.
 
     Args:
         longest: most tokens of one draft, of both models together.
     """
     n, m = np.meshgrid(np.arange(longest + 1), np.arange(longest + 1), indexing="ij")
-    in_line = horizontal_speedup(alpha, beta, c, c_s, n, m), horizontal_tokens(alpha, beta, n, m)
+    horizontal = horizontal_speedup(alpha, beta, c, c_s, n, m), horizontal_tokens(alpha, beta, n, m)
     mixed = interleaved_speedup(alpha, beta, c, c_s, n, m), interleaved_tokens(alpha, beta, n, m)
-    short, both = n + m <= longest, (n > 0) & (m > 0)
+    both = (n > 0) & (m > 0)
     kinds = {
-        "plain": (in_line, (n == 0) & (m == 0)),
-        "mid": (in_line, (n == 0) & (m > 0)),
-        "small": (in_line, (n > 0) & (m == 0)),
-        "horizontal": (in_line, both & short),
+        "plain": (horizontal, (n == 0) & (m == 0)),
+        "mid": (horizontal, (n == 0) & (m > 0)),
+        "small": (horizontal, (n > 0) & (m == 0)),
+        "horizontal": (horizontal, both & (n + m <= longest)),
         "interleaved": (mixed, both & (m * (n + 1) <= longest)),
     }
-    found = []
+    orderings = []
     for name, ((speedup, emitted), allowed) in kinds.items():
         if allowed.any():
-            at = np.unravel_index(np.argmax(np.where(allowed, speedup, -np.inf)), n.shape)
-            figures = float(emitted[at]), float(speedup[at])
-            found.append(Ordering(name, int(n[at]), int(m[at]), *figures))
-    return tuple(sorted(found, key=lambda ordering: -ordering.speedup))
+            best = np.unravel_index(np.argmax(np.where(allowed, speedup, -np.inf)), n.shape)
+            lengths, figures = (int(n[best]), int(m[best])), (emitted[best], speedup[best])
+            orderings.append(Ordering(name, *lengths, *map(float, figures)))
+    return tuple(sorted(orderings, key=lambda ordering: -ordering.speedup))

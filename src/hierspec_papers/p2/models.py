@@ -1,6 +1,6 @@
-"""P2's negative result with measured numbers: two drafters taking turns, in line, and alone.
+"""P2's negative result with measured numbers: two drafters interleaved, horizontal, and alone.
 
-P2 could not run its method. Here α, β, c and c_s of the models at hand are measured, put into
+P2 could not run its method. Here α, β, c and c_s of the models at hand are measured and put into
 Theorem 3.4, and the sound form of its Algorithm 2 is run beside the other ways to use the same
 three models: tokens of M_q first and then of M_s (horizontal), and either drafter alone.
 """
@@ -38,15 +38,19 @@ from .formula import (
 BLOCKS = 4  # m of the sweep over n, as in ``p2-orders``
 PER_BLOCK = (0, 1, 2, 3)  # n
 REPEATS = 9  # of every timed call
-LONGEST = 12  # tokens of a draft, when the best lengths are looked for
+LONGEST = 12  # tokens of a draft, in the search for the best lengths
 
 Lengths = tuple[int, int]  # n of M_s (in each block where interleaved), m of M_q
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Theorem 3.4's: acceptances of M_q and M_s by M_p, cost(M_q) / cost(M_p), and
-    cost(M_s) / cost(M_q)."""
+    """Inputs of Theorem 3.4.
+
+    Attributes:
+        alpha, beta: acceptances of M_q and M_s by M_p.
+        c, c_s: cost(M_q) / cost(M_p) and cost(M_s) / cost(M_q).
+    """
 
     alpha: float
     beta: float
@@ -55,7 +59,7 @@ class Inputs:
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Both tables and the figure at each of the lab's temperatures.
+    """Measure both tables and the figure at each of the lab's temperatures.
 
     Raises:
         HierspecError: fewer than two draft models, or no prompt.
@@ -82,7 +86,7 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def inputs(lab: Lab, temperature: float) -> Inputs:
-    """α and β along the target's own texts; costs of a single call of each model."""
+    """Measure α and β along the target's own texts, and costs of single calls of each model."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
     plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
@@ -99,12 +103,11 @@ def inputs(lab: Lab, temperature: float) -> Inputs:
 
 
 def _inputs(lab: Lab, temperature: float) -> dict[str, float]:
-    """Return :func:`inputs`, ready for JSON."""
-    return asdict(inputs(lab, temperature))
+    return asdict(inputs(lab, temperature))  # ready for JSON
 
 
 def method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
-    """One way to use the three models, verified tokenwise, as the theorem takes it."""
+    """Return a way to use the three models, verified tokenwise, as the theorem assumes."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
 
     if not n or not m:
@@ -120,7 +123,7 @@ def method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
 
 
 def theorem(given: Inputs, name: str, n: int, m: int) -> tuple[float, float]:
-    """Tokens a call and speed-up by formula."""
+    """Return tokens a call and speed-up by the formula."""
     interleaved = name == "interleaved"
     tokens = interleaved_tokens if interleaved else horizontal_tokens
     speedup = interleaved_speedup if interleaved else horizontal_speedup
@@ -138,12 +141,12 @@ Ran = dict[tuple[str, Lengths], Measured]
 
 
 def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
-    found = _compare(given)
-    names = {order.name: (order.n, order.m) for order in found}
-    mixed = ran["interleaved", names["interleaved"]]
+    orders = _compare(given)
+    lengths = {order.name: (order.n, order.m) for order in orders}
+    mixed = ran["interleaved", lengths["interleaved"]]
     single = max(
-        (ran[name, names[name]] for name in ("small", "mid")),
-        key=lambda one: one.speedup.median,
+        (ran[name, lengths[name]] for name in ("small", "mid")),
+        key=lambda method: method.speedup.median,
     )
     gap = mixed.over(single.runs)
     return own_table(
@@ -153,7 +156,7 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
         "way",
         [
             (order.name, _figures(given, order.name, (order.n, order.m), ran, temperature))
-            for order in found
+            for order in orders
         ],
         ("n of M_s", "m of M_q", *_COLUMNS),
         {"alpha": given.alpha, "beta": given.beta, "c": given.c, "c_s": given.c_s},
@@ -216,11 +219,11 @@ _COLUMNS = ("tokens by formula", "tokens a call", "by formula", *INTERVAL, "same
 
 
 def _figures(given: Inputs, name: str, lengths: Lengths, ran: Ran, temperature: float) -> tuple:
-    one = ran[name, lengths]
+    measured = ran[name, lengths]
     tokens, speedup = theorem(given, name, *lengths)
     return (
         *lengths,
-        *(tokens, one.tokens_per_call, speedup),
-        *one.interval,
-        one.same(temperature),
+        *(tokens, measured.tokens_per_call, speedup),
+        *measured.interval,
+        measured.same(temperature),
     )

@@ -1,8 +1,8 @@
 """P2's negative result: its formula, the other ways to use its three models, and simulations.
 
-P2 prints no number of its own (its Figure 1 is a picture), so nothing is compared cell by cell:
-formulas and simulations stand side by side; the figure's panels are of our own values. α, β, c and
-c_s as in :mod:`hierspec_papers.p2.formula`.
+P2 prints no numbers (its Figure 1 is a picture), so nothing is compared cell by cell: formulas are
+compared with simulations, and the figure's panels have values of our own. α, β, c and c_s are those
+of :mod:`hierspec_papers.p2.formula`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def compute() -> Reproduction:
 
 
 def run(name: str, n: int, m: int) -> Simulation:
-    """Simulate one way to use the three models (:class:`Ordering`)."""
+    """Simulate one way to use the three models, named as in :class:`Ordering`."""
     if name == "plain" or n + m == 0:
         chain = Chain((2,))
     elif n == 0:
@@ -53,7 +53,7 @@ def run(name: str, n: int, m: int) -> Simulation:
 
 
 def _figure_1() -> tuple[Figure, ...]:
-    """Return the panels: tokens and speed-up over n, a curve for each m, α and c fixed."""
+    """Return the panels: tokens and speed-up over n, with a curve for each m; α and c are fixed."""
     ns = np.arange(LONGEST_N + 1)
     panels = []
     for beta, c_s in PANELS:
@@ -83,13 +83,13 @@ def _figure_1() -> tuple[Figure, ...]:
 
 
 def _panels() -> Table:
-    """Return for each panel and m the best n, and what it gains over M_q alone."""
+    """Return a table of the best n for each panel and m, and its gain over M_q alone."""
     rows = []
     for beta, c_s in PANELS:
         for m in BLOCKS:
-            found = interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
-            best = int(found.argmax())
-            figures = (m, best, float(found[best]), float(found[0]), float(found[-1]))
+            speedups = interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
+            best = int(speedups.argmax())
+            figures = (m, best, *(float(speedups[n]) for n in (best, 0, -1)))
             rows.append(TableRow(f"{beta}, {c_s}", (), figures))
     return Table(
         "Figure 1",
@@ -149,13 +149,13 @@ def _lengths() -> Table:
 
 
 def _orders() -> Table:
-    found = compare(ALPHA, BETA, C, C_S)
+    orderings = compare(ALPHA, BETA, C, C_S)
     return Table(
         "Orders",
         "the best of each way to use the three models, at most 15 tokens a draft",
         "way",
         (),
-        tuple(_order(ordering) for ordering in found),
+        tuple(map(_order, orderings)),
         ("n of M_s", "m of M_q", "tokens a call", "speed-up", "simulated", "error"),
         {**_INPUTS, "longest": 15, "rounds": ROUNDS},
         notes=(
@@ -173,6 +173,7 @@ def _order(ordering: Ordering) -> TableRow:
     return TableRow(ordering.name, (), figures)
 
 
-def _speedup(found: Simulation) -> tuple[float, float]:
-    """Over plain decoding, which costs 1 a token; and its standard error."""
-    return 1.0 / found.ms_per_token, found.standard_error / found.ms_per_token**2
+def _speedup(simulation: Simulation) -> tuple[float, float]:
+    """Return the speed-up over plain decoding, which costs 1 a token, and its standard error."""
+    ms = simulation.ms_per_token
+    return 1.0 / ms, simulation.standard_error / ms**2

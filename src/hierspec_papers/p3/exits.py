@@ -38,7 +38,7 @@ Pair = tuple[int, int]
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Every pair and every single exit, at each of the lab's temperatures.
+    """Measure every pair and every single exit, at each of the lab's temperatures.
 
     Raises:
         HierspecError: the target is too shallow for two exits.
@@ -46,10 +46,10 @@ def measure(lab: Lab) -> Reproduction:
     default = default_exits(lab.models)
     exits = candidate_exits(lab.models)
     pairs = [(low, high) for low in exits for high in exits if low < high]
-    of_exits = [single_exit(lab.models, layer) for layer in exits]
-    of_pairs = [hispec(lab.models, *pair) for pair in pairs]
-    others = [hispec(lab.models, *default, rule=rule) for rule in RULES[1:]]
-    methods = [*of_exits, *of_pairs, *others]
+    single_methods = [single_exit(lab.models, layer) for layer in exits]
+    pair_methods = [hispec(lab.models, *pair) for pair in pairs]
+    other_rules = [hispec(lab.models, *default, rule=rule) for rule in RULES[1:]]
+    methods = [*single_methods, *pair_methods, *other_rules]
     tables, figures = [], []
     for temperature in lab.temperatures:
         found = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
@@ -65,7 +65,7 @@ def measure(lab: Lab) -> Reproduction:
             _tradeoff(lab, temperature, singles, doubles),
         ]
     labels = [*map(str, exits), *(_named(pair, default) for pair in pairs)]
-    tables.append(_memory(lab, labels, [*of_exits, *of_pairs]))
+    tables.append(_memory(lab, labels, [*single_methods, *pair_methods]))
     return Reproduction("p3-exits", tuple(tables), tuple(figures), lab.to_dict())
 
 
@@ -121,10 +121,10 @@ def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -
 
 
 def _memory(lab: Lab, labels: Sequence[str], methods: Sequence[HierarchyMethod]) -> Table:
-    """Return the bytes that single exits and pairs need beyond plain decoding's."""
+    """Return a table of the bytes that single exits and pairs need beyond plain decoding's."""
     plain = HierarchyMethod("plain", lab.models)
     weights, caches = weight_bytes(plain), cache_bytes(plain)
-    told = "" if weights is None else f"{weights:,} bytes of weights, "
+    weights_text = "" if weights is None else f"{weights:,} bytes of weights, "
     return own_table(
         "Memory",
         "bytes that single exits and pairs need beyond the target's, computed from the models",
@@ -138,7 +138,7 @@ def _memory(lab: Lab, labels: Sequence[str], methods: Sequence[HierarchyMethod])
         notes=(
             "weights: of trained heads, none where an exit scores with the target's own. caches: "
             "hidden states at each exit; keys and values are the target's own [P3 §3.1].",
-            f"The target's own: {told}{caches:,} bytes of caches per token.",
+            f"The target's own: {weights_text}{caches:,} bytes of caches per token.",
         ),
     )
 
@@ -206,25 +206,25 @@ def _tradeoff(
     )
 
 
-def _points(label: str, some: dict[int, Measured]) -> Curve:
-    found = [one for one in some.values() if one.runs]
+def _points(label: str, by_layer: dict[int, Measured]) -> Curve:
+    ran = [measured for measured in by_layer.values() if measured.runs]
     return Curve(
         label,
-        tuple(one.acceptance() for one in found),
-        tuple(_speed(one) for one in found),
+        tuple(measured.acceptance() for measured in ran),
+        tuple(map(_speed, ran)),
         "points",
-        tuple(one.half_width for one in found),
+        tuple(measured.half_width for measured in ran),
     )
 
 
-def _by_acceptance(some: dict[int, Measured]) -> str:
-    able = [layer for layer, one in some.items() if one.runs]
-    return ", ".join(map(str, sorted(able, key=lambda layer: some[layer].acceptance())))
+def _by_acceptance(by_layer: dict[int, Measured]) -> str:
+    ran = [layer for layer, measured in by_layer.items() if measured.runs]
+    return ", ".join(map(str, sorted(ran, key=lambda layer: by_layer[layer].acceptance())))
 
 
 def _named(pair: Pair, default: Pair) -> str:
     return f"{pair[0]}-{pair[1]}" + (" (default)" if pair == default else "")
 
 
-def _speed(one: Measured) -> float:
-    return one.speedup.median
+def _speed(measured: Measured) -> float:
+    return measured.speedup.median

@@ -1,7 +1,7 @@
-"""P3's Figure 4: which share of the quarter-depth exit's tokens the last layer accepts.
+"""P3's Figure 4: the share of the quarter-depth exit's tokens that the last layer accepts.
 
-Along texts that the target writes itself, every exit predicts every token. Greedy, a token counts
-if both choose the same; with sampling, 1 − TV of the two laws: the probability that it is kept.
+Every exit predicts every token of texts that the target writes itself. Greedily, a token counts if
+both choose the same; with sampling, by 1 − TV of the two distributions, its chance to be kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRINTED = "69"  # per cent, "up to": the largest bar of Figure 4 (P3 §1, §3.2)
 
 
 def measure(lab: Lab) -> Reproduction:
-    """The share for every exit tried, with the quarter-depth one's beside the printed 69 %.
+    """Measure the share of every exit tried, the quarter-depth one's beside the printed 69 %.
 
     Raises:
         HierspecError: the target is too shallow for two exits, or there is no prompt.
@@ -47,21 +47,21 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def accepted(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
-    """[exits, prompts]: the share of the positions after each prompt where the target accepts."""
+    """Return [exits, prompts]: the share of positions after each prompt that the target accepts."""
     plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
     target = len(pool.entrants) - 1
-    out: list[list[float]] = [[] for _ in range(target)]
+    accepted_shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))
         sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], plan)
         for i in range(target):
-            found = sums[i, target]
-            agreed = found.overlap if temperature else found.equal
-            out[i].append(agreed / max(found.positions, 1))
-    return out
+            agreement = sums[i, target]
+            agreed = agreement.overlap if temperature else agreement.equal
+            accepted_shares[i].append(agreed / max(agreement.positions, 1))
+    return accepted_shares
 
 
 def _table(
@@ -72,12 +72,11 @@ def _table(
 ) -> Table:
     depth = lab.models.num_layers
     rows = []
-    for temperature, found in shares.items():
-        each = found[exits.index(quarter)]
-        cell = Cell(PRINTED, 100 * fmean(each), f"L{quarter} → L{depth}")
-        rows.append(
-            TableRow(f"{temperature:g}", (cell,), (f"L{quarter} → L{depth}", 100 * _error(each)))
-        )
+    exit_name = f"L{quarter} → L{depth}"
+    for temperature, by_exit in shares.items():
+        by_prompt = by_exit[exits.index(quarter)]
+        cell = Cell(PRINTED, 100 * fmean(by_prompt), exit_name)
+        rows.append(TableRow(f"{temperature:g}", (cell,), (exit_name, 100 * _error(by_prompt))))
     return Table(
         "Figure 4",
         "tokens of the quarter-depth exit that the last layer accepts, per cent",
@@ -108,10 +107,10 @@ def _figure(
         Curve(
             f"temperature {temperature:g}",
             tuple(float(layer) for layer in exits),
-            tuple(100 * fmean(each) for each in found),
-            spread=tuple(196 * _error(each) for each in found),
+            tuple(100 * fmean(by_prompt) for by_prompt in by_exit),
+            spread=tuple(196 * _error(by_prompt) for by_prompt in by_exit),
         )
-        for temperature, found in shares.items()
+        for temperature, by_exit in shares.items()
     )
     return Figure(
         "Figure 4",
@@ -127,5 +126,5 @@ def _figure(
     )
 
 
-def _error(each: Sequence[float]) -> float:
-    return stdev(each) / math.sqrt(len(each)) if len(each) > 1 else 0.0
+def _error(by_prompt: Sequence[float]) -> float:
+    return stdev(by_prompt) / math.sqrt(len(by_prompt)) if len(by_prompt) > 1 else 0.0

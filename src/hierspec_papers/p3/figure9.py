@@ -23,7 +23,7 @@ Lengths = dict[str, list[int]]  # by domain
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Return the cumulative distributions of prompt and answer lengths, domain by domain.
+    """Measure the cumulative distributions of prompt and answer lengths, domain by domain.
 
     Raises:
         HierspecError: there is no prompt.
@@ -47,8 +47,8 @@ def measure(lab: Lab) -> Reproduction:
 
 def _table(lab: Lab, what: str, found: Lengths, note: str) -> Table:
     rows = tuple(
-        TableRow(domain, (), (len(each), median(each), _ninth(each), max(each)))
-        for domain, each in found.items()
+        TableRow(domain, (), (len(lengths), median(lengths), _ninth(lengths), max(lengths)))
+        for domain, lengths in found.items()
     )
     return Table(
         f"Figure 9, {what}s",
@@ -66,10 +66,10 @@ def _figure(what: str, found: Lengths, note: str) -> Figure:
     curves = tuple(
         Curve(
             domain,
-            tuple(float(one) for one in sorted(each)),
-            tuple((i + 1) / len(each) for i in range(len(each))),
+            tuple(map(float, sorted(lengths))),
+            tuple((i + 1) / len(lengths) for i in range(len(lengths))),
         )
-        for domain, each in found.items()
+        for domain, lengths in found.items()
     )
     caption = f"share of the {what}s that are no longer"
     return Figure(
@@ -78,19 +78,19 @@ def _figure(what: str, found: Lengths, note: str) -> Figure:
 
 
 def _by_domain(lab: Lab, lengths: Sequence[int]) -> Lengths:
-    out: Lengths = {}
+    by_domain: Lengths = {}
     for domain, length in zip(lab.domains, lengths, strict=False):
-        out.setdefault(domain, []).append(length)
-    return out
+        by_domain.setdefault(domain, []).append(length)
+    return by_domain
 
 
 def _answers(lab: Lab) -> Lengths:
-    """Return tokens of the target's answers: a hierarchy's text is the target's own, and sooner."""
-    hierarchy, tokenizer = _fast(lab), lab.models.tokenizer
-    out: Lengths = {domain: [] for domain in lab.domains}
-    total = sum(min(ANSWERED, lab.domains.count(domain)) for domain in out)
+    """Return the lengths of the target's answers, written faster by a hierarchy on top of it."""
+    hierarchy, tokenizer = _fast_hierarchy(lab), lab.models.tokenizer
+    answers: Lengths = {domain: [] for domain in lab.domains}
+    total = sum(min(ANSWERED, lab.domains.count(domain)) for domain in answers)
     for domain, text in zip(lab.domains, lab.texts, strict=True):
-        if len(out[domain]) == ANSWERED:
+        if len(answers[domain]) == ANSWERED:
             continue
         chat = getattr(tokenizer, "chat_template", None)
         result = hierarchy.generate(
@@ -98,18 +98,18 @@ def _answers(lab: Lab) -> Lengths:
             max_new_tokens=lab.max_new_tokens,
             temperature=0.0,
         )
-        out[domain].append(result.num_tokens)
-        lab.report("p3-figure9", sum(map(len, out.values())) / total)
-    return out
+        answers[domain].append(result.num_tokens)
+        lab.report("p3-figure9", sum(map(len, answers.values())) / total)
+    return answers
 
 
-def _fast(lab: Lab) -> Hierarchy:
-    """Return the target above what drafts for it without being named, where something does."""
+def _fast_hierarchy(lab: Lab) -> Hierarchy:
+    """Return the target with its default drafters, or alone where it has none."""
     try:
         return Hierarchy(build(stack(lab.models.target), lab.models.loaded))
     except HierspecError:
         return lab.models.hierarchy()
 
 
-def _ninth(each: list[int]) -> float:
-    return quantiles(each, n=10)[-1] if len(each) > 1 else float(each[0])
+def _ninth(lengths: list[int]) -> float:
+    return quantiles(lengths, n=10)[-1] if len(lengths) > 1 else float(lengths[0])

@@ -29,7 +29,7 @@ Lengths = tuple[int, int]
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Both sweeps at the default exits.
+    """Measure both sweeps at the default exits.
 
     Raises:
         HierspecError: the target is too shallow for two exits.

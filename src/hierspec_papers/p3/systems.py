@@ -24,7 +24,7 @@ FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the depth: exits w
 
 
 def default_exits(models: BenchModels) -> tuple[int, int]:
-    """Draft and intermediate exit of the ``hispec`` preset: about L/8 and L/4 [P3 §3.2].
+    """Return draft and intermediate exit of the ``hispec`` preset: about L/8 and L/4 [P3 §3.2].
 
     Raises:
         HierspecError: the target is too shallow for two exits below its last layer.
@@ -35,7 +35,7 @@ def default_exits(models: BenchModels) -> tuple[int, int]:
 
 
 def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
-    """At most one exit for each of :data:`FRACTIONS` of the depth, and ``also``, ascending.
+    """Return exits at :data:`FRACTIONS` of the depth, each layer once, and ``also``, ascending.
 
     P3 tries every layer; the number of pairs grows with its square, so deep models are sampled.
     """
@@ -46,7 +46,7 @@ def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
 def candidate_exits(models: BenchModels) -> tuple[int, ...]:
     """Return the exits to try, ascending; the default ones are among them.
 
-    Where two or more have trained heads, those: others draft badly, and nobody would use them.
+    Where two or more have trained heads, only those: others draft badly, and nobody would use them.
 
     Raises:
         HierspecError: the target is too shallow for two exits below its last layer.
@@ -64,7 +64,8 @@ def hispec(
     n_i: int = N_I,
     rule="leading",
 ) -> HierarchyMethod:
-    """Exit ``draft`` writes, exit ``intermediate`` verifies by ``rule``, the target by block."""
+    """Return HiSpec: exit ``draft`` drafts, ``intermediate`` verifies by ``rule``, the target by
+    block."""
     levels = [
         exit_level(draft, n_d, head_of(models, draft)),
         {**exit_level(intermediate, n_i, head_of(models, intermediate)), "verify": rule},
@@ -74,7 +75,7 @@ def hispec(
 
 
 def single_exit(models: BenchModels, layer: int, tokens: int = N_I) -> HierarchyMethod:
-    """LayerSkip's way: one exit drafts for the target (Elhoushi et al., 2024)."""
+    """Return LayerSkip: one exit drafts for the target (Elhoushi et al., 2024)."""
     levels = [exit_level(layer, tokens, head_of(models, layer))]
     return HierarchyMethod(f"exit {layer}", models, levels, verify="block")
 
@@ -83,14 +84,14 @@ def exit_level(layer: int, tokens: int, head: str | None = None) -> dict[str, An
     """Return an early exit's level, as in a hierarchy file.
 
     Args:
-        head: trained for this exit; ``None``: the model's own final norm and head.
+        head: file of its trained head; ``None``: the model's own final norm and head.
     """
     level = {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": tokens}
     return level if head is None else {**level, "head": head}
 
 
 def head_of(models: BenchModels, layer: int) -> str | None:
-    """Return the file of heads in which there is one for this exit of the target, if any."""
+    """Return the file of heads that has one for this exit of the target, if there is one."""
     heads, trained = trained_exits(models.target.model)
     return heads if layer in trained else None
 

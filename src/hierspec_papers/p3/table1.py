@@ -1,6 +1,6 @@
 """P3's Table 1: HiSpec against single-exit, adaptive-exit and look-ahead baselines.
 
-All are presets, run as they are on the same target, beside averages of the printed table.
+All are run as presets on the same target, and compared with averages of the printed table.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ PRESETS = {  # printed name → ours
 
 
 def printed(method: str, data_set: str | None = None) -> list[float]:
-    """The printed cells of a method, of all models; of one data set, or of all."""
+    """Return the printed cells of a method for all models, of one data set or of all."""
     at = range(len(DATA_SETS)) if data_set is None else [DATA_SETS.index(data_set)]
     return [rows[method][i] for rows in TABLE_1.values() if method in rows for i in at]
 
 
 def measure(lab: Lab) -> Reproduction:
-    """All presets of the table that there are, at each of the lab's temperatures.
+    """Measure all presets that the target can run, at each of the lab's temperatures.
 
     Raises:
         HierspecError: the target is too shallow for HiSpec.
@@ -140,7 +140,7 @@ def _table(
 
 
 def _printed_gain() -> float:
-    """Mean over all cells that have both."""
+    """Return HiSpec over LayerSkip, the mean over all printed cells."""
     return fmean(
         h / s
         for rows in TABLE_1.values()

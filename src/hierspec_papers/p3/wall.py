@@ -39,12 +39,12 @@ TABLE_2 = (
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Where the time of one draft-and-verify iteration goes.
+    """How the time of one draft-and-verify iteration is spent.
 
     Attributes:
-        draft_ms: of six drafted tokens.
-        verify_ms: of one call of the target, its laws and its verification included.
-        drafting, verifying, outside: shares of decoding; they sum to 1.
+        draft_ms: drafting six tokens.
+        verify_ms: one call of the target, sampling and verification included.
+        drafting, verifying, outside: shares of decoding time; they sum to 1.
     """
 
     draft_ms: float
@@ -60,7 +60,7 @@ class Wall:
 
 
 def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
-    """Of runs of one drafter under the target, all together.
+    """Return the times of all runs of one drafter under the target together.
 
     The last iteration of a text drafts fewer tokens, so drafting time is taken per token.
 
@@ -83,7 +83,7 @@ def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Every pair at hand.
+    """Measure the target with each draft model and each early exit in turn.
 
     Raises:
         HierspecError: there is neither a draft model nor an early exit.
@@ -114,13 +114,13 @@ def measure(lab: Lab) -> Reproduction:
 def _table(lab: Lab, temperature: float, plain: Measured, found: Sequence[Measured]) -> Table:
     target = lab.target
     rows = []
-    for one in found:
-        if one.why:
-            rows.append((one.name, (*("",) * 6, one.why)))
+    for method in found:
+        if method.why:
+            rows.append((method.name, (*("",) * 6, method.why)))
             continue
-        it = wall(one.runs)
-        figures = (it.draft_ms, it.verify_ms, it.ratio, it.drafting, it.verifying, it.outside)
-        rows.append((one.name, (*figures, "")))
+        times = wall(method.runs)
+        shares = (times.drafting, times.verifying, times.outside)
+        rows.append((method.name, (times.draft_ms, times.verify_ms, times.ratio, *shares, "")))
     return own_table(
         f"Table 2, temperature {temperature:g}",
         f"milliseconds of drafting {DRAFTED} tokens and of one check by {target}, and their shares "
@@ -156,20 +156,20 @@ def _printed() -> Table:
 
 
 def _figure(lab: Lab, temperature: float, found: Sequence[Measured]) -> Figure:
-    able = [one for one in found if not one.why]
-    walls = [wall(one.runs) for one in able]
-    x = tuple(float(number) for number in range(1, len(able) + 1))
+    ran = [method for method in found if not method.why]
+    walls = [wall(method.runs) for method in ran]
+    x = tuple(float(number) for number in range(1, len(ran) + 1))
     return Figure(
         f"Figure 2, temperature {temperature:g}",
         f"drafting {DRAFTED} tokens against one check by {lab.target}",
         "draft (numbered)",
         "milliseconds an iteration",
         (
-            Curve("drafting", x, tuple(it.draft_ms for it in walls), "bars"),
-            Curve("verification", x, tuple(it.verify_ms for it in walls), "bars"),
+            Curve("drafting", x, tuple(times.draft_ms for times in walls), "bars"),
+            Curve("verification", x, tuple(times.verify_ms for times in walls), "bars"),
         ),
         notes=(
-            "Drafts: " + ", ".join(f"{n}: {one.name}" for n, one in enumerate(able, 1)) + ".",
+            "Drafts: " + ", ".join(f"{n}: {m.name}" for n, m in enumerate(ran, 1)) + ".",
             *model_notes(lab),
         ),
     )
