@@ -131,7 +131,7 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
         for row, found in zip(rows.tolist(), scores, strict=True):
             border = row - step + 2  # so much was committed when the draft began
             wanted = reference(plain, drafter, ids[:border], ids[border : row + 2])
-            torch.testing.assert_close(found, wanted[network.known], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found, wanted[network.known_ids], rtol=1e-5, atol=1e-5)
 
 
 def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, monkeypatch):

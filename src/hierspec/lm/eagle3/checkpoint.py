@@ -1,8 +1,8 @@
 """EAGLE-3 checkpoints in the published layout: ``config.json`` beside ``model.safetensors``.
 
 Tensors: ``fc``, ``midlayer.*``, ``norm``, ``lm_head``, ``d2t``, ``t2d``; sometimes
-``embed_tokens``, the target's own embedding once more, which is left alone. Some files call the
-layer ``layers.0``.
+``embed_tokens``, a copy of the target's embedding, which is ignored. In some files the layer is
+called ``layers.0``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _IGNORED = ("embed_tokens.weight",)
 
 
 def read(folder: str | Path) -> Eagle3Network:
-    """A network, its parameters in float32.
+    """Read a network, with parameters in float32.
 
     Raises:
-        HierspecError: no such folder, or what lies there is no EAGLE-3 drafter; one line.
+        HierspecError: there is no such folder, or no EAGLE-3 drafter in it; one line.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -60,11 +60,11 @@ def write(
     info: Mapping[str, Any] | None = None,
     scale: torch.Tensor | None = None,
 ) -> None:
-    """Write a network as a folder that other engines load, too.
+    """Write a network as a folder that other engines can load, too.
 
     Args:
-        info: what is known of it, as ``hierspec.json`` beside it.
-        scale: what the columns of ``fc`` are multiplied with (the scale of its inputs).
+        info: of its training, written to ``hierspec.json``.
+        scale: of ``fc``'s inputs, by which its columns are multiplied.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in network.state_dict().items():
@@ -81,7 +81,7 @@ def write(
 
 
 def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """One file, or the head in one of its own where both together were too large."""
+    """Write one file, or the head in a second one where one file would be too large."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
     parts = [tensors]
     if sum(sizes.values()) > _MOST_BYTES:
@@ -127,6 +127,6 @@ def _fill(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) 
     if unknown := sorted(set(tensors) - set(own) - set(_IGNORED)):
         raise HierspecError(f"{path} holds {unknown[0]!r}, which no EAGLE-3 drafter has")
     network.load_state_dict({name: tensors[name] for name in own})
-    known = network.known
+    known = network.known_ids
     if int(known.min()) < 0 or int(known.max()) >= config.vocab_size:
         raise HierspecError(f"{path}: d2t leads out of the target's vocabulary")

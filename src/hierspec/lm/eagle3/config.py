@@ -1,8 +1,8 @@
-"""What an EAGLE-3 network is: its sizes, and the target's layers that it reads.
+"""The configuration of an EAGLE-3 network: its sizes, and the target's layers that it reads.
 
 ``config.json`` of a published checkpoint is a Llama's of one layer, with ``draft_vocab_size`` and,
 in later ones, the layers read: ``eagle_aux_hidden_state_layer_ids`` counts the layers that a hidden
-state has been through (vLLM); inside ``eagle_config`` it names the last of them (SGLang), one less.
+state has been through (vLLM); in ``eagle_config`` it is the last one's index, one less (SGLang).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """The numbers of a network.
+    """The sizes of a network.
 
     Attributes:
         hidden_size: d, the network's own width and that of the target's embedding.
@@ -32,8 +32,8 @@ class Eagle3Config:
         vocab_size: V, of the target.
         draft_vocab_size: D, of the network's own head.
         feature_layers: after how many layers of the target its hidden states are read, lowest
-            first; ``None``: as published networks do (:func:`default_layers`).
-        norm_before_residual: the residual stream starts from the normalised features.
+            first; ``None``: as in published networks (:func:`default_layers`).
+        norm_before_residual: whether the residual stream starts from the normalised features.
         rope: ``rope_parameters`` as transformers names them.
     """
 
@@ -75,11 +75,11 @@ class Eagle3Config:
         )
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
-        """The layers read of a target with so many layers."""
+        """Return the layers read of a target with ``num_layers`` layers."""
         return self.feature_layers or default_layers(num_layers)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``config.json`` holds."""
+        """Return the contents of ``config.json``."""
         out: dict[str, Any] = {
             "architectures": [ARCHITECTURE],
             "model_type": "llama",
@@ -101,7 +101,7 @@ class Eagle3Config:
             "norm_before_residual": self.norm_before_residual,
             "tie_word_embeddings": False,
         }
-        if "rope_theta" in self.rope:  # where readers of older configs look for it
+        if "rope_theta" in self.rope:  # for readers of older configs
             out["rope_theta"] = self.rope["rope_theta"]
         if self.feature_layers is not None:
             out[_LAYERS] = list(self.feature_layers)
@@ -109,10 +109,10 @@ class Eagle3Config:
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:
-    """Hidden states after 2, n/2 and n − 3 layers, as published networks read them.
+    """Return the layers that published networks read, of n: after 2, n/2 and n − 3 layers.
 
     Raises:
-        HierspecError: too few layers for three different ones.
+        HierspecError: there are too few layers for three different ones.
     """
     found = (2, num_layers // 2, num_layers - 3)
     if found != tuple(sorted({*found})) or found[0] < 1:
@@ -124,7 +124,7 @@ def default_layers(num_layers: int) -> tuple[int, ...]:
 
 
 def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -> tuple[int, ...]:
-    """The layers that a network reads of a target, if it can be that target's.
+    """Return the layers that a network reads of a target, if it fits that target.
 
     Raises:
         HierspecError: sizes differ, or the target has no such layers; names both.
@@ -151,7 +151,7 @@ def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -
 
 
 def read_config(path: Path) -> Eagle3Config:
-    """A checkpoint's ``config.json``.
+    """Read a checkpoint's ``config.json``.
 
     Raises:
         HierspecError: it cannot be read, or is not of an EAGLE-3 network; one line.
@@ -190,7 +190,7 @@ def read_config(path: Path) -> Eagle3Config:
 
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters``, or the older ``rope_scaling`` and ``rope_theta``."""
+    """Read ``rope_parameters``, or the older ``rope_scaling`` and ``rope_theta``."""
     if raw.get("rope_parameters"):
         return dict(raw["rope_parameters"])
     scaling = dict(raw.get("rope_scaling") or {})

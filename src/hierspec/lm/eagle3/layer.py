@@ -1,7 +1,7 @@
-"""The network's one layer as it runs: fused matrices, prepacked where the machine can.
+"""The network's one layer as it drafts: fused matrices, prepacked where the machine can.
 
 It is the lean forward's layer (:mod:`hierspec.lm.lean.layers`) with an input twice as wide: the
-embedding of a token, and the hidden state of the one before.
+embedding of a token, and the hidden state of the token before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Eagle3Layer:
     """``fc``, the layer and the head over packed rows; a cache is a tensor [1, 2 K, C, S].
 
     Args:
-        backend: of the target: device and dtypes are its own.
+        backend: of the target, whose device and dtypes are used.
     """
 
     def __init__(self, network: Eagle3Network, backend: Backend) -> None:
@@ -74,31 +74,31 @@ class Eagle3Layer:
             attention_dtype=self.attention_dtype,
             kind=0,
         )
-        # Its own norm is applied before the embedding joins, so nothing casts after it.
+        # Its norm is applied before the embedding is joined, so nothing is cast after it.
         self.layer.dtype = self.weight_dtype
         matrices = (self.layer.qkv, self.layer.out, self.layer.gate_up, self.layer.down, self.head)
-        self.num_weights = sum(one.num_weights for one in matrices)
+        self.num_weights = sum(each.num_weights for each in matrices)
         self._rotations = torch.empty(0)
 
     @property
     def num_bytes(self) -> int:
-        """Of its matrices."""
+        """Bytes of its matrices."""
         return (self.num_weights + self.fc.num_weights) * self.weight_dtype.itemsize
 
     def new_cache(self, capacity: int) -> torch.Tensor:
-        """Room for the keys and values of so many rows."""
+        """Return an empty cache for the keys and values of ``capacity`` rows."""
         shape = (1, 2 * self.config.num_kv_heads, capacity, self.config.head_dim)
         return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
 
-    def fused(self, features: torch.Tensor) -> torch.Tensor:
-        """The target's hidden states [N, 3 d] → [N, d]."""
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """Combine the target's hidden states [N, 3 d] into [N, d]."""
         with self._threads(len(features)):
             return self.fc(features.to(self.weight_dtype)).to(self.dtype)
 
     def __call__(
         self, hidden: torch.Tensor, embedded: torch.Tensor, spans: Sequence[Span]
     ) -> torch.Tensor:
-        """Hidden states and embeddings [N, d] of the rows of ``spans`` → outputs [N, d]."""
+        """Return outputs [N, d] of hidden states and embeddings [N, d], the rows of ``spans``."""
         num = len(hidden)
         rows = padded_rows(num) if self.head.is_packed else num
         padding = (0, 0, 0, rows - num)
@@ -122,7 +122,7 @@ class Eagle3Layer:
             return self.layer.finish(hidden, F.pad(attended, padding))[:num]
 
     def scores(self, output: torch.Tensor) -> torch.Tensor:
-        """Outputs [N, d] → scores over the draft vocabulary [N, D]."""
+        """Return scores over the draft vocabulary [N, D] of outputs [N, d]."""
         num = len(output)
         rows = padded_rows(num) if self.head.is_packed else num
         with self._threads(rows):
@@ -134,7 +134,7 @@ class Eagle3Layer:
         return OneThread(self.device.type == "cpu" and is_small(self.num_weights, size, rows))
 
     def _mask(self, span: Span) -> torch.Tensor | None:
-        """What the rows of a span attend to; none where the layer needs none."""
+        """Return the mask of a span's rows; None where the layer needs none."""
         _, start, n, branches = span
         if branches is None:
             if n == 1 or start == 0:
@@ -148,7 +148,7 @@ class Eagle3Layer:
         return mask.repeat(groups, 1) if groups > 1 else mask
 
     def _rotation(self, spans: Sequence[Span]) -> torch.Tensor:
-        """[N, 1, S / 2] complex, for the rows of ``spans``."""
+        """Return [N, 1, S / 2] complex, for the rows of ``spans``."""
         end = max(span.start + span.n for span in spans)
         if end > len(self._rotations):
             length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())

@@ -1,9 +1,9 @@
-"""EAGLE-3 as a language model that drafts: the network on the states a target's checks leave.
+"""EAGLE-3 as a language model that drafts: the network on hidden states of the target's checks.
 
-Row t of the network reads the target's features of token t and the embedding of token t + 1. Of
-the committed text it reads the target's features, at every place but the last, which no check has
-seen for certain; from there on its own outputs. So its distribution is a function of the committed
-text and what is pending after it, whatever has been computed before and whoever shares the batch.
+Row t of the network reads the target's features of token t and the embedding of token t + 1. In the
+committed text it reads the target's features, at every place but the last, which a check may not
+have run; from there on its own outputs. So its distribution is a function of the committed text and
+the pending tokens after it, whatever has been computed before and whatever shares the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FIRST_CAPACITY = 256
 
 
 class Eagle3Counters:
-    """Rows of the network computed since it was made, by what they read, and its passes."""
+    """Passes of the network since it was made, and rows, by whether they read the target's features
+    or its own outputs."""
 
     def __init__(self) -> None:
         self.calls, self.target_rows, self.own_rows = 0, 0, 0
@@ -38,10 +39,11 @@ class _Eagle3State:
     """What the network has cached of a sequence: a guest of its slot in the target's trunk.
 
     Attributes:
-        seen: rows that read the target's features, of the committed text ``text`` holds.
+        text: the committed text.
+        seen: how many rows, from the first, read the target's features of ``text``.
         output: of the row before the first pending token, [d]; ``None`` until it is computed.
-        pending: tokens whose rows are cached after these, one text or several that branch.
-        outputs: of the rows of those, [d] each.
+        pending: tokens whose rows are cached after these, one continuation or several.
+        outputs: of the rows of pending tokens, [d] each.
     """
 
     cache: torch.Tensor
@@ -54,7 +56,7 @@ class _Eagle3State:
     def rewind(self, length: int) -> None:
         """See :class:`hierspec.lm.base.Guest`."""
         if len(self.text.held) > length:
-            self.settle(max(length - 1, 0))
+            self.truncate(max(length - 1, 0))
         del self.text.held[length:]
         self.text.agreed = min(self.text.agreed, length)
 
@@ -71,13 +73,13 @@ class _Eagle3State:
             cache[:, :, :seen] = self.cache[:, :, :seen]
         return _Eagle3State(cache, Slot(held), seen)
 
-    def settle(self, seen: int) -> None:
-        """Go on from ``seen`` rows of the target's; what was drafted is void."""
+    def truncate(self, seen: int) -> None:
+        """Keep the first ``seen`` rows that read the target's features, and no pending ones."""
         self.output, self.seen = None, min(self.seen, seen)
         self.pending, self.outputs = Branches(self.seen), []
 
-    def after(self, node: int) -> torch.Tensor:
-        """The output after a pending token; −1: after the committed text."""
+    def output_after(self, node: int) -> torch.Tensor:
+        """Return the output after a pending token; −1: after the committed text."""
         found = self.output if node < 0 else self.outputs[node]
         assert found is not None
         return found
@@ -86,8 +88,8 @@ class _Eagle3State:
 class Eagle3Model(SharesSlots):
     """An EAGLE-3 network over a target's trunk: a language model whose slots are the trunk's.
 
-    Scores are over the target's vocabulary, −∞ for tokens that the network does not know. A
-    context of one token has no features: its scores are all the same.
+    Scores are over the target's vocabulary, −∞ for tokens that the network does not score. A
+    context of one token has no features: its scores are all equal.
 
     Args:
         trunk: with exits at the layers the network reads.
@@ -96,8 +98,8 @@ class Eagle3Model(SharesSlots):
 
     Attributes:
         leaf: it only drafts: its rows depend on one another, so it cannot check a draft at once.
-        trees: several drafts of one place are made in one slot.
-        partial: whether it knows a part of the target's vocabulary only.
+        trees: it makes several drafts of one text in one slot.
+        partial: whether it scores a part of the target's vocabulary only.
     """
 
     leaf = trees = True
@@ -108,8 +110,8 @@ class Eagle3Model(SharesSlots):
         backend = trunk.backend
         self.trunk, self.layers, self.name = trunk, tuple(layers), name
         self.layer = Eagle3Layer(network, backend)
-        self.known = network.known.to(backend.device)
-        self.partial = len(self.known) < backend.vocab_size
+        self.known_ids = network.known_ids.to(backend.device)
+        self.partial = len(self.known_ids) < backend.vocab_size
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
@@ -118,7 +120,7 @@ class Eagle3Model(SharesSlots):
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`.
 
-        Rows inside the committed text are those that would follow had the text ended there.
+        Rows inside the committed text are those of a text that ended there.
         """
         with torch.inference_mode():
             output = self._outputs(queries)
@@ -131,41 +133,41 @@ class Eagle3Model(SharesSlots):
         """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
         scores = self.score(queries)
         states = [self._state(query.slot) for query in queries]
-        ends = [self._nodes(q, state)[-1] for q, state in zip(queries, states, strict=True)]
+        ends = [self._add_nodes(q, state)[-1] for q, state in zip(queries, states, strict=True)]
 
         @torch.inference_mode()
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             now = [states[i] for i in going]
             for i, token in zip(going, last, strict=True):
                 ends[i] = states[i].pending.add_child(ends[i], token)
-            self._catch_up_pending(now)
-            return self._scores(torch.stack([states[i].after(ends[i]) for i in going]))
+            self._run_pending(now)
+            return self._scores(torch.stack([states[i].output_after(ends[i]) for i in going]))
 
         return scores, after
 
     def _scores(self, output: torch.Tensor) -> torch.Tensor:
-        """Outputs [N, d] → scores [N, V]."""
+        """Return scores [N, V] of outputs [N, d]."""
         own = self.layer.scores(output)
         out = own.new_full((len(own), self.vocab_size), -torch.inf)
-        return out.index_copy_(1, self.known, own)
+        return out.index_copy_(1, self.known_ids, own)
 
     def _outputs(self, queries: Sequence[Query]) -> torch.Tensor:
-        """The network's outputs at all rows asked, [Σ num_rows, d]."""
+        """Return the network's outputs at all rows asked, [Σ num_rows, d]."""
         states = [self._state(query.slot) for query in queries]
         for query in queries:
             check_query(query, self.name, self.max_length)
-        early = self._catch_up(queries, states)
-        nodes = [self._nodes(q, state) for q, state in zip(queries, states, strict=True)]
-        self._catch_up_pending(states)
+        early = self._run_committed(queries, states)
+        nodes = [self._add_nodes(q, state) for q, state in zip(queries, states, strict=True)]
+        self._run_pending(states)
         parts: list[torch.Tensor] = []
         for query, state, before, own in zip(queries, states, early, nodes, strict=True):
             parts += before
             first = max(0, query.start - len(query.context.committed))
-            parts += [state.after(node) for node in own[first:]]
+            parts += [state.output_after(node) for node in own[first:]]
         return torch.stack(parts)
 
-    def _nodes(self, query: Query, state: _Eagle3State) -> list[int]:
-        """Where the query's rows after the committed text are: −1, then its pending tokens."""
+    def _add_nodes(self, query: Query, state: _Eagle3State) -> list[int]:
+        """Add the query's pending tokens and tree; return −1, for the text, and their nodes."""
         nodes, held = [-1], state.pending
         for token in query.context.pending:
             nodes.append(held.add_child(nodes[-1], token))
@@ -177,12 +179,12 @@ class Eagle3Model(SharesSlots):
             nodes += at
         return nodes
 
-    def _catch_up(
+    def _run_committed(
         self, queries: Sequence[Query], states: Sequence[_Eagle3State]
     ) -> list[list[torch.Tensor]]:
-        """Take the rows of the committed text through the network, those asked for once more.
+        """Run the network on new rows of the committed text, and again on those asked for.
 
-        Returns, for each query, outputs of the rows it asks for before the text's last.
+        Returns, for each query, the outputs of the rows it asks for before the text's last.
         """
         early: list[list[torch.Tensor]] = [[] for _ in queries]
         todo: list[tuple[int, Span]] = []
@@ -191,19 +193,19 @@ class Eagle3Model(SharesSlots):
             text, rows = Context(committed), len(committed) - 1
             agreed = state.text.overlap(text, len(committed))
             if agreed < len(state.text.held):
-                state.settle(max(agreed - 1, 0))
+                state.truncate(max(agreed - 1, 0))
                 del state.text.held[agreed:]
             state.text.held += text.tokens(agreed)
             if state.seen != rows:
-                state.settle(rows)
-            # The output before row 0 is none of the network's: there is nothing to read yet.
+                state.truncate(rows)
+            # Before row 0 there is nothing to read, so the network has no output.
             first = min(state.seen, max(query.start - 2, 0) if query.start <= rows else rows)
             if first == state.seen == rows and state.output is None:
                 first = max(rows - 1, 0)
             if query.start == 1 and rows > 0:
-                early[i].append(self._nothing())
+                early[i].append(self._zero_output())
             if rows == 0:
-                state.output = self._nothing()
+                state.output = self._zero_output()
             elif first < rows:
                 self._make_room(state, rows)
                 todo.append((i, Span(state.cache, first, rows - first)))
@@ -218,7 +220,7 @@ class Eagle3Model(SharesSlots):
             )
             for i, span in todo
         ]
-        hidden = self.layer.fused(torch.cat(self.trunk.hidden_states(wanted, self.layers)))
+        hidden = self.layer.fuse(torch.cat(self.trunk.hidden_states(wanted, self.layers)))
         ids = [t for i, s in todo for t in states[i].text.held[s.start + 1 : s.start + 1 + s.n]]
         spans = [span for _, span in todo]
         output = self.layer(hidden, self._embedded(ids, spans), spans)
@@ -226,7 +228,7 @@ class Eagle3Model(SharesSlots):
         self.counters.target_rows += len(ids)
         for (i, span), own in zip(todo, output.split([s.n for s in spans]), strict=True):
             state, query = states[i], queries[i]
-            state.settle(span.start)
+            state.truncate(span.start)
             state.seen, state.output = span.start + span.n, own[-1]
             state.pending = Branches(state.seen)
             early[i] += list(
@@ -234,11 +236,9 @@ class Eagle3Model(SharesSlots):
             )
         return early
 
-    def _catch_up_pending(self, states: Sequence[_Eagle3State]) -> None:
-        """Take pending tokens through the network, those of a depth together.
-
-        Each row reads the output before it.
-        """
+    def _run_pending(self, states: Sequence[_Eagle3State]) -> None:
+        """Run the network on new pending tokens, all of a depth at once; each reads the output
+        before it."""
         while going := [state for state in states if len(state.outputs) < len(state.pending)]:
             spans: list[Span] = []
             for state in going:
@@ -247,7 +247,7 @@ class Eagle3Model(SharesSlots):
                 while count < len(depths) and depths[count] == depths[0]:
                     count += 1
                 self._make_room(state, state.seen + first + count)
-                straight = depths[0] == first + 1  # all that is stored before is above it
+                straight = depths[0] == first + 1  # all tokens stored before are its ancestors
                 held = None if straight and count == 1 else state.pending
                 spans.append(Span(state.cache, state.seen + first, count, held))
             rows = [
@@ -258,7 +258,8 @@ class Eagle3Model(SharesSlots):
             nodes = [state.pending.nodes[i] for state, i in rows]
             tokens = [node.token for node in nodes]
             before = [
-                state.after(node.parent) for (state, _), node in zip(rows, nodes, strict=True)
+                state.output_after(node.parent)
+                for (state, _), node in zip(rows, nodes, strict=True)
             ]
             hidden = torch.stack(before)
             output = self.layer(hidden, self._embedded(tokens, spans), spans)
@@ -268,7 +269,7 @@ class Eagle3Model(SharesSlots):
                 state.outputs.append(own)
 
     def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
-        """The target's embedding of tokens, which stand one place after their rows."""
+        """Return the target's embeddings of tokens, whose positions are one after their rows'."""
         places: list[Span] = []
         for span in spans:
             if span.branches is None:
@@ -277,7 +278,7 @@ class Eagle3Model(SharesSlots):
                 places += [Span(None, position + 1, 1) for position in span.positions]
         return self.trunk.embed(ids, places)
 
-    def _nothing(self) -> torch.Tensor:
+    def _zero_output(self) -> torch.Tensor:
         return torch.zeros(
             self.layer.config.hidden_size, dtype=self.layer.dtype, device=self.device
         )

@@ -2,7 +2,7 @@
 
 At position t it reads the target's features of token x_t (three hidden states, fused by ``fc``) and
 the embedding of x_{t+1}, and scores x_{t+2} over a vocabulary of its own. Where the target's
-features are not there yet, its own output at the position before stands in for the fused ones.
+features are not computed yet, its own output at the position before replaces the fused ones.
 
 Shapes: N rows, d hidden, D draft vocabulary, V target's vocabulary.
 """
@@ -49,10 +49,10 @@ class _Midlayer(nn.Module):
 
 
 class Eagle3Network(nn.Module):
-    """The network as it is trained; attention is its caller's affair.
+    """The network as it is trained; its caller computes the attention.
 
-    ``d2t[i]`` is what is added to draft id i to make it the target's id; ``t2d`` says of every id
-    of the target whether the network knows it.
+    ``d2t[i]`` is the difference between draft id i's id of the target and i; ``t2d`` is whether the
+    network scores each id of the target.
     """
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -69,20 +69,19 @@ class Eagle3Network(nn.Module):
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
 
     def set_vocabulary(self, ids: Tensor) -> None:
-        """Know these ids of the target [D], ascending."""
+        """Set the target's ids that the network scores, [D] ascending."""
         self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
         self.t2d.zero_()
         self.t2d[ids] = True
 
     @property
-    def known(self) -> Tensor:
-        """The target's ids that the network knows, int64 [D]."""
+    def known_ids(self) -> Tensor:
+        """The target's ids that the network scores, int64 [D]."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def qkv(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings and hidden states [N, d] → queries [N, H, D_h], keys and values [N, K, D_h].
-
-        Nothing is rotated yet.
+        """Return queries [N, H, D_h], keys and values [N, K, D_h] of embeddings and hidden states
+        [N, d], not rotated.
         """
         layer, attention = self.midlayer, self.midlayer.self_attn
         x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
@@ -95,7 +94,7 @@ class Eagle3Network(nn.Module):
         )
 
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Hidden states [N, d] and what they attended to [N, H · D_h] → the layer's output."""
+        """Return the layer's output for hidden states [N, d] and their attention [N, H · D_h]."""
         layer = self.midlayer
         if self.config.norm_before_residual:
             hidden = layer.hidden_norm(hidden)
@@ -103,5 +102,5 @@ class Eagle3Network(nn.Module):
         return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
 
     def scores(self, output: Tensor) -> Tensor:
-        """The layer's output [N, d] → scores over the draft vocabulary [N, D]."""
+        """Return scores over the draft vocabulary [N, D] of the layer's output [N, d]."""
         return self.lm_head(self.norm(output))

@@ -1,6 +1,6 @@
 """Attention with linear biases (Press et al., 2022, arXiv 2108.12409): BLOOM, and some Falcons.
 
-A layer is given a bias for every key in place of positions. Falcon's layers read it off their mask.
+Layers take a bias for every key in place of positions. Falcon's take it as part of their mask.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Alibi:
 
     Args:
         build: (mask [1, L], heads, dtype) → [heads, 1, L]: the library's function.
-        in_mask: whether the attention reads the biases off its mask.
-        head_size: by whose root they are divided there.
+        in_mask: whether the attention takes the biases as part of its mask.
+        head_size: in the mask, biases are divided by its root.
     """
 
     def __init__(self, build: Any, num_heads: int, in_mask: bool, head_size: int) -> None:
@@ -28,12 +28,12 @@ class Alibi:
         self.scale = 1 / math.sqrt(head_size)
 
     def biases(self, h: torch.Tensor, span: Span) -> torch.Tensor:
-        """For the keys of ``span`` and all before it: [heads, 1, L], or [1, heads, 1, L]."""
+        """Return biases of a span's keys and all before: [heads, 1, L], or [1, heads, 1, L]."""
         found = self._biases(span, h.dtype, h.device)
         return found[None] if self.in_mask else found
 
     def mask(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Biases where a row may look, and the least number elsewhere: [1, heads, n, L]."""
+        """Return [1, heads, n, L]: biases of the keys a row attends to, else the lowest number."""
         _, start, n, branches = span
         if branches is None:
             rows = torch.arange(start, start + n, device=device)[:, None]
@@ -49,12 +49,12 @@ class Alibi:
         biases = self.build(ones, self.num_heads, dtype)
         if span.branches is None:
             return biases
-        # A key's bias is that of its position, whatever the query's: only differences weigh.
+        # A key's bias depends on its position alone, not the query's: only differences matter.
         return biases[..., span.branches.positions(0, end)]
 
 
 def alibi_of(model: Any, config: Any) -> Alibi | None:
-    """The biases of a model whose layers take them; ``None`` where it has positions instead."""
+    """Return the biases of a model whose layers take them; ``None`` if it has positions instead."""
     decoder = model.get_decoder()
     if not getattr(decoder, "use_alibi", True):
         return None

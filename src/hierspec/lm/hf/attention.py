@@ -1,14 +1,14 @@
-"""Attention over packed sequences for transformers layers: one weights pass, no padding.
+"""Attention over packed sequences for transformers layers: one pass over the weights, no padding.
 
-A layer hands its projected queries [1, H, N, d] to the attention function that its config names.
+A layer passes its projected queries [1, H, N, d] to the attention function that its config names.
 For packed sequences that function is ours, and calls the model's own attention once per sequence,
 on that sequence's cache and mask.
 
-The model belongs to somebody who may be running or training it in another thread at this moment,
-so nothing of it is changed, not even for a while. What our loop runs in such cases are *stand-ins*:
-objects of the same classes that share parameters, buffers and most submodules with the model's own,
-and differ in an attribute or two. They are made anew for a call and cost a few dictionaries a
-layer, so whatever the owner does to the weights or puts in place of a projection is seen.
+The model's owner may be running or training it in another thread at the same time, so nothing of it
+is changed, not even temporarily. In such cases our loop runs *stand-ins*: objects of the same
+classes that share parameters, buffers and most submodules with the model's own, and differ in an
+attribute or two. They are made anew for every call and cost a few dictionaries a layer, so changed
+weights and replaced projections of the model take effect.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from .cache import ManySpans
 _NAME = "hierspec_packed"
 
 
-def stand_in(one: Any, **changes: Any) -> Any:
-    """An object of the same class with the same attributes, ``changes`` excepted."""
-    twin = object.__new__(type(one))
-    twin.__dict__.update(one.__dict__)
+def stand_in(original: Any, **changes: Any) -> Any:
+    """Return an object of the same class with the same attributes, except for ``changes``."""
+    twin = object.__new__(type(original))
+    twin.__dict__.update(original.__dict__)
     twin.__dict__.update(changes)
     return twin
 
 
-def _module(module: nn.Module, **changes: Any) -> Any:
-    # A compiled call is one of the module it was compiled for.
+def _stand_in_module(module: nn.Module, **changes: Any) -> Any:
+    # A compiled call would run the original module.
     return stand_in(module, _compiled_call_impl=None, **changes)
 
 
-def stands_alone(module: nn.Module) -> bool:
-    """Whether a stand-in would run; a ``forward`` put on the object itself runs the original."""
+def can_be_replaced(module: nn.Module) -> bool:
+    """Return whether a stand-in would run; a ``forward`` set on the object runs the original."""
     return "forward" not in vars(module)
 
 
-def evaluating(module: nn.Module, memo: dict[int, nn.Module] | None = None) -> Any:
-    """``module`` in eval mode, all the way down, whatever mode its owner keeps it in.
+def in_eval_mode(module: nn.Module, memo: dict[int, nn.Module] | None = None) -> Any:
+    """Return a stand-in in eval mode, submodules included, whatever the mode of ``module``.
 
     Args:
-        memo: stand-ins by the id of their originals, for modules that are met again.
+        memo: stand-ins by the id of their originals, for modules that occur several times.
     """
     memo = {} if memo is None else memo
-    if not stands_alone(module):
+    if not can_be_replaced(module):
         return module
     if id(module) not in memo:
-        below = {
-            name: child if child is None else evaluating(child, memo)
+        children = {
+            name: child if child is None else in_eval_mode(child, memo)
             for name, child in module._modules.items()
         }
-        memo[id(module)] = _module(module, _modules=below, training=False)
+        memo[id(module)] = _stand_in_module(module, _modules=children, training=False)
     return memo[id(module)]
 
 
-def detached(module: nn.Module) -> Any:
-    """A stand-in with buffers of its own, for a module whose forward writes to them."""
+def with_own_buffers(module: nn.Module) -> Any:
+    """Return a stand-in with copies of the buffers, for a module whose forward writes to them."""
     buffers = {name: b if b is None else b.clone() for name, b in module._buffers.items()}
-    return _module(module, _buffers=buffers)
+    return _stand_in_module(module, _buffers=buffers)
 
 
 def attention_paths(layer: nn.Module) -> tuple[str, ...]:
-    """The dotted names of a layer's attentions; empty where a stand-in cannot take their place."""
+    """Return the dotted names of a layer's attentions; empty if stand-ins cannot replace them."""
     modules = dict(layer.named_modules())
     found = [
         name
@@ -82,29 +82,29 @@ def attention_paths(layer: nn.Module) -> tuple[str, ...]:
     for name in found:
         parts = name.split(".")
         above = [modules[".".join(parts[:i])] for i in range(len(parts) + 1)]
-        if not all(map(stands_alone, above)):
+        if not all(map(can_be_replaced, above)):
             return ()
     return tuple(found)
 
 
-def own_masks(module: nn.Module) -> list[str]:
-    """The dotted names of its triangles [1, 1, L, L]: what a place may see by its number."""
+def mask_names(module: nn.Module) -> list[str]:
+    """Return the dotted names of a module's buffers that are masks by position, [1, 1, L, L]."""
     return [name for name, buffer in module.named_buffers() if buffer.ndim == 4]
 
 
-def masks_by_position(layer: nn.Module) -> bool:
-    """Whether :func:`seeing` makes of a layer what runs on a token tree; it has masks or none."""
-    masks = [layer.get_buffer(name) for name in own_masks(layer)]
+def can_run_trees(layer: nn.Module) -> bool:
+    """Return whether a layer runs on token trees: without masks, or by :func:`with_tree_masks`."""
+    masks = [layer.get_buffer(name) for name in mask_names(layer)]
     if not all(mask.dtype == torch.bool and mask.shape[:2] == (1, 1) for mask in masks):
         return False
-    return not masks or all(map(stands_alone, layer.modules()))
+    return not masks or all(map(can_be_replaced, layer.modules()))
 
 
-def seeing(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
-    """A stand-in for ``module`` whose own masks are read by position, not by order of storage.
+def with_tree_masks(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
+    """Return a stand-in whose own masks are indexed by position, not by order of storage.
 
     Args:
-        masks: :func:`own_masks`.
+        masks: :func:`mask_names`.
         span: with branches. A library's layer reads the last ``n`` of the first ``start + n`` rows.
     """
     assert span.branches is not None
@@ -122,13 +122,13 @@ def seeing(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
 
 def _with_buffer(module: nn.Module, path: Sequence[str], name: str, buffer: torch.Tensor) -> Any:
     if not path:
-        return _module(module, _buffers={**module._buffers, name: buffer})
+        return _stand_in_module(module, _buffers={**module._buffers, name: buffer})
     child: Any = _with_buffer(module.get_submodule(path[0]), path[1:], name, buffer)
-    return _module(module, _modules={**module._modules, path[0]: child})
+    return _stand_in_module(module, _modules={**module._modules, path[0]: child})
 
 
 class _Nothing(nn.Module):
-    """Stands where an attention or an MLP is left out: adds nothing to the hidden states."""
+    """Replaces an attention or an MLP that is left out: adds nothing to the hidden states."""
 
     def __init__(self, pair: bool) -> None:
         super().__init__()
@@ -139,33 +139,33 @@ class _Nothing(nn.Module):
         return (nothing, None) if self.pair else nothing
 
 
-def divided(layer: nn.Module, paths: Sequence[str], attention: bool, mlp: bool) -> Any:
-    """A stand-in for ``layer`` without its attention at ``paths``, or without its MLP.
+def without_parts(layer: nn.Module, paths: Sequence[str], attention: bool, mlp: bool) -> Any:
+    """Return a stand-in for ``layer``, without its attention at ``paths`` or its MLP where False.
 
     Raises:
-        HierspecError: the layer is not made of such parts.
+        HierspecError: the layer does not consist of such parts.
     """
     left_out = {} if attention else dict.fromkeys(paths, True)
     if not mlp:
         left_out["mlp"] = False
     known = all(name in layer._modules for name in left_out)
-    if not known or (not attention and not paths) or not stands_alone(layer):
+    if not known or (not attention and not paths) or not can_be_replaced(layer):
         raise HierspecError(
             f"the layers of a {type(layer).__name__} cannot be divided into attention and MLP: "
             "leave whole layers out (skip_layers, or skip without a search)"
         )
     parts = {name: _Nothing(pair) for name, pair in left_out.items()}
-    return _module(layer, _modules={**layer._modules, **parts})
+    return _stand_in_module(layer, _modules={**layer._modules, **parts})
 
 
 class PackedAttention:
     """Attention of one call over several sequences, and the layers that use it.
 
     Args:
-        own: the attention the model would have used: ``"sdpa"`` or ``"eager"``.
-        cache: where the layers write, span by span.
+        own: the attention that the model uses itself: ``"sdpa"`` or ``"eager"``.
+        cache: the one that the layers write to, span by span.
         masks: per kind of layer, a mask for every span.
-        kinds: of every layer of the model.
+        kinds: the kind of every layer of the model.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class PackedAttention:
         self._configs: dict[int, Any] = {}
 
     def layer(self, layer: nn.Module, paths: Sequence[str]) -> Any:
-        """A stand-in for ``layer`` whose attentions, at ``paths``, are this one."""
+        """Return a stand-in for ``layer`` whose attentions, at ``paths``, are this one."""
         for path in paths:
             layer = self._with_attention(layer, path)
         return layer
@@ -190,8 +190,9 @@ class PackedAttention:
         if rest:
             child = self._with_attention(child, rest)
         else:
-            child = _module(child, config=self._config(child.config), hierspec_packed=self)
-        return _module(module, _modules={**module._modules, name: child})
+            config = self._config(child.config)
+            child = _stand_in_module(child, config=config, hierspec_packed=self)
+        return _stand_in_module(module, _modules={**module._modules, name: child})
 
     def _config(self, config: Any) -> Any:
         if id(config) not in self._configs:
@@ -207,11 +208,11 @@ class PackedAttention:
         attention_mask: torch.Tensor | None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """[1, H, N, d] → [1, N, H, d]: one call of the model's attention per sequence."""
+        """Return what queries [1, H, N, d] attend to, [1, N, H, d]: a call for each sequence."""
         cache = self.cache
         if len(cache.views) != len(cache.spans):
             raise KeyError(f"{type(module).__name__} attended without writing to its cache")
-        attention = _own_attention(module, self.own)
+        attention = _model_attention(module, self.own)
         masks = self.masks[self.kinds[int(module.layer_idx)]]
         expand = getattr(module, "expand_kv", None)  # DeepSeek's MLA caches what both come from
         parts, row = [], 0
@@ -225,15 +226,15 @@ class PackedAttention:
         return torch.cat(parts, dim=1), None
 
 
-def _own_attention(module: Any, name: str) -> Callable[..., Any]:
-    """The attention the model would have used: sdpa's, or the eager one of its own file."""
+def _model_attention(module: Any, name: str) -> Callable[..., Any]:
+    """Return the model's own attention: sdpa's, or the eager one of its source file."""
     if name != "eager":
         return ALL_ATTENTION_FUNCTIONS[name]
     return sys.modules[type(module).__module__].eager_attention_forward
 
 
 def _packed(module: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    """What the name stands for: the attention that the stand-in was made with."""
+    """Call the attention that the stand-in was made with: what ``_NAME`` is registered as."""
     return module.hierspec_packed(module, *args, **kwargs)
 
 

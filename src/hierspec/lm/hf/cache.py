@@ -1,7 +1,7 @@
-"""What transformers layers take for a cache: an ``update`` that writes where *we* say.
+"""Caches for transformers layers, whose ``update`` writes at the position that *we* choose.
 
-A library cache is cropped; ours is a preallocated tensor and a number. Layers see the part up to
-the tokens they add, whatever lies beyond.
+A library cache is cropped; ours is a preallocated tensor and a number. Layers read the part up to
+the tokens they add, whatever is stored beyond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hierspec.lm.backend import Span
 class Storage:
     """One sequence's keys and values: per layer [1, H_kv, capacity, d_head], made on first use.
 
-    Layers tell their shapes only when they run (H_kv and d_head may differ from layer to layer).
+    Shapes are known only when layers run (H_kv and d_head may differ from layer to layer).
     """
 
     __slots__ = ("capacity", "keys", "values")
@@ -30,7 +30,7 @@ class Storage:
     def write(
         self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store k, v [1, H_kv, n, d] at ``start``; return all up to there as views."""
+        """Store k, v [1, H_kv, n, d] at ``start``; return views of all from 0 to their end."""
         end = start + k.shape[2]
         keys, values = self.keys[layer], self.values[layer]
         if keys is None or values is None:
@@ -40,13 +40,13 @@ class Storage:
         values[:, :, start:end] = v
         return keys[:, :, :end], values[:, :, :end]
 
-    def grown(self, capacity: int) -> Storage:
+    def grow(self, capacity: int) -> Storage:
         new = Storage(len(self.keys), capacity)
-        self.copied_to(new, self.capacity)
+        self.copy_to(new, self.capacity)
         return new
 
-    def copied_to(self, other: Storage, length: int) -> None:
-        """Write the first ``length`` positions into ``other``."""
+    def copy_to(self, other: Storage, length: int) -> None:
+        """Copy the first ``length`` positions to ``other``."""
         for old, out in ((self.keys, other.keys), (self.values, other.values)):
             for i, t in enumerate(old):
                 if t is None:
@@ -57,14 +57,14 @@ class Storage:
                 to[:, :, :length] = t[:, :, :length]
 
     def move(self, places: Sequence[int], start: int) -> None:
-        """Copy what is stored at ``places`` to ``start …``, in order."""
+        """Copy the keys and values stored at ``places`` to ``start …``, in order."""
         for stored in (*self.keys, *self.values):
             if stored is not None:
                 stored[:, :, start : start + len(places)] = stored[:, :, list(places)]
 
 
 class OneSpan:
-    """What a layer takes for a library cache, when one sequence runs."""
+    """A library cache, as far as layers use it, for one sequence."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
@@ -76,7 +76,7 @@ class OneSpan:
 
 
 class ManySpans:
-    """The same for packed sequences: keys and values go on to :class:`PackedAttention`."""
+    """The same for packed sequences, whose keys and values :class:`PackedAttention` reads."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = spans

@@ -2,11 +2,11 @@
 
 The model's own forward runs all layers with one cache length; segments need a range of layers
 with lengths of their own. So the loop, the cache, the masks, the positions and the final head are
-ours, and the layers, norms and embeddings are the library's. What is driven is found by structure
+ours, and the layers, norms and embeddings are the library's. These are found by structure
 (``_parts``) and, since structure can deceive, checked once against the model's own forward.
 
 A loaded model is never written to: where a layer must run otherwise than its owner has set it up,
-a stand-in with the same weights does (:mod:`hierspec.lm.hf.attention`).
+a stand-in with the same weights runs (:mod:`hierspec.lm.hf.attention`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .alibi import alibi_of
 from .attention import (
     PackedAttention,
     attention_paths,
-    detached,
-    divided,
-    evaluating,
-    masks_by_position,
-    own_masks,
-    seeing,
+    can_run_trees,
+    in_eval_mode,
+    mask_names,
+    with_own_buffers,
+    with_tree_masks,
+    without_parts,
 )
 from .cache import ManySpans, OneSpan, Storage
 from .support import check_supported, layer_kinds, longest_context
@@ -45,12 +45,12 @@ class HFBackend:
         name: for messages; defaults to the model's own.
 
     Raises:
-        HierspecError: the model is recurrent, encoder-decoder, or of a shape not driven here.
+        HierspecError: the model is recurrent, encoder-decoder, or of a shape that is not supported.
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         check_supported(model)
-        self.model: Any = model  # for callers; what is run are its parts
+        self.model: Any = model  # for callers; we run its parts
         config = model.config.get_text_config(decoder=True)
         self.config = config
         self.name: str = name or model.config.name_or_path or config.model_type
@@ -60,7 +60,7 @@ class HFBackend:
         self.rotary, self.learned = parts["rotary"], parts["positions"]
         self.rotary_adapts = _adapts(self.rotary)
         if self.rotary_adapts:
-            self.rotary = detached(self.rotary)
+            self.rotary = with_own_buffers(self.rotary)
         self.project_in, self.project_out = parts["project_in"], parts["project_out"]
         self.embedding_norm = parts["embedding_norm"]
         self.num_layers = len(self.modules)
@@ -89,8 +89,8 @@ class HFBackend:
         self.takes_rotary = "position_embeddings" in arguments
         self.takes_alibi = "alibi" in arguments
         self.alibi = alibi_of(model, config) if self.takes_alibi else None
-        self.own_masks = [own_masks(layer) for layer in self.modules]
-        self.trees = all(map(masks_by_position, self.modules))
+        self.mask_names = [mask_names(layer) for layer in self.modules]
+        self.trees = all(map(can_run_trees, self.modules))
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
         self.attentions = [attention_paths(layer) for layer in self.modules]
@@ -110,10 +110,10 @@ class HFBackend:
         return Storage(self.num_layers, capacity)
 
     def grow(self, cache: Storage, capacity: int) -> Storage:
-        return cache.grown(capacity)
+        return cache.grow(capacity)
 
     def copy(self, source: Storage, to: Storage, length: int) -> None:
-        source.copied_to(to, length)
+        source.copy_to(to, length)
 
     def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
         cache.move(places, start)
@@ -158,11 +158,11 @@ class HFBackend:
         for i, attention, mlp in parts:
             kind, layer = self.kinds[i], self.modules[i]
             if layer.training:
-                layer = evaluating(layer)
+                layer = in_eval_mode(layer)
             if not (attention and mlp):
-                layer = divided(layer, self.attentions[i], attention, mlp)
-            if self.own_masks[i] and spans[0].branches is not None:
-                layer = seeing(layer, self.own_masks[i], spans[0])
+                layer = without_parts(layer, self.attentions[i], attention, mlp)
+            if self.mask_names[i] and spans[0].branches is not None:
+                layer = with_tree_masks(layer, self.mask_names[i], spans[0])
             if packed is not None and attention:
                 layer = packed.layer(layer, self.attentions[i])
             extra: dict[str, Any] = {self.cache_argument: cache}
@@ -215,15 +215,15 @@ class HFBackend:
         return dict.fromkeys(kinds, self._rotation(h, spans))
 
     def _rotation(self, h: torch.Tensor, spans: Sequence[Span], *kind: str) -> Any:
-        """Cosines and sines [1, N, d] of all spans."""
+        """Return cosines and sines [1, N, d] of all spans."""
         if not self.rotary_adapts:
             return self.rotary(h, self._positions(spans)[None], *kind)
-        # Frequencies that follow the length of a text: each by its own, not by its neighbours'.
-        each = [detached(self.rotary)(h, self._positions([s])[None], *kind) for s in spans]
+        # Frequencies follow the length of a text: each has those of its own, not its neighbours'.
+        each = [with_own_buffers(self.rotary)(h, self._positions([s])[None], *kind) for s in spans]
         return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
 
     def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
-        """[1, 1, n, start + n]; None where the attention needs none, as the library does it."""
+        """Return [1, 1, n, start + n]; None where the attention needs none, as in transformers."""
         _, start, n, branches = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
@@ -234,7 +234,7 @@ class HFBackend:
                 branches.attention_mask(start, n, window).to(self.device)[None, None]
             )
         unlimited = window is None or end <= window
-        # One row sees all there is; from the start, sdpa's own causal flag does (same bits).
+        # One row attends to all; from the start, sdpa's causal flag gives the same bits.
         if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):
             return None
         rows = torch.arange(start, end, device=self.device)[:, None]
@@ -245,7 +245,7 @@ class HFBackend:
         return self._as_mask(seen[None, None])
 
     def _as_mask(self, seen: torch.Tensor) -> torch.Tensor:
-        """What the attention takes for ``seen`` [1, 1, n, start + n]."""
+        """Return the attention's form of ``seen`` [1, 1, n, start + n] bool: the same, or added."""
         if self.attention == "sdpa":
             return seen
         blocked = torch.finfo(self.dtype).min
@@ -254,21 +254,21 @@ class HFBackend:
         )
 
     def _check_against(self, model: Any, rotary: Any) -> None:
-        """A few tokens through both loops: structure may look familiar and still mean otherwise.
+        """Refuse a model whose own forward gives other scores for a few tokens than our loop.
 
-        Ours takes them in two bites, the second beside another sequence, so that a cache that is
-        not consulted or a mask that is ignored shows.
+        Our loop runs them in two steps, the second beside another sequence, so that an unused cache
+        or an ignored mask shows.
         """
         n = min(8, self.max_length)
         ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
         one, two = self.new_cache(n), self.new_cache(n)
-        bites = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
-        memo = {id(rotary): detached(rotary)} if self.rotary_adapts else {}
-        whole = evaluating(model, memo)
+        steps = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
+        memo = {id(rotary): with_own_buffers(rotary)} if self.rotary_adapts else {}
+        whole = in_eval_mode(model, memo)
         with torch.inference_mode():
             theirs = whole(input_ids=ids[None], use_cache=False).logits[0].double()
             rows = []
-            for spans in bites:
+            for spans in steps:
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                 h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                 rows.append(self.head(h).double())
@@ -289,9 +289,9 @@ class HFBackend:
 
 
 def _adapts(rotary: Any) -> bool:
-    """Whether the frequencies of a rotary embedding follow the longest text of a call.
+    """Return whether a rotary embedding's frequencies follow the longest text of a call.
 
-    The library then writes them to the module, in the middle of its forward.
+    Transformers then writes them to the module, in the middle of its forward.
     """
     kinds = getattr(rotary, "rope_type", None) or ()
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
@@ -299,7 +299,7 @@ def _adapts(rotary: Any) -> bool:
 
 
 def _parts(model: Any) -> dict[str, Any]:
-    """The pieces of a decoder, by the names the library's families give them."""
+    """Return the parts of a decoder, found by the names that transformers' families give them."""
     decoder = model.get_decoder()
 
     def first(*names: str) -> Any:

@@ -1,7 +1,7 @@
-"""Which transformers models can be driven with a cache that rewinds; the others, refused by name.
+"""Which transformers models can be run with a cache that rewinds; others are refused by name.
 
 Speculation takes tokens back. Keys and values of a position can be overwritten; a recurrent state
-that has absorbed a token cannot give it up.
+that has absorbed a token cannot be.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _RECURRENT = (
     "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
     "choose an attention-only model"
 )
-# Known to keep no state: asking the library takes a second of imports that nothing else needs.
+# Known not to be recurrent: asking transformers takes a second of imports not needed otherwise.
 _ATTENTION_ALONE = ("llama", "mistral", "qwen2", "qwen3")
-# Encoder-decoder models whose decoders are driven (:mod:`hierspec.lm.hf.t5`).
+# Encoder-decoder models whose decoders we can run (:mod:`hierspec.lm.hf.t5`).
 _T5 = ("t5", "mt5", "umt5")
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
 def check_supported(model: Any) -> None:
-    """Raise HierspecError, in one line, unless the model has a decoder whose cache can rewind."""
+    """Refuse, in one line, a model without a decoder whose cache can rewind (HierspecError)."""
     name = type(model).__name__
     check_config(name, model.config)
     if getattr(model, "_is_stateful", False):
@@ -32,7 +32,7 @@ def check_supported(model: Any) -> None:
 
 
 def check_config(name: str, config: Any) -> None:
-    """The same as far as a config tells, before any weight is read."""
+    """Refuse the same models as far as a config tells, before any weight is read."""
     name = f"{name} ({config.model_type})"
     if is_encoder_decoder(config) and config.model_type not in _T5:
         raise HierspecError(
@@ -66,12 +66,12 @@ def check_config(name: str, config: Any) -> None:
 
 
 def is_encoder_decoder(config: Any) -> bool:
-    """Whether a configuration is that of a model whose encoder reads the prompt."""
+    """Return whether a configuration is that of a model whose encoder reads the prompt."""
     return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def _mixes_rows(quantization: Any) -> bool:
-    """Whether 8-bit weights are multiplied as LLM.int8 does (Dettmers et al., 2022)."""
+    """Return whether 8-bit weights are multiplied as in LLM.int8 (Dettmers et al., 2022)."""
     if quantization is None:
         return False
     values = quantization if isinstance(quantization, dict) else vars(quantization)
@@ -80,9 +80,9 @@ def _mixes_rows(quantization: Any) -> bool:
 
 
 def longest_context(config: Any) -> Any:
-    """Tokens that a model takes; ``None`` where its configuration does not say.
+    """Return how many tokens a model takes; ``None`` where its configuration does not say.
 
-    The biases of BLOOM and of T5 go on for any length; so they state none.
+    The biases of BLOOM and T5 are defined for any length, so their configurations state none.
     """
     stated = getattr(config, "max_position_embeddings", None)
     return _UNLIMITED if stated is None and config.model_type in ("bloom", *_T5) else stated
@@ -92,7 +92,7 @@ _UNLIMITED = 1 << 20
 
 
 def _is_recurrent(config: Any) -> bool:
-    """As the library marks the class that the config belongs to."""
+    """Return whether transformers marks the config's model class as stateful."""
     if config.model_type in _ATTENTION_ALONE:
         return False
     from transformers import AutoModelForCausalLM
@@ -103,7 +103,7 @@ def _is_recurrent(config: Any) -> bool:
 
 
 def layer_kinds(config: Any, num_layers: int) -> tuple[str, ...]:
-    """The attention of every layer, as transformers itself infers it from a config."""
+    """Return every layer's kind of attention, as transformers infers it from a config."""
     types = getattr(config, "layer_types", None)
     if types is not None:
         return tuple(types[:num_layers])

@@ -1,11 +1,11 @@
-"""T5 and its kin: the library's encoder, and its decoder's modules under attention of our own.
+"""T5 and its relatives: transformers' encoder, and its decoder's modules with our own attention.
 
 T5 (Raffel et al., 2020), Flan-T5, T5 v1.1, mT5 and umT5 share one decoder block: self-attention
 with a learned bias for each distance between two positions and no other positions, attention to the
-encoded source, and a feed-forward part, each behind a norm and added to what went in. Projections,
-norms and feed-forward parts are the model's own modules, so quantized ones and adapters run as they
-do in the library; the attention between them is ours, over a cache that rewinds. Whether that is
-what the model itself computes is checked once, when it is loaded.
+encoded source, and a feed-forward part, each behind a norm and added to its input. Projections,
+norms and feed-forward parts are the model's own modules, so quantized ones and adapters run as in
+transformers; the attention between them is ours, over a cache that rewinds. Whether it equals the
+model's own forward is checked once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 
-from .attention import evaluating
+from .attention import in_eval_mode
 from .cache import Storage
 from .support import check_supported, longest_context
 
 
 class Encoded:
-    """What the decoder's layers see of a source: its keys and values, [1, H, S, d_head], by layer.
+    """An encoded source: its keys and values, [1, H, S, d_head], for each of the decoder's layers.
 
-    Never written to, so that every cache of that source shares it.
+    It is never written to, so that all caches with that source share it.
     """
 
     __slots__ = ("__weakref__", "heads")
@@ -38,7 +38,7 @@ class Encoded:
 
 
 class SourceStorage(Storage):
-    """One sequence's cache: the text's keys and values, and the source they were made under."""
+    """One sequence's cache: the text's keys and values, and the source they were computed with."""
 
     __slots__ = ("encoded", "source")
 
@@ -47,13 +47,13 @@ class SourceStorage(Storage):
         self.source: tuple[int, ...] = ()
         self.encoded: Encoded | None = None
 
-    def grown(self, capacity: int) -> SourceStorage:
+    def grow(self, capacity: int) -> SourceStorage:
         new = SourceStorage(len(self.keys), capacity)
-        self.copied_to(new, self.capacity)
+        self.copy_to(new, self.capacity)
         return new
 
-    def copied_to(self, other: Storage, length: int) -> None:
-        super().copied_to(other, length)
+    def copy_to(self, other: Storage, length: int) -> None:
+        super().copy_to(other, length)
         assert isinstance(other, SourceStorage)
         other.source, other.encoded = self.source, self.encoded
 
@@ -101,16 +101,16 @@ class T5Backend:
         return SourceStorage(self.num_layers, capacity)
 
     def grow(self, cache: SourceStorage, capacity: int) -> SourceStorage:
-        return cache.grown(capacity)
+        return cache.grow(capacity)
 
     def copy(self, source: SourceStorage, to: SourceStorage, length: int) -> None:
-        source.copied_to(to, length)
+        source.copy_to(to, length)
 
     def move(self, cache: SourceStorage, places: Sequence[int], start: int) -> None:
         cache.move(places, start)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> list[Encoded]:
-        """Read sources in one call of the encoder, padded on the right to one length."""
+        """Encode sources in one call, padded on the right to one length."""
         longest, size = max(map(len, sources)), self.embedding.weight.shape[0]
         ids = torch.zeros(len(sources), longest, dtype=torch.long)
         mask = torch.zeros(len(sources), longest, dtype=torch.long)
@@ -118,10 +118,10 @@ class T5Backend:
             # As for the text: a draft model may have no row for the last ids.
             ids[row, : len(source)] = torch.tensor([i if i < size else 0 for i in source])
             mask[row, : len(source)] = 1
-        encoder = evaluating(self.encoder) if self.encoder.training else self.encoder
+        encoder = in_eval_mode(self.encoder) if self.encoder.training else self.encoder
         out = encoder(input_ids=ids.to(self.device), attention_mask=mask.to(self.device))
         states = out.last_hidden_state
-        packed = torch.cat([states[row, : len(one)] for row, one in enumerate(sources)])
+        packed = torch.cat([states[row, : len(source)] for row, source in enumerate(sources)])
         sizes = [len(source) for source in sources]
         found = [Encoded() for _ in sources]
         for block in self.blocks:
@@ -141,27 +141,27 @@ class T5Backend:
         for i in range(lo, hi):
             to_text, to_source, feed = self.blocks[i].layer
             own, across = to_text.SelfAttention, to_source.EncDecAttention
-            # umT5 has a bias in every block, the others have the first block's in all of them.
+            # umT5 has a bias in every block, the others use the first block's in all of them.
             if own.has_relative_attention_bias or shared is None:
                 has_own = own.has_relative_attention_bias
-                one = own if has_own else self.blocks[0].layer[0].SelfAttention
-                shared = [self._bias(one, span) for span in spans]
+                biased = own if has_own else self.blocks[0].layer[0].SelfAttention
+                shared = [self._bias(biased, span) for span in spans]
             x = to_text.layer_norm(h)
             queries = _heads(own.q(x), own).split(sizes, dim=2)
             keys = _heads(own.k(x), own).split(sizes, dim=2)
             values = _heads(own.v(x), own).split(sizes, dim=2)
             parts = [
-                _attended(q, *span.cache.write(i, span.start, k, v), bias)
+                _attend(q, *span.cache.write(i, span.start, k, v), bias)
                 for span, q, k, v, bias in zip(spans, queries, keys, values, shared, strict=True)
             ]
-            h = _finite(h + own.o(torch.cat(parts)))
+            h = _clamped(h + own.o(torch.cat(parts)))
             queries = _heads(across.q(to_source.layer_norm(h)), across).split(sizes, dim=2)
             parts = [
-                _attended(q, *span.cache.encoded.heads[i])
+                _attend(q, *span.cache.encoded.heads[i])
                 for span, q in zip(spans, queries, strict=True)
             ]
-            h = _finite(h + across.o(torch.cat(parts)))
-            h = _finite((evaluating(feed) if feed.training else feed)(h))
+            h = _clamped(h + across.o(torch.cat(parts)))
+            h = _clamped((in_eval_mode(feed) if feed.training else feed)(h))
         return h
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
@@ -172,8 +172,8 @@ class T5Backend:
         return self.lm_head.weight.detach()[ids], None
 
     def _bias(self, attention: Any, span: Span) -> torch.Tensor:
-        """Added to the scores of a span's rows, [1, H, n, start + n]: −∞ for what they do not
-        attend to, as tokens yet to come."""
+        """Return what is added to the scores of a span's rows, [1, H, n, start + n]: −∞ for tokens
+        that they do not attend to."""
         _, start, n, branches = span
         end = start + n
         places = range(end) if branches is None else branches.positions(0, end)
@@ -182,25 +182,25 @@ class T5Backend:
         hidden = distance < 0
         if branches is not None:
             hidden = ~branches.attention_mask(start, n).to(self.device)
-        buckets = self.buckets.upto(end)[distance.clamp(min=0)]
+        buckets = self.buckets.at_least(end)[distance.clamp(min=0)]
         bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
         return bias.masked_fill(hidden, -math.inf)[None]
 
     def _check_against(self, model: Any) -> None:
-        """A few tokens through both, after two sources, in bites beside each other.
+        """Refuse a model whose own forward gives other scores for a few tokens, after two sources.
 
-        Some of the family scale what goes into the head and some do not, by rules that differ
-        between classes: what agrees with the model's own forward is taken.
+        Some of the family scale the input of the head and some do not, by rules that differ between
+        classes: the scale that agrees with the model's own forward is used.
         """
         size = self.vocab_size
         ids = (torch.arange(8, device=self.device) * 7 + 3) % size
         sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
         caches = [self.new_cache(8), self.new_cache(8)]
-        bites = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
+        steps = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
         try:
             with torch.inference_mode():
                 theirs = [
-                    evaluating(model)(
+                    in_eval_mode(model)(
                         input_ids=torch.tensor([source], device=self.device),
                         decoder_input_ids=ids[None],
                         use_cache=False,
@@ -210,7 +210,7 @@ class T5Backend:
                 for cache, encoded in zip(caches, self.encode(sources), strict=True):
                     cache.encoded = encoded
                 rows = []
-                for spans in bites:
+                for spans in steps:
                     packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                     h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                     rows.append(h.to(self.dtype))
@@ -242,46 +242,46 @@ class T5Backend:
 
 
 class _Buckets:
-    """Which learned bias a distance in the text has: few for all, finer for what is near.
+    """The learned bias that belongs to a distance in the text: few in all, finer for near tokens.
 
-    Half of the buckets are one distance each; the others are as wide as their distance is long, up
-    to ``max_distance``, and the last takes all beyond [Raffel et al. 2020, §2.1].
+    Half of the buckets hold one distance each; the others grow in proportion to the distance, up to
+    ``max_distance``, and the last one holds all beyond [Raffel et al. 2020, §2.1].
     """
 
     def __init__(self, num_buckets: int, max_distance: int, device: torch.device) -> None:
         self.num, self.max_distance, self.device = num_buckets, max_distance, device
-        self.known = self._first(1024)
+        self.table = self._table(1024)
 
-    def upto(self, length: int) -> torch.Tensor:
-        """The buckets of distances 0 … length - 1, and more."""
-        if length > len(self.known):
-            self.known = self._first(2 * length)
-        return self.known
+    def at_least(self, length: int) -> torch.Tensor:
+        """Return the buckets of distances 0 … length - 1, and more."""
+        if length > len(self.table):
+            self.table = self._table(2 * length)
+        return self.table
 
-    def _first(self, count: int) -> torch.Tensor:
+    def _table(self, count: int) -> torch.Tensor:
         distance = torch.arange(count)
         exact = self.num // 2
-        # In float32, as the library computes it: a bucket must not begin one distance later.
+        # In float32, as in transformers: a bucket must not begin one distance later.
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
         far = (exact + (far * (self.num - exact)).long()).clamp(max=self.num - 1)
         return torch.where(distance < exact, distance, far).to(self.device)
 
 
 def _heads(x: torch.Tensor, attention: Any) -> torch.Tensor:
-    """[N, H · d] → [1, H, N, d]."""
+    """Split [N, H · d] into heads, [1, H, N, d]."""
     return x.unflatten(-1, (-1, attention.key_value_proj_dim)).transpose(0, 1)[None]
 
 
-def _attended(
+def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """[1, H, n, d] over keys and values [1, H, m, d] → [n, H · d]; T5 does not scale products."""
+    """Return what q [1, H, n, d] attends to in k, v [1, H, m, d]: [n, H · d]. T5 does not scale."""
     out = scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
     return out[0].transpose(0, 1).flatten(1)
 
 
-def _finite(h: torch.Tensor) -> torch.Tensor:
-    """As the library's blocks do it: in float16, no sum overflows."""
+def _clamped(h: torch.Tensor) -> torch.Tensor:
+    """Keep sums finite in float16, as transformers' blocks do."""
     if h.dtype != torch.float16:
         return h
     most = torch.finfo(h.dtype).max
@@ -289,7 +289,7 @@ def _finite(h: torch.Tensor) -> torch.Tensor:
 
 
 def _start_token(model: Any, name: str) -> int:
-    """What its decoder begins with, as ``generate`` finds it."""
+    """Return the token that a model's decoder begins with, as ``generate`` finds it."""
     for config in (getattr(model, "generation_config", None), model.config):
         for key in ("decoder_start_token_id", "bos_token_id"):
             found = getattr(config, key, None)

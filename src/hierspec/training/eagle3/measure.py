@@ -55,7 +55,7 @@ def measure(
         ):
             mine = where[there]
             accepted = torch.minimum(target[mine], scores.softmax(-1)).sum(-1)
-            agrees = (network.known[scores.argmax(-1)] == best[mine]).float()
+            agrees = (network.known_ids[scores.argmax(-1)] == best[mine]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
             at_all[step][there] = torch.stack((accepted, agrees), 1)
         run = torch.ones(len(places), 2)
@@ -87,6 +87,6 @@ def _target(
     for last in batch.last[batch.counts].split(_ROWS):
         whole = backend.head(last.to(backend.dtype)).float()
         best.append(whole.argmax(-1))
-        probs.append(whole.softmax(-1)[:, network.known])
+        probs.append(whole.softmax(-1)[:, network.known_ids])
     target = torch.cat(probs)
     return target, torch.cat(best), target.sum(-1)

@@ -227,7 +227,7 @@ Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] â†
 
 def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
     """The target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
-    rows = unembed[network.known]
+    rows = unembed[network.known_ids]
     return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
 
 
