@@ -23,7 +23,7 @@ from hierspec.bench.report.charts import (
 )
 from hierspec.bench.report.columns import Shown, fastest, verdict
 from hierspec.bench.report.page import html, write, write_many
-from hierspec.bench.report.pictures import draw, drawing, pictures
+from hierspec.bench.report.pictures import draw, pictures
 from hierspec.bench.results import parse
 from hierspec.plotting import figures
 
@@ -36,7 +36,7 @@ def _matplotlib():
 
 
 def drawn(chart, data, number=0):
-    with drawing():
+    with figures.style():
         return chart(data, data.cells[number])
 
 

@@ -1,4 +1,4 @@
-"""Figures that planner, bench, timeline and papers draw: palette, sheets, words, and files.
+"""What figures of planner, bench, timeline and papers share: palette, sheets, labels, files.
 
 A figure is made and saved inside :func:`style`; :func:`sheet` gives it a heading and a note, and
 leaves the placing of everything between to matplotlib's constrained layout. matplotlib is imported
@@ -54,7 +54,7 @@ _LINE = 0.17  # inches a line of a note
 
 
 def matplotlib(module: str = "") -> Any:
-    """A module of matplotlib, by default the package itself.
+    """Import a module of matplotlib, by default the package itself.
 
     Raises:
         HierspecError: matplotlib is not installed.
@@ -68,23 +68,23 @@ def matplotlib(module: str = "") -> Any:
 
 
 def style() -> Any:
-    """A context in which figures are made and saved; nothing global changes."""
+    """Return a context in which to make and save figures; nothing global changes."""
     return matplotlib().rc_context(STYLE)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure; inches."""
+    """Make an empty figure of ``width`` × ``height`` inches."""
     return matplotlib("figure").Figure(figsize=(width, height), facecolor="white")
 
 
 def sheet(
     width: float, height: float, title: str, subtitle: str = "", note: Sequence[str] = ()
 ) -> Figure:
-    """A figure with a heading above and a note below, all else laid out by constrained layout.
+    """Make a figure with a heading and a note; constrained layout places all between them.
 
     Args:
         width: inches; more where the title needs it.
-        height: inches between heading and note: for axes, their labels, legends and colour bars.
+        height: inches between heading and note, for axes, their labels, legends, colour bars.
         subtitle, note: paragraphs in grey, wrapped to the width.
     """
     width = max(width, text_width(title, 12.5) + 2 * _MARGIN)
@@ -107,7 +107,7 @@ def sheet(
 
 
 def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
-    """Add a legend between the axes of a :func:`sheet` and its note, in as many lines as it takes.
+    """Add a legend between the axes of a :func:`sheet` and its note, in as many lines as needed.
 
     Args:
         handles: labelled artists.
@@ -126,10 +126,10 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
 
 
 def picture_path(path: str | Path) -> Path:
-    """The path of a picture; its ending says the format.
+    """Return the path of a picture, whose suffix names its format.
 
     Raises:
-        HierspecError: it says another.
+        HierspecError: the suffix is none of ``ENDINGS``.
     """
     path = Path(path)
     if path.suffix.lower() not in ENDINGS:
@@ -138,15 +138,20 @@ def picture_path(path: str | Path) -> Path:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """The file's content, ``svg`` or ``png``: the same figure gives the same bytes."""
+    """Render the figure, its layout settled, as the bytes of an ``svg`` or ``png`` file."""
     _settle(figure)
+    return file_content(figure, kind)
+
+
+def file_content(figure: Figure, kind: str) -> bytes:
+    """Return the figure as an ``svg`` or ``png`` file, without the date and versions."""
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=150, metadata=_WITHOUT_DATE[kind])
     return file.getvalue()
 
 
 def _settle(figure: Figure) -> None:
-    """Lay the figure out for good, in round numbers: the solver's last digits vary between runs."""
+    """Settle the layout in rounded numbers, since the solver's last digits vary between runs."""
     if figure.get_layout_engine() is None:
         return
     figure.draw_without_rendering()
@@ -160,24 +165,24 @@ def save(figure: Figure, path: Path) -> None:
     """Write the picture, whole or not at all.
 
     Raises:
-        HierspecError: it cannot be written; what was there before stays.
+        HierspecError: the file cannot be written; an earlier one stays.
     """
     kind = path.suffix.lower().removeprefix(".")
     write_whole(path, rendered(figure, kind), "the picture")
 
 
 def text_width(text: str, size: float) -> float:
-    """About how many inches ``text`` takes; ``size``: of the font, in points."""
+    """Estimate how many inches ``text`` takes in a font of ``size`` points."""
     return 0.0079 * size * len(text)
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """``text`` in lines of about ``width`` inches."""
+    """Wrap ``text``, set in ``size`` points, into lines of about ``width`` inches."""
     return textwrap.wrap(text, max(12, int(width / text_width("x", size))))
 
 
 def shortened(name: str, longest: int) -> str:
-    """A name that fits; the ends of names say more than their beginnings, so they keep more."""
+    """Cut a name to ``longest`` letters from its middle; its end tells most, so it keeps more."""
     if len(name) <= longest:
         return name
     head = (longest - 1) // 3
@@ -185,7 +190,10 @@ def shortened(name: str, longest: int) -> str:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names without directories, and without a last word (``-Instruct``) that several share."""
+    """Return names without directories and without a last word that several share (``-Instruct``).
+
+    Names that this would make equal are returned as they are.
+    """
     short = [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
     ends = Counter(name.rpartition("-")[2] for name in short if "-" in name)
     cut = [
@@ -196,15 +204,12 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def chained(names: Sequence[str], budgets: Sequence[int], longest: int) -> str:
-    """``tiny 4 → mid 9 → target``, the longest names cut until about ``longest`` letters do."""
-    most = max(map(len, names))
+    """Return ``tiny 4 → mid 9 → target``, long names cut to fit about ``longest`` letters."""
+    limit = max(map(len, names))
     while True:
-        parts = [shortened(name, most) for name in names]
+        parts = [shortened(name, limit) for name in names]
         numbered = [f"{part} {budget}" for part, budget in zip(parts, budgets, strict=False)]
         text = " → ".join([*numbered, parts[-1]])
-        if len(text) <= longest or most <= 5:
+        if len(text) <= longest or limit <= 5:
             return text
-        most -= 1
-
-
-plotting = matplotlib  # the former name, until its last users are renamed
+        limit -= 1

@@ -1,4 +1,4 @@
-"""Heat maps: two choices along the edges, what comes of them in the cells."""
+"""Heat maps: a value for every pair of two choices, as a coloured and labelled grid."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def heat_map(
     group_names: Sequence[str] = (),
     note: str = "",
 ) -> None:
-    """Draw cells with their values, the best one framed.
+    """Draw a grid of values as a picture file, the best cell framed.
 
     Args:
-        values: [rows, cols]; NaN: an empty cell.
+        values: [rows, cols]; NaN leaves a cell empty.
         path: ends in ``.svg`` or ``.png``.
-        details: [rows, cols], a smaller second line of each cell.
-        centre: a value that matters (1 for speed-ups): worse is orange, better is blue. Without
-            it colours run from dark to light.
+        details: [rows, cols], a second line of each cell in smaller type.
+        centre: the neutral value (1 for speed-ups): below is orange, above is blue. Without it
+            colours run from dark to light.
         best: ``"max"``, ``"min"``, or ``None``: frame no cell.
-        groups: [rows, cols] numbers into ``group_names``, which then give the colours.
-        note: a line below.
+        groups: [rows, cols] indices into ``group_names``; cells are coloured by group.
+        note: a line below the map.
 
     Raises:
-        HierspecError: labels that do not fit, nothing to draw, or as
+        HierspecError: labels do not fit the values, every cell is empty, or as
             :func:`~hierspec.plotting.figures.save`.
     """
     path = picture_path(path)
@@ -85,16 +85,16 @@ def heat_map(
         height = tall + (1.0 if groups is not None else 0.65)
         figure = sheet(width, height, title, note=[note] if note else [])
         axes = figure.add_subplot()
-        paint = _painted(axes, cells, centre, groups, group_names)
+        image = _colour(axes, cells, centre, groups, group_names)
         if groups is None:
-            bar = figure.colorbar(paint, ax=axes, aspect=max(6.0, rows * side * 5), pad=0.02)
+            bar = figure.colorbar(image, ax=axes, aspect=max(6.0, rows * side * 5), pad=0.02)
             bar.ax.spines["outline"].set_visible(False)
             bar.ax.tick_params(labelsize=8, length=2)
             bar.set_label(value_title, fontsize=9, color=GREY)
         else:
-            legend_below(figure, _keys(np.asarray(groups), group_names))
+            legend_below(figure, _legend_handles(np.asarray(groups), group_names))
         if cols <= LEGIBLE:
-            _write(axes, cells, paint, value_format, details)
+            _label(axes, cells, image, value_format, details)
         if best:
             _frame(axes, cells, best)
         axes.set_xticks(range(cols), [str(label) for label in col_labels], fontsize=9)
@@ -106,7 +106,7 @@ def heat_map(
         save(figure, path)
 
 
-def _painted(
+def _colour(
     axes: Any,
     cells: np.ndarray,
     centre: float | None,
@@ -132,17 +132,17 @@ def _painted(
     return axes.imshow(shown, cmap=part, vmin=low, vmax=high, aspect="auto")
 
 
-def _write(
+def _label(
     axes: Any,
     cells: np.ndarray,
-    paint: Any,
+    image: Any,
     value_format: str,
     details: Sequence[Sequence[str]] | None,
 ) -> None:
-    shades = paint.to_rgba(paint.get_array(), alpha=None)
+    shades = image.to_rgba(image.get_array(), alpha=None)
     for r, c in np.argwhere(np.isfinite(cells)):
         red, green, blue, _ = shades[r, c]
-        dark = paint.get_alpha() is None and 0.3 * red + 0.59 * green + 0.11 * blue < 0.58
+        dark = image.get_alpha() is None and 0.3 * red + 0.59 * green + 0.11 * blue < 0.58
         look = {"ha": "center", "va": "center", "color": "white" if dark else INK}
         detail = details[r][c] if details is not None else ""
         text = value_format.format(cells[r, c])
@@ -159,8 +159,7 @@ def _frame(axes: Any, cells: np.ndarray, best: str) -> None:
     axes.add_patch(matplotlib("patches").Rectangle(place, 1, 1, **look))
 
 
-def _keys(groups: np.ndarray, names: Sequence[str]) -> list[Any]:
-    """Legend handles of the groups there are."""
+def _legend_handles(groups: np.ndarray, names: Sequence[str]) -> list[Any]:
     patch = matplotlib("patches").Patch
     return [
         patch(facecolor=GROUPS[number], alpha=0.55, edgecolor=PALE, label=name)

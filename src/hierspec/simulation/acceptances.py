@@ -1,4 +1,4 @@
-"""What a simulated check keeps: coin flips with given rates, or recorded outcomes."""
+"""How many tokens a simulated check keeps: coin flips at given rates, or recorded outcomes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _TokenByToken:
         raise NotImplementedError
 
     def kept(self, model: int, owners: Sequence[int]) -> int:
-        for i, owner in enumerate(owners):
+        for position, owner in enumerate(owners):
             if not self.passes(owner, model):
-                return i
+                return position
         return len(owners)
 
 
@@ -39,12 +39,12 @@ class CoinFlips(_TokenByToken):
 
     def __init__(self, rates: Sequence[Sequence[float]], seed: int = 0) -> None:
         self.rates = rates
-        self._random = np.random.Generator(np.random.Philox(seed))
+        self._rng = np.random.Generator(np.random.Philox(seed))
         self._block: list[float] = []
 
     def passes(self, owner: int, model: int) -> bool:
         if not self._block:
-            self._block = self._random.random(4096).tolist()
+            self._block = self._rng.random(4096).tolist()
         return self._block.pop() < self.rates[owner][model]
 
 

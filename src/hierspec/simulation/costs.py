@@ -1,4 +1,4 @@
-"""What simulated calls cost, in ms."""
+"""The prices of simulated calls, in ms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CallPrices(Protocol):
         ...
 
     def check(self, drafter: int | None, model: int, n: int) -> float:
-        """Price one call on ``n`` tokens that ``drafter`` handed up; ``None``: plain decoding.
+        """Price one call on ``n`` tokens of ``drafter`` (``None``: plain decoding).
 
-        Of tokens of several models the drafter is the largest, as the planner prices it.
+        If several models drafted them, it is the largest, as the planner prices them.
         """
         ...
 

@@ -1,11 +1,11 @@
 """The simulated interpreter: latency without models, from acceptances and costs.
 
-It drives the same coroutines as the runtime. A check keeps draft tokens as long as its acceptance
-source says so (:mod:`hierspec.simulation.acceptances`), and every call costs what its price is
-(:mod:`hierspec.simulation.costs`). This is how P1's latency formula and the planner's exact
-model are checked against the algorithm itself [P1 Table 5; MATH §4].
+It drives the same coroutines as the runtime. Acceptances (:mod:`hierspec.simulation.acceptances`)
+decide how many draft tokens a check keeps, prices (:mod:`hierspec.simulation.costs`) what each call
+takes. This is how P1's latency formula and the planner's exact model are checked against the
+algorithm itself [P1 Table 5; MATH §4].
 
-``model`` of a node is a number here: its row in the rates and costs.
+A node's ``model`` is a number here: the model's row in the rates and costs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNLIMITED = 1 << 30
 
 @dataclass(slots=True)
 class LevelCount:
-    """What one level did. ``num_accepted_tokens``: of its tokens, those the level above kept."""
+    """Counters of one level; ``num_accepted_tokens`` are those that the level above kept."""
 
     name: str
     calls: int = 0
@@ -46,7 +46,7 @@ class LevelCount:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Sums over all rounds.
+    """Totals over all rounds.
 
     Attributes:
         ms_per_token: total cost / tokens emitted.
@@ -84,22 +84,22 @@ def simulate(
 
     Args:
         root: nodes whose ``model`` is a number (:mod:`hierspec.config.numbered` builds them).
-        costs: ms per call of each model; or a function of (model, tokens scored): 1 for a draft
-            step, n + 1 for a check of n tokens; or :class:`CallPrices` by drafter and length.
-        tokens: stop there; the last rounds are limited to what is still wanted.
+        costs: ms per call of each model; a function of (model, tokens scored), which are 1 for a
+            draft step, n + 1 for a check of n tokens; or :class:`CallPrices`.
+        tokens: how many to emit; the last rounds are limited to those still missing.
         controller: chooses each round's plan; made from ``root``.
-        catch_up: ms of each model for every token that it has to read because it was emitted in
-            rounds that did without the model; nothing unless given.
-        lengths: how long drafts are where drafters stop by themselves; their budgets unless given.
+        catch_up: each model's ms per token of rounds that it had no call in, which it reads at
+            its next call; default: free.
+        lengths: lengths of drafts where drafters stop by themselves; default: their budgets.
 
     Raises:
-        HierspecError: a window or rule that needs laws, which a simulation has none of; both or
-            none of ``rounds`` and ``tokens``.
+        HierspecError: a window or rule that reads distributions, which a simulation lacks; both or
+            neither of ``rounds`` and ``tokens`` given.
     """
     if (rounds is None) == (tokens is None):
         raise HierspecError("give the rounds to run or the tokens to emit, one of the two")
     for plan in controller.plans if controller else [root]:
-        _refuse_laws(plan)
+        _refuse_distribution_readers(plan)
     prices = costs if isinstance(costs, CallPrices) else ByCall(costs)
     run = _Run(root, acceptances, prices, tracer, controller, catch_up, lengths)
     steering = Steering(controller, 0, tokens or rounds or 0) if controller else None
@@ -110,7 +110,7 @@ def simulate(
         before = run.total
         verdict, states = run.drive(verified(plan, (), limit, run.states))
         per_round.append((run.total - before, len(verdict.emitted)))
-        run.end(len(verdict.emitted))
+        run.end_round(len(verdict.emitted))
         run.states = steering.ended(len(verdict.emitted), states) if steering else states
     spent, emitted = np.array(per_round).T
     ratio = spent.sum() / emitted.sum()
@@ -126,21 +126,22 @@ def simulate(
     )
 
 
-def _refuse_laws(plan: Verify) -> None:
-    """Refuse windows and rules that read distributions."""
+def _refuse_distribution_readers(plan: Verify) -> None:
     for node in walk(plan):
         if not isinstance(node, Concatenate) and node.window.signal is not None:
             raise HierspecError(
-                f"level {node.name!r}: a simulation has no laws for a window to read"
+                f"level {node.name!r}: a simulation has no distributions for a window to read"
             )
         if isinstance(node, Verify) and node.rule.fixed_length:
             raise HierspecError(
-                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on laws, "
-                "which a simulation has none of"
+                f"level {node.name!r}: the follow-up calls of {node.rule.name!r} depend on "
+                "distributions, which a simulation has none of"
             )
 
 
 class _Run:
+    """Answers requests of the round, and adds up prices and counters."""
+
     def __init__(
         self,
         root: Verify,
@@ -196,14 +197,14 @@ class _Run:
         n = len(draft)
         self.pay(node, self.prices.check(_drafter(node.below), node.model, n))
         tau = self.acceptances.kept(node.model, [self.models[i] for i in draft.owners])
-        for i, owner in enumerate(draft.owners):
+        for position, owner in enumerate(draft.owners):
             self.levels[owner].num_draft_tokens += 1
-            self.levels[owner].num_accepted_tokens += i < tau
+            self.levels[owner].num_accepted_tokens += position < tau
         drops_bonus = not node.bonus and tau == n > 0
         return Verdict(tau, _tokens(tau + (not drops_bonus), node.index))
 
-    def end(self, num_emitted: int) -> None:
-        """A round is over: whoever was not called in it has more to read."""
+    def end_round(self, num_emitted: int) -> None:
+        """Count the round's tokens as unread by every model that had no call in it."""
         self.committed += num_emitted
         for model in self.unread:
             if model not in self.called:
@@ -222,12 +223,12 @@ class _Run:
 
 
 def _drafter(below: Node | None) -> int | None:
-    """The model whose tokens ``below`` hands up: of several the largest."""
+    """Return the model whose tokens ``below`` hands up, the largest if there are several."""
     if isinstance(below, Concatenate):
         return max(model for part in below.parts if (model := _drafter(part)) is not None)
     return None if below is None else below.model
 
 
 def _tokens(n: int, index: int) -> Proposal:
-    zeros, whose = (0,) * n, (index,) * n
-    return Proposal(zeros, OneHotDistributions(zeros), whose, whose, (math.nan,) * n)
+    zeros, owners = (0,) * n, (index,) * n
+    return Proposal(zeros, OneHotDistributions(zeros), owners, owners, (math.nan,) * n)

@@ -1,7 +1,7 @@
 """Charts of a temperature: speed-ups, tokens per call, time, acceptance, and predictions.
 
-Each takes the results and a temperature's record and returns a figure, or ``None`` where the
-results have no numbers for it. matplotlib's constrained layout finds room for labels.
+Each function takes the results and a temperature's record, and returns a figure or ``None`` where
+the results have no numbers for it. matplotlib's constrained layout finds room for labels.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hierspec.plotting.figures import (
     PURPLE,
     SKY,
     VERMILION,
+    matplotlib,
     new_figure,
-    plotting,
     shortened,
 )
 
 WIDTH = 8.2  # inches: about 790 pixels of an SVG in a browser, unscaled
-ROW, BAR = 0.27, 0.62  # inches a bar and its room; the bar's share of it
+ROW, BAR = 0.27, 0.62  # inches from bar to bar; the share of it that a bar fills
 GROUP_COLOURS = {
     "plain": GREY, "planned": BLUE, "paper": GREEN, "baseline": ORANGE, "peer": PURPLE,
 }  # fmt: skip
@@ -42,6 +42,7 @@ LEVEL_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)  # the target, and
 MARKERS = ("", "o", "s", "^", "D", "v")
 REST, HATCH = "#AEB6C2", "///"
 WHOLE = "not split"
+# Patterns of the parts, so that levels can be told apart without colours.
 _HATCHES = {WHOLE: HATCH, "1 below": "...", "2 below": "xxx", "3 below": "---", "4 below": "++"}
 ACROSS, BAND = 4, 0.10  # panels of acceptance in a row; predictions are good within ±10 %
 _HATCHED = (
@@ -55,7 +56,7 @@ _ROOFLINE = (
 
 
 def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
-    """Median speed-up over plain decoding with its 95 % interval, fastest first."""
+    """Draw median speed-ups over plain decoding with their 95 % intervals, fastest first."""
     found = [(m, speed) for m in cell.measured if (speed := m.median_speedup) is not None]
     if all(method.name == PLAIN for method, _ in found):
         return None
@@ -93,7 +94,7 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 
 def tokens_per_call(results: BenchResults, cell: TemperatureRecord) -> Any:
-    """Mean acceptance length by method."""
+    """Draw mean acceptance lengths by method, longest first."""
     found = [(m, n) for m in cell.measured if (n := m.summed.mean_acceptance_length)]
     if not found:
         return None
@@ -122,7 +123,7 @@ def tokens_per_call(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 
 def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
-    """Mean ms a token, by level and overhead, fastest first, with the bandwidth's roofline."""
+    """Draw mean ms a token by level and overhead, fastest first, beside the roofline."""
     rows = sorted(((m, _parts(m)) for m in cell.measured), key=lambda row: sum(row[1].values()))
     if not rows:
         return None
@@ -146,10 +147,9 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
         start = 0.0
         for name, colour in colours.items():
             if ms := parts.get(name):
-                hatch = _hatch(name)
                 axes.barh(
-                    row, ms, BAR, start, color=colour, hatch=hatch, edgecolor="white",
-                    linewidth=0.4, zorder=2,
+                    row, ms, BAR, start, color=colour, hatch=_HATCHES.get(name),
+                    edgecolor="white", linewidth=0.4, zorder=2,
                 )  # fmt: skip
                 start += ms
         _beside(axes, row, start, f"{start:.1f}")
@@ -161,7 +161,7 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 
 def _parts(method: MethodRecord) -> dict[str, float]:
-    """Part → ms a token; negative overheads (noise of the clocks) are none."""
+    """Split ms a token into named parts; a negative overhead (noise of the clocks) counts as 0."""
     found = method.summed
     if not found.levels or found.overhead_ms_per_token is None:
         return {WHOLE: (found.decode_ms_per_token or found.ms_per_token).mean}
@@ -171,21 +171,16 @@ def _parts(method: MethodRecord) -> dict[str, float]:
 
 
 def _level_name(depth: int) -> str:
-    """By the distance to the target, since models differ between methods."""
+    """Name a level by its distance to the target, since models differ between methods."""
     return f"{depth} below" if depth else "target"
 
 
 def _part_colours(rows: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Part → colour, in the order in which parts are stacked."""
-    there = {name for parts in rows for name in parts}
-    names = [_level_name(depth) for depth in range(len(there))]
-    out = {name: _level_colour(depth) for depth, name in enumerate(names) if name in there}
-    return out | {name: c for name, c in (("overhead", GREY), (WHOLE, REST)) if name in there}
-
-
-def _hatch(part: str) -> str | None:
-    """Of a part, so that levels are told apart without colours too."""
-    return _HATCHES.get(part)
+    """Assign a colour to each part, in the order in which parts are stacked."""
+    used = {name for parts in rows for name in parts}
+    names = [_level_name(depth) for depth in range(len(used))]
+    out = {name: _level_colour(depth) for depth, name in enumerate(names) if name in used}
+    return out | {name: c for name, c in (("overhead", GREY), (WHOLE, REST)) if name in used}
 
 
 def _level_colour(depth: int) -> str:
@@ -193,7 +188,7 @@ def _level_colour(depth: int) -> str:
 
 
 def acceptance(results: BenchResults, cell: TemperatureRecord) -> Any:
-    """How much is kept of drafts, position by position: a panel per method, a curve per level."""
+    """Draw acceptance by position in the draft: a panel per method, a curve per level."""
     panels = [(method, curves) for method in cell.measured if (curves := _curves(method))]
     if not panels:
         return None
@@ -232,7 +227,7 @@ def acceptance(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 
 def _curves(method: MethodRecord) -> list[tuple[int, list[float]]]:
-    """(Distance from the target, shares), nearest first; empty ones are left out."""
+    """Return (distance from the target, shares kept) per level that has some, nearest first."""
     shares = method.summed.acceptance_per_position
     order = [level.name for level in reversed(method.summed.levels)]
     order += [name for name in reversed(shares) if name not in order]
@@ -240,19 +235,19 @@ def _curves(method: MethodRecord) -> list[tuple[int, list[float]]]:
 
 
 def _curve(depth: int, shares: Sequence[float] = ()) -> Any:
-    return plotting("lines").Line2D(
+    return matplotlib("lines").Line2D(
         range(1, len(shares) + 1), shares, color=_level_colour(depth), linewidth=1.4,
         marker=MARKERS[min(depth, len(MARKERS) - 1)], markersize=3.2,
     )  # fmt: skip
 
 
 def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
-    """Predicted against measured latency: numbered points by the diagonal, and a list of them."""
-    found = [(method, one) for method in cell.measured if (one := method.prediction)]
+    """Draw predicted against measured latency: numbered points, and their list beside."""
+    found = [(m, prediction) for m in cell.measured if (prediction := m.prediction)]
     if not found:
         return None
     found.sort(key=lambda pair: pair[1].measured)
-    errors = [abs(one.error) for _, one in found]
+    errors = [abs(prediction.error) for _, prediction in found]
     within = sum(error <= BAND for error in errors)
     figure, axes = _sheet(
         "Predicted and measured latency",
@@ -271,7 +266,7 @@ def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
         panels=(1, 2),
     )
     axes, names = figure.axes
-    values = [value for _, one in found for value in (one.predicted, one.measured)]
+    values = [ms for _, prediction in found for ms in (prediction.predicted, prediction.measured)]
     ends = (0.85 * min(values), 1.1 * max(values))
     low, high = ([end * (1 + sign * BAND) for end in ends] for sign in (-1, 1))
     axes.fill_between(ends, low, high, color=PALE, linewidth=0, zorder=1)
@@ -283,14 +278,14 @@ def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
     names.set(xlim=(0, 1), ylim=(max(len(found), 18), -1))
     for x, head in ((0.78, "measured"), (1.0, "prediction")):
         names.text(x, -0.9, head, fontsize=8, color=GREY, ha="right")
-    ways = ((1, -1), (-1, 1), (1, 1), (-1, -1))
-    for row, (method, one) in enumerate(found):
-        point = (one.measured, one.predicted)
+    offsets = ((1, -1), (-1, 1), (1, 1), (-1, -1))
+    for row, (method, prediction) in enumerate(found):
+        point = (prediction.measured, prediction.predicted)
         axes.scatter(
             *([value] for value in point), s=34, color=_colour(method), edgecolors="white",
             linewidths=0.7, zorder=4,
         )  # fmt: skip
-        dx, dy = ways[row % len(ways)]  # neighbours' numbers go different ways
+        dx, dy = offsets[row % len(offsets)]  # numbers of neighbours must not overlap
         axes.annotate(
             str(row + 1), point, (8 * dx, 8 * dy), textcoords="offset points", fontsize=8,
             ha="center", va="center", zorder=5,
@@ -299,8 +294,9 @@ def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
         line = {"fontsize": 8.5, "va": "center_baseline"}
         names.text(0.045, row, str(row + 1), ha="right", **line)
         names.text(0.095, row, shortened(method.name, 27), **line)
-        names.text(0.78, row, f"{one.measured:.1f}", ha="right", **line)
-        names.text(1.0, row, f"{100 * one.error:+.1f} %".replace("-", "−"), ha="right", **line)
+        error = f"{100 * prediction.error:+.1f} %".replace("-", "−")
+        names.text(0.78, row, f"{prediction.measured:.1f}", ha="right", **line)
+        names.text(1.0, row, error, ha="right", **line)
     return figure
 
 
@@ -313,14 +309,13 @@ def _sheet(
     caption: Sequence[str],
     panels: tuple[int, int] = (1, 1),
 ) -> tuple[Any, Any]:
-    """A figure and its (first) axes: title above, caption and legend below.
+    """Make a figure with a title above and caption and legend below; return it and its first axes.
 
     Args:
         tall: inches of the axes without their labels.
-        key: name → colour or artist of the legend.
+        key: the legend: name → colour or artist.
         caption: paragraphs; long ones are wrapped.
-        panels: rows and columns of axes that share their scales, unless there are two beside each
-            other.
+        panels: rows and columns of axes, which share their scales except as (1, 2).
     """
     lines = [line for text in caption for line in textwrap.wrap(text, 140)]
     longest = max(map(len, key))
@@ -335,30 +330,28 @@ def _sheet(
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8.5, length=3)
     figure.legend(
-        handles=[_handle(name, look) for name, look in key.items()],
+        handles=[_legend_handle(name, look) for name, look in key.items()],
         loc="outside lower left", ncols=columns, frameon=False, fontsize=9, handlelength=1.4,
         title="\n".join([subtitle, *lines]), title_fontsize=8, alignment="left",
     ).get_title().set_color(GREY)  # fmt: skip
     return figure, grid[0, 0]
 
 
-def _handle(name: str, look: Any) -> Any:
-    """A legend's entry for a colour or an artist."""
+def _legend_handle(name: str, look: Any) -> Any:
     if isinstance(look, str):
-        hatch = _hatch(name)
-        return plotting("patches").Patch(
-            facecolor=look, label=name, hatch=hatch, edgecolor="white", linewidth=0
+        return matplotlib("patches").Patch(
+            facecolor=look, label=name, hatch=_HATCHES.get(name), edgecolor="white", linewidth=0
         )
     look.set_label(name)
     return look
 
 
 def _line(colour: str, dashes: str) -> Any:
-    return plotting("lines").Line2D([], [], color=colour, linestyle=dashes, linewidth=1.4)
+    return matplotlib("lines").Line2D([], [], color=colour, linestyle=dashes, linewidth=1.4)
 
 
 def _label_rows(axes: Any, methods: Sequence[MethodRecord]) -> None:
-    """A row per method, the first one on top."""
+    """Label a row per method, the first one on top."""
     axes.set_yticks(range(len(methods)), [shortened(m.name, 34) for m in methods], fontsize=9)
     axes.set_ylim(len(methods) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -366,9 +359,9 @@ def _label_rows(axes: Any, methods: Sequence[MethodRecord]) -> None:
 
 
 def _group_key(methods: Sequence[MethodRecord]) -> dict[str, Any]:
-    """The legend of the groups there are."""
-    there = {method.group for method in methods}
-    return {words: GROUP_COLOURS[name] for name, words in GROUPS.items() if name in there}
+    """Return the legend of the methods' groups: name → colour."""
+    used = {method.group for method in methods}
+    return {words: GROUP_COLOURS[name] for name, words in GROUPS.items() if name in used}
 
 
 def _colour(method: MethodRecord) -> str:
@@ -376,7 +369,7 @@ def _colour(method: MethodRecord) -> str:
 
 
 def _beside(axes: Any, row: int, x: float, words: str) -> None:
-    """Words at the end of a bar, clear of it and of lines."""
+    """Write ``words`` at the end of a bar, clear of it and of lines."""
     axes.annotate(
         words, (x, row), (5, 0), textcoords="offset points", va="center", fontsize=8.5,
         annotation_clip=False, zorder=6, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
@@ -384,7 +377,7 @@ def _beside(axes: Any, row: int, x: float, words: str) -> None:
 
 
 def _not_drawn(cell: TemperatureRecord) -> list[str]:
-    """Methods without numbers, each with its reason."""
+    """List the methods without numbers in a paragraph, each with its reason."""
     names = [
         f"{m.name} ({textwrap.shorten(m.skipped or 'not measured', 90, placeholder=' …')})"
         for m in cell.unmeasured

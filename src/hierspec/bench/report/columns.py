@@ -1,8 +1,8 @@
-"""What the page's table of methods says: a column each for speed, acceptance, and correctness."""
+"""The columns of the page's table of methods: speed, acceptance, and correctness."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hierspec.bench.records import PLAIN, MethodRecord, PairedRatio, Spread, TemperatureRecord
@@ -10,7 +10,7 @@ from hierspec.bench.records import PLAIN, MethodRecord, PairedRatio, Spread, Tem
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table's cell: what it sorts by, words, a second line, and ``good``, ``soft`` or ``bad``."""
+    """A table's cell: sort key, text, a second line, and a mark: ``good``, ``soft`` or ``bad``."""
 
     value: float
     text: str
@@ -20,7 +20,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of numbers; ``show`` gives ``None`` where a method has none."""
+    """A column of numbers; ``show`` returns ``None`` where a method has none."""
 
     title: str
     explained: str
@@ -124,7 +124,7 @@ COLUMNS = (
 
 
 def columns_of(cell: TemperatureRecord) -> list[Column]:
-    """The columns in which a method of this temperature has a number."""
+    """Return the columns in which some method of this temperature has a number."""
     greedy = (
         "runs that equal plain decoding token for token; near-ties part where the target scores "
         "both tokens alike, as far as its data type can tell"
@@ -140,7 +140,7 @@ def columns_of(cell: TemperatureRecord) -> list[Column]:
 
 
 def verdict(cell: TemperatureRecord, method: MethodRecord) -> Shown | None:
-    """Whether the text is the target's; ``None`` where nothing was compared.
+    """Say whether a method's text is the target's; ``None`` where nothing was compared.
 
     Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
     near-ties. Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
@@ -161,15 +161,18 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> Shown | None:
     return Shown(difference, words, mark="good" if found.logprob.within_noise else "bad")
 
 
+def category_names(methods: Sequence[MethodRecord]) -> list[str]:
+    return list(dict.fromkeys(name for method in methods for name in method.summed.by_category))
+
+
 def fastest_first(cell: TemperatureRecord) -> list[MethodRecord]:
-    """The measured methods by their speed-up."""
     return sorted(cell.measured, key=lambda method: -(method.median_speedup or 0.0))
 
 
 def fastest(cell: TemperatureRecord) -> str:
-    """The fastest lossless method in a sentence; empty where there is none.
+    """Name the fastest lossless method in a sentence; empty where there is none.
 
-    One whose text the check has found to be another's is not called lossless, whatever it claims.
+    A method whose text failed the check is not called lossless, whatever it claims.
     """
     for method in fastest_first(cell):
         ratio, judged = method.summed.speedup, verdict(cell, method)

@@ -8,26 +8,26 @@ from rich.table import Table
 from rich.text import Text
 
 from hierspec.bench.records import MethodRecord, TemperatureRecord
+from hierspec.bench.report.columns import category_names, fastest_first
 from hierspec.utils.terminal import borderless
 
 
 def by_domain(cell: TemperatureRecord) -> Iterable[Table | Text]:
-    """A row a method, fastest first, a column a domain; nothing where prompts have no domains."""
-    rows = [method for method in cell.measured if method.summed.by_category]
+    """Yield a table of methods, fastest first, by domain; nothing where prompts have no domains."""
+    rows = [method for method in fastest_first(cell) if method.summed.by_category]
     if not rows:
         return
-    names = list(dict.fromkeys(name for row in rows for name in row.summed.by_category))
-    rows.sort(key=lambda row: row.median_speedup or 0.0, reverse=True)
+    names = category_names(cell.measured)
     yield Text("")
     title = f"by domain, temperature {cell.temperature:g}: median ms a token, times plain decoding"
     table = borderless(["method"], [*names, "all"], title)
     for row in rows:
         whole = _cell(row.summed.ms_per_token.median, row.median_speedup)
-        table.add_row(Text(row.name), *(_of(row, name) for name in names), whole)
+        table.add_row(Text(row.name), *(_in_domain(row, name) for name in names), whole)
     yield table
 
 
-def _of(method: MethodRecord, domain: str) -> Text:
+def _in_domain(method: MethodRecord, domain: str) -> Text:
     found = method.summed.by_category.get(domain)
     return Text("–") if found is None else _cell(found.ms_per_token, found.speedup)
 

@@ -1,4 +1,4 @@
-"""One page with everything a bench found; it needs nothing but itself."""
+"""One self-contained HTML page with everything a bench found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierspec.bench.records import GROUPS, BenchResults, MethodRecord, Roofline, TuningTrial
+from hierspec.bench.records import GROUPS, BenchResults, Roofline, TuningTrial
 from hierspec.bench.report import columns
 from hierspec.bench.report.pictures import pictures
 from hierspec.bench.report.svg import chart, foreign
@@ -22,7 +22,7 @@ from hierspec.utils.files import write_whole
 Timelines = Sequence[tuple[str, str]]
 TITLE = "Speculative decoding, method by method"
 _COLOURS = ("ink", "grey", "pale", "blue", "green", "orange", "vermilion", "purple")
-_DARK = {  # what a dark page puts in the place of the pictures' colours
+_DARK = {  # colours of the pictures → variables of the style sheet that replace them when dark
     "#ffffff": "paper",
     figures.INK.lower(): "ink",
     figures.GREY.lower(): "soft",
@@ -31,15 +31,15 @@ _DARK = {  # what a dark page puts in the place of the pictures' colours
 
 
 def write(results: BenchResults, path: str | Path, timelines: Timelines = ()) -> None:
-    """Write the page of one result.
+    """Write the page of one bench.
 
     Args:
-        results: an unfinished one says so.
+        results: the page says where they are unfinished.
         path: the ``.html`` file; its folder is made where it is missing.
         timelines: title and SVG of generations (:func:`hierspec.timeline.svg`).
 
     Raises:
-        HierspecError: a timeline that is no harmless SVG, or a file that cannot be written.
+        HierspecError: a timeline is no harmless SVG, or the file cannot be written.
     """
     write_many({TITLE: results}, path, timelines)
 
@@ -47,12 +47,12 @@ def write(results: BenchResults, path: str | Path, timelines: Timelines = ()) ->
 def write_many(
     results: Mapping[str, BenchResults], path: str | Path, timelines: Timelines = ()
 ) -> None:
-    """Write several results, by title, on one page; otherwise as :func:`write`."""
+    """Write the page of several benches, by title; otherwise as :func:`write`."""
     write_whole(Path(path), html(results, timelines), "the page")
 
 
 def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
-    """The page's text."""
+    """Render the page of benches by title."""
     generations = [(name, Markup(foreign(svg))) for name, svg in timelines]  # before any work
     environment = Environment(
         loader=PackageLoader("hierspec.bench.report"),
@@ -77,9 +77,9 @@ def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
 
 
 def _part(name: str, title: str, results: BenchResults) -> dict[str, Any]:
-    """What the template says of one result."""
-    drawn, missing = _drawn(results, name)
-    machine = {key: _words(value) for key, value in results.environment.to_dict().items()}
+    """Return what the template says of one bench; ``name`` is its id in the page."""
+    drawn, missing = _svg_pictures(results, name)
+    machine = {key: _in_words(value) for key, value in results.environment.to_dict().items()}
     if results.roofline is not None:
         machine["plain decoding's roofline, estimated"] = _roofline(results.roofline)
     settings = results.settings.to_dict()
@@ -89,17 +89,17 @@ def _part(name: str, title: str, results: BenchResults) -> dict[str, Any]:
         "id": name,
         "title": title,
         "results": results,
-        "when": _when(results),
+        "when": _conditions(results),
         "pictures": drawn,
         "no_pictures": missing,
         "machine": machine,
-        "settings": {key: _words(value) for key, value in settings.items()},
+        "settings": {key: _in_words(value) for key, value in settings.items()},
         "command": command(results),
     }
 
 
-def _drawn(results: BenchResults, prefix: str) -> tuple[list[dict[str, Any]], str]:
-    """The pictures; without matplotlib none, and the line that installs it."""
+def _svg_pictures(results: BenchResults, prefix: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the pictures, or none and the line that installs matplotlib where it is missing."""
     try:
         found = pictures(results)
     except HierspecError as error:
@@ -111,7 +111,7 @@ def _drawn(results: BenchResults, prefix: str) -> tuple[list[dict[str, Any]], st
     return drawn, ""
 
 
-def _when(results: BenchResults) -> str:
+def _conditions(results: BenchResults) -> str:
     settings, environment = results.settings, results.environment
     return (
         f"{settings.num_prompts} prompts × {settings.max_new_tokens} tokens on "
@@ -121,20 +121,20 @@ def _when(results: BenchResults) -> str:
     )
 
 
-def _roofline(found: Roofline) -> str:
+def _roofline(roofline: Roofline) -> str:
     return (
-        f"{found.ms_per_token:.2f} ms per token: {found.weight_bytes / 1e6:.0f} MB of "
-        f"weights at {found.bytes_per_second / 1e9:.1f} GB/s ({found.sampled})"
+        f"{roofline.ms_per_token:.2f} ms per token: {roofline.weight_bytes / 1e6:.0f} MB of "
+        f"weights at {roofline.bytes_per_second / 1e9:.1f} GB/s ({roofline.sampled})"
     )
 
 
 def command(results: BenchResults) -> str:
-    """The command line that measures the same again."""
+    """Return the command line that measures the same again."""
     settings = results.settings
     words = ["hierspec", "bench", "--target", settings.target]
     for draft in settings.drafts:
         words += ["--draft", draft]
-    if settings.prompts.get("sha256"):  # those built in have none
+    if settings.prompts.get("sha256"):  # built-in prompts have none
         words += ["--prompts", str(settings.prompts["file"])]
     numbers = ("num_prompts", "tune_prompts", "tune_tokens", "max_new_tokens", "batch_size", "seed")
     for name in ("dtype", "device", *numbers):
@@ -151,10 +151,6 @@ def _best_first(trials: Sequence[TuningTrial]) -> list[TuningTrial]:
     return sorted(trials, key=lambda trial: trial.ms_per_token or float("inf"))
 
 
-def _category_names(methods: Sequence[MethodRecord]) -> list[str]:
-    return list(dict.fromkeys(name for method in methods for name in method.summed.by_category))
-
-
 def _decimals(value: float | None, decimals: int) -> str:
     return "" if value is None else f"{value:.{decimals}f}"
 
@@ -163,14 +159,13 @@ def _json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
-def _words(value: Any) -> str:
-    """A setting as words."""
+def _in_words(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_words(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {_in_words(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value)) or "none"
+        return ", ".join(map(_in_words, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -179,7 +174,7 @@ _FUNCTIONS = {
     "fastest": columns.fastest,
     "fastest_first": columns.fastest_first,
     "best_first": _best_first,
-    "category_names": _category_names,
+    "category_names": columns.category_names,
     "decimals": _decimals,
     "json": _json,
 }

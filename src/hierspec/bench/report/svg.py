@@ -1,5 +1,5 @@
-"""Pictures as parts of a page: our own, stripped of what a page has no use for, and others' checked
-to be harmless."""
+"""Pictures to embed in a page: our own, stripped of what it does not need, and others', checked to
+be harmless."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMESPACE = re.compile(r'\s+xmlns(?::\w+)?="[^"]*"')
 
 
 def chart(svg: str, prefix: str) -> str:
-    """A picture of matplotlib as a part of a page.
+    """Strip a picture of matplotlib so that it can be embedded in a page.
 
     Args:
-        prefix: of its ids, which must differ between the pictures of a page.
+        prefix: put before its ids, which must differ between the pictures of a page.
     """
     for pattern in (_HEAD, _COMMENT, _METADATA, _SHEET, _NAMESPACE):
         svg = pattern.sub("", svg)
@@ -31,10 +31,10 @@ def chart(svg: str, prefix: str) -> str:
 
 
 def foreign(svg: str) -> str:
-    """A picture drawn elsewhere (a timeline), as it is.
+    """Check a picture drawn elsewhere (a timeline), and return it ready to be embedded.
 
     Raises:
-        HierspecError: it is no SVG, or could run something or load something.
+        HierspecError: it is no SVG, or could run a script or load a resource.
     """
     try:
         root = ElementTree.fromstring(svg)

@@ -22,11 +22,11 @@ from hierspec.bench.report.domains import by_domain
 from hierspec.utils.terminal import Borderless, borderless
 
 _DASH = "–"
-_OPTIONS = 64  # characters of another engine's configuration
+_MAX_OPTIONS = 64  # characters shown of another engine's configuration
 
 
 def rendered(results: BenchResults) -> Iterable[RenderableType]:
-    """Everything that ``hierspec bench`` prints on results, finished or not."""
+    """Yield everything that ``hierspec bench`` prints on results, finished or not."""
     settings = results.settings
     head = f"{settings.target}, dtype {settings.dtype}, {settings.num_prompts} prompts × "
     head += f"{settings.max_new_tokens} tokens, batch size {settings.batch_size}"
@@ -37,27 +37,27 @@ def rendered(results: BenchResults) -> Iterable[RenderableType]:
         yield Text("")
         yield method_table(cell)
         yield from by_domain(cell)
-        yield from _below(cell, results.roofline)
+        yield from _remarks(cell, results.roofline)
 
 
 def method_table(cell: TemperatureRecord) -> Borderless:
-    """The methods measured at a temperature."""
+    """Make the table of the methods measured at a temperature."""
     methods = sorted(cell.measured, key=_speedup, reverse=True)
-    rows = [(_about(method), _numbers(cell, method)) for method in methods]
+    rows = [(_named(method), _numbers(cell, method)) for method in methods]
     grid = borderless(["method"], rows[0][1] if rows else (), f"temperature {cell.temperature:g}")
-    for about, numbers in rows:
-        grid.add_row(about, *numbers.values())
+    for name, numbers in rows:
+        grid.add_row(name, *numbers.values())
     return grid
 
 
-def _about(method: MethodRecord) -> Group:
-    """The name, and below it what it runs with."""
+def _named(method: MethodRecord) -> Group:
+    """Return the method's name with its configuration below it."""
     configured = Text(short(method.configuration), style="dim")
     return Group(Text(method.name), *([Padding(configured, (0, 0, 0, 2))] if configured else []))
 
 
 def _numbers(cell: TemperatureRecord, method: MethodRecord) -> dict[str, Text]:
-    """A method's row, by the column's head."""
+    """Return a method's row, by the heads of the columns."""
     found = method.summed
     ms, overhead = found.ms_per_token, found.overhead_ms_per_token
     best = found.speedup_over_best_transformers
@@ -73,7 +73,7 @@ def _numbers(cell: TemperatureRecord, method: MethodRecord) -> dict[str, Text]:
     return {name: Text(text) for name, text in numbers.items()} | dict([judged])
 
 
-def _below(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Text]:
+def _remarks(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Text]:
     if roofline:
         yield Text(
             f"estimated roofline of plain decoding: {roofline.ms_per_token:.2f} ms/token, "
@@ -90,12 +90,12 @@ def _below(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Text]
 
 
 def short(configuration: Mapping[str, Any] | None) -> str:
-    """A hierarchy in a few words: levels smallest first with their budgets, and the rule."""
+    """Describe a hierarchy in a line: levels with their budgets, smallest first, and the rule."""
     if not configuration:
         return ""
     if "levels" not in configuration:
         text = ", ".join(_leaves(configuration))
-        return text if len(text) <= _OPTIONS else f"{text[: _OPTIONS - 1]}…"
+        return text if len(text) <= _MAX_OPTIONS else f"{text[: _MAX_OPTIONS - 1]}…"
     levels = level_shapes(configuration)
     if not levels:
         return ""
@@ -104,7 +104,7 @@ def short(configuration: Mapping[str, Any] | None) -> str:
 
 
 def _leaves(options: Mapping[str, Any]) -> Iterable[str]:
-    """Another engine's options, without what they are nested in."""
+    """Yield another engine's options, flattened, as ``key value``."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             yield from _leaves(value)
@@ -127,7 +127,7 @@ def _level(level: LevelShape) -> str:
 
 
 def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
-    """Greedy outputs against plain decoding's: equal, near-tie, or wrong."""
+    """Count greedy outputs by how they compare with plain decoding's: equal, near-tie, wrong."""
     found = cell.compared(method)
     if not method.lossless:
         return Text(f"lossy: equal {found.equal}/{found.runs}", style="dim")
