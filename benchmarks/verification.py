@@ -27,11 +27,11 @@ def main() -> None:
 
     from hierspec.bench.roofline import bandwidth
     from hierspec.utils.machine import load_average
-    from hierspec_papers.p4.cost import RULES, SIZES, floor_ms, shares, timing
+    from hierspec_papers.p4.cost import RULES, SIZES, roofline_ms, shares, timing
 
     torch.set_num_threads(options.threads)
     speed = bandwidth(torch.device("cpu"))
-    floors = {name: floor_ms(count, speed) for name, count in SIZES.items()}
+    floors = {name: roofline_ms(count, speed) for name, count in SIZES.items()}
     draft_ms, target_ms = floors["0.5B"], floors["7B"]
     environment = common.environment()
     print(

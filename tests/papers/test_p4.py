@@ -215,13 +215,13 @@ def test_warm_rounds_do_not_count(models):
 def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, length):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": length}
     request, found, held = Request(30, 1.0, 5), [], []
-    round_ended = p4_watching._Watching.round_ended
+    round_ended = p4_watching._DraftObserver.round_ended
 
     def listening(self, sequences, verdicts):
         round_ended(self, sequences, verdicts)
-        held.append(self.notes.held)
+        held.append(self.verified_drafts.held)
 
-    monkeypatch.setattr(p4_watching._Watching, "round_ended", listening)
+    monkeypatch.setattr(p4_watching._DraftObserver, "round_ended", listening)
     for most in (1 << 28, 5000):  # float64 rows of 97 tokens: one draft of 3 has 5432 bytes
         monkeypatch.setattr(p4_watching, "HELD", most)
         method, start = Watched("block", models, [level], ("naive",), verify="block"), len(held)
@@ -384,7 +384,7 @@ def test_shares_of_a_round():
         "sampling": 0.05,
         "forwards": 0.9,
     }
-    assert p4_vocabulary.floor_ms(5e8, 1e10) == 100.0
+    assert p4_vocabulary.roofline_ms(5e8, 1e10) == 100.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

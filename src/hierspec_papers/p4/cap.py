@@ -1,6 +1,6 @@
-"""P4 Table A.3: what forgetting the cap brings, and what it costs.
+"""P4 Table A.3: gain and cost of verification without the cap.
 
-P4 removes the cap and sees a little more speed and task accuracy a little lower. Here the cost is
+P4 removes the cap and finds a little more speed and a little less task accuracy. Here the cost is
 measured where it arises, in the law of the text: exactly, on tabular models, as the distance from
 the target's law; on real models as a shift of the log-likelihood.
 
@@ -50,10 +50,11 @@ TABLE_A3 = {
 def measure(
     lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS, length: int = DRAFT_LENGTH
 ) -> Reproduction:
-    """Certified distances; and the models at hand, at every temperature above 0.
+    """Certify distances on tabular models, and measure the lab's at every temperature above 0.
 
     Args:
-        lengths: of the certified drafts; ``pairs`` of models a family.
+        lengths: of the certified drafts.
+        pairs: of tabular models, for each family.
         length: of the drafts on real models.
 
     Raises:
@@ -69,7 +70,7 @@ def measure(
     )
 
 
-# --- exactly, on tables
+# --- exactly, on tabular models
 
 
 def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
@@ -79,11 +80,11 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
             kept, uncapped, distances, exact = [], [], [], 0.0
             for seed in range(pairs):
                 draft, target = pair(kind, seed)
-                one, other = (certified(rule, draft, target, n) for rule in RULES)
-                kept.append(one.expected_accepted)
-                uncapped.append(other.expected_accepted)
-                distances.append(other.tv)
-                exact = max(exact, one.tv)
+                with_cap, without = (certified(rule, draft, target, n) for rule in RULES)
+                kept.append(with_cap.expected_accepted)
+                uncapped.append(without.expected_accepted)
+                distances.append(without.tv)
+                exact = max(exact, with_cap.tv)
                 done += 1
                 lab.report("p4-cap, certificates", done / (pairs * len(lengths) * len(KINDS)))
             figures = (
@@ -121,7 +122,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
     every = measured(lab, methods, temperature, "p4-cap")
     runs: dict[str, list[Run]] = dict(zip(RULES, every, strict=True))
     drafts = [d for m, r in zip(methods, every, strict=True) for d in m.drafts(r)]
-    shifts = {rule: _shift(lab, some, temperature) for rule, some in runs.items()}
+    shifts = {rule: _shift(lab, of_rule, temperature) for rule, of_rule in runs.items()}
     speed = faster(runs["uncapped"], runs["block"])
     more = same_draft_gain(drafts)
     rows = []
@@ -160,13 +161,19 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
 
 
 def same_draft_gain(drafts: Sequence[Seen]) -> Mean:
-    """E[τ | draft] uncapped less block, over drafts."""
+    """Return the mean over drafts of E[τ | draft] uncapped less block."""
     return Mean.of([draft.others["uncapped"] - draft.others["block"] for draft in drafts])
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Σ (log p(x) + H(p)) over tokens, its variance under the target's law, and the tokens."""
+    """Shift of a text's log-likelihood against what the target's law expects.
+
+    Attributes:
+        total: Σ (log p(x) + H(p)) over tokens, nats; its mean under the target's law is 0.
+        variance: of ``total`` under the target's law.
+        tokens: their number.
+    """
 
     total: float
     variance: float
@@ -186,7 +193,7 @@ class Shift:
 
     @staticmethod
     def of(law: torch.Tensor, tokens: Sequence[int]) -> Shift:
-        """Of tokens drawn one from each row of ``law`` [n, V]; −inf where a row forbids its own."""
+        """Return the shift of ``tokens``, one for each row of ``law`` [n, V]; −inf at p = 0."""
         rows = law.double().cpu()
         logs = rows.log().clamp(min=-1e4)  # so that 0 · log 0 is 0
         entropy = -(rows * logs).sum(-1)
@@ -203,21 +210,21 @@ class Shift:
 
 
 def _shift(lab: Lab, runs: Sequence[Run], temperature: float) -> Shift:
-    """Of all texts, scored by the target, each token once."""
+    """Return the shift of all texts, whose tokens the target scores once."""
     model = lab.models.plain.root.model
     total = Shift(0.0, 0.0, 0)
     for number, (prompt, run) in enumerate(zip(lab.prompts, runs, strict=True), 1):
         slot = model.open()
         try:
             for start in range(0, run.num_tokens, _ROWS):
-                total += _part(model, slot, prompt, run.token_ids, start, temperature)
+                total += _shift_of_rows(model, slot, prompt, run.token_ids, start, temperature)
         finally:
             model.close(slot)
         lab.report("p4-cap, scoring texts", number / len(runs))
     return total
 
 
-def _part(
+def _shift_of_rows(
     model: Any,
     slot: Any,
     prompt: Sequence[int],
@@ -225,7 +232,7 @@ def _part(
     start: int,
     temperature: float,
 ) -> Shift:
-    """Of :data:`_ROWS` tokens of ``text`` from ``start`` on."""
+    """Return the shift of :data:`_ROWS` tokens of ``text`` from ``start`` on."""
     tokens = text[start : start + _ROWS]
     context = Context([*prompt, *text[:start], *tokens[:-1]])
     first = len(prompt) + start

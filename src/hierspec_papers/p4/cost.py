@@ -1,11 +1,11 @@
-"""P4 Table A.4: what share of decoding is verification, on the models at hand and at V = 152k.
+"""P4 Table A.4: the share of decoding that is verification, on the models at hand and at V = 152k.
 
 At a large vocabulary (:func:`timing`) rounds run on made-up scores, and three parts are timed
-apart: *laws* (the target's scores → n + 1 rows, a softmax), *drafting* (the drafter's scores → a
-row and a token, n times), and *verification* by a rule. Only the last differs between rules; the
-others belong to sampling and are paid without drafts too, once a token. A forward is at least one
-pass over the model's weights: that time stands for the models, so the shares found are upper bounds
-for models of that size on that machine.
+separately: *laws* (the target's scores → n + 1 distributions, a softmax), *drafting* (the drafter's
+scores → a distribution and a token, n times), and *verification* by a rule. Only the last differs
+between rules; the others belong to sampling and are needed without drafts too, once a token. A
+forward is at least one pass over the model's weights: that time is taken for it, so the shares are
+upper bounds for models of that size on that machine.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ TABLE_A4 = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Median milliseconds of a round's parts; batches count as one.
+    """Median milliseconds of a round's parts, for a whole batch.
 
     Attributes:
+        distributions: the target's, from its scores.
+        drafting: the drafter's distributions and tokens.
         verification: by rule.
         kept: drafted tokens kept, mean over rounds, by rule.
     """
@@ -74,7 +76,7 @@ class Timing:
 def scores(
     rows: int, vocab: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Target's and draft's, each [rows, V]: a few likely tokens over a long tail."""
+    """Draw scores of target and draft, each [rows, V]: a few likely tokens over a long tail."""
     target = 2.5 * torch.randn(rows, vocab, generator=generator)
     best = torch.randint(0, vocab, (rows, 4), generator=generator)
     peaks = 14.0 + 2.0 * torch.randn(rows, 4, generator=generator)
@@ -87,11 +89,11 @@ def scores(
 def timing(
     vocab: int, length: int, batch: int = 1, dtype: torch.dtype = torch.float32, rounds: int = 20
 ) -> Timing:
-    """Rounds of drafts of ``length`` tokens for ``batch`` sequences, one after another.
+    """Time rounds of drafts of ``length`` tokens for ``batch`` sequences.
 
     Args:
         dtype: of the models' scores.
-        rounds: counted; two more go before them.
+        rounds: that count; two more come before them to warm up.
     """
     generator = torch.Generator().manual_seed(0)
     spent: dict[str, list[float]] = {name: [] for name in ("laws", "drafting", *RULES)}
@@ -101,13 +103,13 @@ def timing(
         rng = [PhiloxRng(number, i) for i in range(batch)]
         steps = draft.reshape(batch, length + 1, vocab).unbind(1)[:length]
         began = time.perf_counter()
-        proposals = _drafted(steps, rng, vocab)
+        proposals = _draft(steps, rng, vocab)
         drafted = time.perf_counter()
         p = distributions([_job(vocab, length + 1)] * batch, target)
         made = time.perf_counter()
         spent["drafting"].append(drafted - began)
         spent["laws"].append(made - drafted)
-        # Whoever comes second finds the rows in the caches, so the rules take turns at it.
+        # The second rule finds the rows in the processor's caches, so the rules take turns.
         for rule in RULES if number % 2 else RULES[::-1]:
             node = Verify(1, "target", None, 1, registry.get(rule), None)
             own = [PhiloxRng(number, batch + i) for i in range(batch)]
@@ -124,22 +126,21 @@ def timing(
     )
 
 
-def _drafted(steps: Any, rng: list[PhiloxRng], vocab: int) -> list[Proposal]:
-    """As the runtime drafts: a law and a token for every sequence, step by step."""
-    batch = len(rng)
-    tokens: list[list[int]] = [[] for _ in rng]
-    rows: list[list[Distributions]] = [[] for _ in rng]
+def _draft(steps: Any, rngs: list[PhiloxRng], vocab: int) -> list[Proposal]:
+    """Draft as the runtime does: a distribution and a token for every sequence, step by step."""
+    tokens: list[list[int]] = [[] for _ in rngs]
+    rows: list[list[Distributions]] = [[] for _ in rngs]
     for step in steps:
-        found = distributions([_job(vocab, 1)] * batch, step)
-        whole = torch.cat([law.dense(vocab) for law in found])
-        picked = draw(whole, [float(die.take(1)[0]) for die in rng])
-        for mine, law, ids, token in zip(rows, found, tokens, picked, strict=True):
-            mine.append(law)
+        q = distributions([_job(vocab, 1)] * len(rngs), step)
+        dense = torch.cat([row.dense(vocab) for row in q])
+        drawn = draw(dense, [float(rng.take(1)[0]) for rng in rngs])
+        for own_rows, row, ids, token in zip(rows, q, tokens, drawn, strict=True):
+            own_rows.append(row)
             ids.append(token)
-    whose = (0,) * len(steps)
+    owners = (0,) * len(steps)
     return [
-        Proposal(tuple(ids), concatenate(mine), whose, whose, (float("nan"),) * len(ids))
-        for ids, mine in zip(tokens, rows, strict=True)
+        Proposal(tuple(ids), concatenate(own_rows), owners, owners, (float("nan"),) * len(ids))
+        for ids, own_rows in zip(tokens, rows, strict=True)
     ]
 
 
@@ -150,10 +151,10 @@ def _job(vocab: int, num_rows: int) -> ScoreRows:
 def shares(
     found: Timing, rule: str, length: int, draft_ms: float, target_ms: float
 ) -> dict[str, float]:
-    """Of a round's time: ``verification``, ``sampling`` (laws and draws), ``forwards``.
+    """Return shares of a round's time: ``verification``, ``sampling`` and ``forwards``.
 
     Args:
-        draft_ms: of one forward of the drafter; ``target_ms`` of the target.
+        draft_ms, target_ms: milliseconds of one forward of the drafter and of the target.
     """
     parts = {
         "verification": found.verification[rule],
@@ -164,15 +165,15 @@ def shares(
     return {name: ms / total for name, ms in parts.items()}
 
 
-def floor_ms(parameters: float, bytes_per_second: float, bytes_each: int = 2) -> float:
-    """Milliseconds to read all weights once, bfloat16."""
+def roofline_ms(parameters: float, bytes_per_second: float, bytes_each: int = 2) -> float:
+    """Return the milliseconds in which all weights can be read once, by default in bfloat16."""
     return 1e3 * parameters * bytes_each / bytes_per_second
 
 
 def measure(
     lab: Lab, length: int = DRAFT_LENGTH, vocab: int = QWEN_VOCAB, lengths: Sequence[int] = LENGTHS
 ) -> Reproduction:
-    """The parts of decoding time by tokenwise and block, at every temperature above 0.
+    """Measure the parts of decoding time by tokenwise and block, at every temperature above 0.
 
     Args:
         length: of the drafts on the models at hand.
@@ -198,7 +199,7 @@ def measure(
 
 
 def parts(runs: Sequence[Run]) -> dict[str, float]:
-    """Milliseconds a token by the rows of Table A.4, all prompts together."""
+    """Return milliseconds a token by the rows of Table A.4, all prompts together."""
     tokens = sum(run.num_tokens for run in runs)
     total = sum(run.seconds for run in runs)
     decode = sum(run.decode_seconds or 0.0 for run in runs)
@@ -249,7 +250,7 @@ def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table
 
 def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
     speed = bandwidth(torch.device("cpu"))
-    draft_ms, target_ms = (floor_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
+    draft_ms, target_ms = (roofline_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
     rows = []
     for done, n in enumerate(lengths, 1):
         found = timing(vocab, n)

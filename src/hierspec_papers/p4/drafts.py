@@ -36,7 +36,11 @@ _TOGETHER = 8  # prompts in one batch
 
 
 def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> Reproduction:
-    """Every rule with so many drafts of ``length`` tokens, at every temperature above 0.
+    """Measure every rule with one and several drafts, at every temperature above 0.
+
+    Args:
+        counts: numbers of drafts a round.
+        length: tokens of each draft.
 
     Raises:
         HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
@@ -54,10 +58,10 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         ]
         runs = measured(lab, methods, temperature, "p4-drafts")
         found = dict(zip(keys, runs, strict=True))
-        key = f"p4-drafts, temperature {temperature:g}: prompts together"
-        together = lab.once(key, partial(_together, lab, methods, temperature))
+        name = f"p4-drafts, temperature {temperature:g}: prompts together"
+        together = lab.once(name, partial(_run_together, lab, methods, temperature))
         batches = {
-            at: [run_of(one) for one in some] for at, some in zip(keys, together, strict=True)
+            key: [run_of(run) for run in batch] for key, batch in zip(keys, together, strict=True)
         }
         if temperature == 1.0 and 1 in counts:
             tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
@@ -122,16 +126,19 @@ def _table(found: Found, counts: Sequence[int], length: int, temperature: float)
     )
 
 
-def _together(lab: Lab, methods: Sequence[HierarchyMethod], temperature: float) -> list[list[Any]]:
-    """Every method's runs of the first prompts as one batch, once to warm up and once counted."""
+def _run_together(
+    lab: Lab, methods: Sequence[HierarchyMethod], temperature: float
+) -> list[list[Any]]:
+    """Run each method on the first prompts as one batch, twice, and return the second runs."""
     request = Request(lab.max_new_tokens, temperature, lab.seed)
-    out: list[list[Any]] = [[] for _ in methods]
+    by_method: list[list[Any]] = [[] for _ in methods]
     for turn in range(2):
-        for which, method in enumerate(methods):
-            out[which] = [asdict(run) for run in method.run_batch(lab.prompts[:_TOGETHER], request)]
-            done = turn * len(methods) + which + 1
+        for i, method in enumerate(methods):
+            runs = method.run_batch(lab.prompts[:_TOGETHER], request)
+            by_method[i] = [asdict(run) for run in runs]
+            done = turn * len(methods) + i + 1
             lab.report("p4-drafts, prompts together", done / (2 * len(methods)))
-    return out
+    return by_method
 
 
 def _batched(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:

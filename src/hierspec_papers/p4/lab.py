@@ -1,4 +1,4 @@
-"""What the measured reproductions of P4 share: one draft model, sampling, ratios of speed."""
+"""Helpers of P4's measured reproductions: one draft model, sampling, ratios of speed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DRAFT_LENGTH = 10  # P4's default is lost in the text at hand; its cost estimate
 
 
 def sampling(lab: Lab, what: str) -> tuple[list[float], str, dict[str, Any]]:
-    """Return the lab's temperatures that sample, the smallest draft model, and a record of both.
+    """Return the lab's temperatures above 0, its smallest draft model, and a record of both.
 
-    Greedy decoding makes all rules one. P4 drafts with the smallest of its family as well [§6.1].
+    In greedy decoding all rules are equal. P4, too, drafts with the smallest model [§6.1].
 
     Raises:
         HierspecError: no such temperature, no draft model, no prompt, or too few tokens for a
@@ -34,21 +34,21 @@ def sampling(lab: Lab, what: str) -> tuple[list[float], str, dict[str, Any]]:
 
 
 def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str) -> list[list[Run]]:
-    """Return every method's runs, one a prompt.
+    """Measure and return every method's runs, one a prompt.
 
     Raises:
         HierspecError: a method cannot run.
     """
-    out = []
+    by_method = []
     found = lab.measure(methods, temperature, f"{what}, temperature {temperature:g}")
     for method, runs in zip(methods, found, strict=True):
         if isinstance(runs, Unavailable):
             raise HierspecError(f"{what}: {method.name} cannot run: {runs}")
-        out.append(runs)
-    return out
+        by_method.append(runs)
+    return by_method
 
 
 def faster(runs: Sequence[Run], than: Sequence[Run]) -> PairedRatio:
-    """Return decoding speed over that of other runs, paired per prompt, with a 95 % interval."""
-    mine, theirs = ([run.decode_ms_per_token or 0.0 for run in some] for some in (runs, than))
-    return ratio(theirs, mine)
+    """Return the ratio of decoding speeds, paired per prompt, with a 95 % interval."""
+    own, other = ([run.decode_ms_per_token or 0.0 for run in group] for group in (runs, than))
+    return ratio(other, own)

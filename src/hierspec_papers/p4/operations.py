@@ -19,7 +19,7 @@ PASSES = 4  # over the rows of a draft: the ratio, the smaller of two, the produ
 
 @dataclass(frozen=True, slots=True)
 class QwenShape:
-    """Of a Qwen2.5 model (its published configuration); ``kv``: width of keys and values."""
+    """Shape of a Qwen2.5 model, as published; ``kv``: width of keys and values."""
 
     layers: int
     width: int
@@ -34,26 +34,28 @@ QWEN = {
 
 
 def as_printed(shape: QwenShape, context: int = CONTEXT) -> int:
-    """Return what the printed numbers count of a token's forward."""
+    """Return the operations of a token's forward as the printed numbers count them."""
     h, m = shape.width, shape.mlp
     return shape.layers * (4 * h * h + 2 * h * m + 2 * h * context)
 
 
 def operations(shape: QwenShape, context: int = CONTEXT, vocab: int = VOCAB) -> int:
-    """Return additions and multiplications of a token's forward: projections with grouped keys and
-    values, the MLP's three matrices, attention over ``context`` tokens, the head."""
+    """Return the additions and multiplications of a token's forward.
+
+    They are those of projections with grouped keys and values, of the MLP's three matrices, of
+    attention over ``context`` tokens, and of the head."""
     h, m = shape.width, shape.mlp
     layer = 2 * h * h + 2 * h * shape.kv + 3 * h * m + 2 * h * context
     return 2 * (shape.layers * layer + h * vocab)
 
 
 def verification(drafted: int = DRAFT_LENGTH, vocab: int = VOCAB) -> int:
-    """Return operations of a draft's verification where every row is read."""
+    """Return the operations of a draft's verification if every row is read."""
     return PASSES * drafted * vocab
 
 
 def compute() -> Reproduction:
-    """The table."""
+    """Compute the table."""
     rows = [
         TableRow(
             f"forward, Qwen2.5 {name}",

@@ -1,10 +1,10 @@
 """P4 Tables 1 and 3 on the models at hand: verification rules by draft length and temperature.
 
 Tokenwise, block and naive branch resampling take turns on every prompt. P4's capped branch
-resampling *is* block (``docs/branch-is-block.md``), so one measurement stands beside both of the
-printed rows. Every verified draft is also held against the exact law
-(:mod:`.watching`). Drafts that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)],
-make all rules one (:func:`one_hot`).
+resampling *is* block (``docs/branch-is-block.md``), so one measurement is compared with both of the
+printed rows. Every verified draft is also compared with the exact law (:mod:`.watching`). On drafts
+that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)], all rules are equal
+(:func:`one_hot`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OURS = {"Tokenwise": "tokenwise", "Blockwise": "block", "Hierarchical": "block"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One rule at one draft length."""
+    """Runs and verified drafts of one rule at one draft length."""
 
     runs: list[Run]
     drafts: list[Seen]
@@ -53,7 +53,7 @@ Found = dict[tuple[str, int], Measurement]
 
 
 def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> Reproduction:
-    """Every rule at every length and every temperature above 0.
+    """Measure every rule at every length and every temperature above 0.
 
     Args:
         pairs: of tabular models, for one-hot drafts.
@@ -228,11 +228,11 @@ def _figure(found: Found, lengths: Sequence[int], temperature: float) -> Figure:
     longest = max(lengths)
     drafts = found["block", longest].drafts
     curves = []
-    everywhere = tuple(range(1, max((draft.length for draft in drafts), default=0) + 1))
+    all_lengths = tuple(range(1, max((draft.length for draft in drafts), default=0) + 1))
     for rule in RULES:
-        line = tuple(predicted_tokens_per_call(drafts, rule, n) for n in everywhere)
+        line = tuple(predicted_tokens_per_call(drafts, rule, n) for n in all_lengths)
         points = tuple(tokens_per_call(found[rule, n].runs) for n in lengths)
-        curves.append(Curve(f"{rule}, exact law", tuple(map(float, everywhere)), line))
+        curves.append(Curve(f"{rule}, exact law", tuple(map(float, all_lengths)), line))
         curves.append(Curve(f"{rule}, measured", tuple(map(float, lengths)), points, "points"))
     return Figure(
         f"Tokens a target call at temperature {temperature:g}",
@@ -248,22 +248,25 @@ def _figure(found: Found, lengths: Sequence[int], temperature: float) -> Figure:
     )
 
 
-# --- what enumeration says
+# --- by enumeration
 
 
 def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
-    """Sampled against deterministic drafts, by enumeration [MATH §3]."""
+    """Compare sampled with deterministic drafts, by enumeration [MATH §3]."""
     rows, apart = [], 0.0
     for n in lengths:
         sums = [0.0] * 4
         for seed in range(pairs):
             draft, target = pair("random", seed)
-            for at, model in ((0, draft), (2, deterministic(draft))):
-                one, other = (certified(rule, model, target, n) for rule in ("tokenwise", "block"))
-                sums[at] += one.expected_accepted / pairs
-                sums[at + 1] += other.expected_accepted / pairs
-                if at:
-                    apart = max(apart, abs(one.expected_accepted - other.expected_accepted))
+            for column, model in ((0, draft), (2, deterministic(draft))):
+                tokenwise, block = (
+                    certified(rule, model, target, n).expected_accepted
+                    for rule in ("tokenwise", "block")
+                )
+                sums[column] += tokenwise / pairs
+                sums[column + 1] += block / pairs
+                if column:
+                    apart = max(apart, abs(tokenwise - block))
         rows.append((str(n), tuple(sums)))
     return own_table(
         "One-hot drafts",

@@ -1,4 +1,4 @@
-"""Pairs of tabular models and their certificates: what P4's rules do, exactly."""
+"""Pairs of tabular models, and certificates of P4's rules on them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ V = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
 
 
 def pair(kind: str, seed: int) -> tuple[TabularModel, TabularModel]:
-    """Draft and target of a family (:data:`hierspec.lm.tabular.KINDS`), order 1."""
+    """Draw draft and target of a family (:data:`hierspec.lm.tabular.KINDS`), of order 1."""
     generator = torch.Generator().manual_seed(seed)
     return TabularModel.random(V, 1, generator, kind), TabularModel.random(V, 1, generator, kind)
 
 
 def deterministic(model: TabularModel) -> TabularModel:
-    """The model that always says this one's likeliest token: its laws are one-hot."""
+    """Return the model that always picks this one's likeliest token: its rows are one-hot."""
     table = {}
     for key, law in model.table().items():
         best = max(range(len(law)), key=law.__getitem__)
@@ -28,7 +28,7 @@ def deterministic(model: TabularModel) -> TabularModel:
 
 
 def certified(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
-    """One draft of ``length`` tokens a round, verified by ``rule``."""
+    """Certify one draft of ``length`` tokens a round, verified by ``rule``."""
     below = Draft(0, "draft", draft, length)
     root = Verify(1, "target", target, 1, verifiers.get(rule), below)
     return certify_tree(root, target.vocab_size)

@@ -1,17 +1,18 @@
-"""Verification on real models, watched: what the exact law says of every draft that was verified.
+"""Every draft that a real model verifies, compared with what the exact law expects of it.
 
 The exact interpreter turns a rule's acceptance probabilities into the law of τ, the number of
-drafted tokens kept (:func:`hierspec.core.rules.law_of_tau`). The same two functions take the
-rows of a real draft. So each round of the runtime has an expectation and a variance of τ, given the
-draft, and what was kept less what was expected sums to 0 within Σ variance, over any text.
+drafted tokens kept (:func:`hierspec.core.rules.law_of_tau`). The same two functions take the rows
+of a real draft. So each round of the runtime has an expectation and a variance of τ, given the
+draft, and over any text the sum of kept less expected tokens is 0 within Σ variance.
 
 The draft's ratios give more: the probability of keeping m tokens or more is the mean over drafts of
 Π min(1, r_i) tokenwise, of w_m in block, of min(1, R_m) in naive branch resampling [P4 §5.1], each
-read off the first m tokens alone. One draft so compares the rules, at every length up to its own.
+computed from the first m tokens alone. So one draft compares the rules, at every length up to its
+own.
 
-Nothing is reduced while the clock runs: rounds leave references, which become numbers afterwards.
-Where these would hold more than :data:`HELD` bytes (V = 152k: 21 rows of a draft of ten are 13 MB)
-they become numbers between two rounds, and the clock stands still for as long.
+Nothing is computed while a run is timed: rounds keep references, evaluated afterwards. Where these
+would hold more than :data:`HELD` bytes (V = 152k: 21 rows of a draft of ten are 13 MB) they are
+evaluated between two rounds, and that time is taken off the run's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
 
 CURVES = ("tokenwise", "block", "naive")
-HELD = 1 << 28  # bytes of laws that a run keeps while it is timed
+HELD = 1 << 28  # bytes of distributions that a run keeps while it is timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +47,8 @@ class Seen:
     """One verified draft of n tokens.
 
     Attributes:
-        kept: τ.
-        mean: E[τ | draft] under the rule that verified it; ``variance`` likewise.
+        kept: τ, the number of its tokens that were kept.
+        mean, variance: of τ given the draft, under the rule that verified it.
         others: E[τ | draft] under further rules, by name.
         curves: by rule of :data:`CURVES`, [n+1]: its mean over drafts is P(τ ≥ m), m = 0 … n.
     """
@@ -66,13 +67,14 @@ class Seen:
 def seen(
     rule: Verifier, draft: Proposal, p: Distributions, kept: int, others: Sequence[str] = ()
 ) -> Seen:
-    """Reduce a verified draft to numbers.
+    """Evaluate a verified draft by the exact law.
 
     Args:
-        rule: that verified it; ``others``: names of rules to compare with.
-        draft: n ≥ 1 tokens and their laws.
-        p: the verifier's n + 1 laws.
+        rule: the rule that verified it.
+        draft: n ≥ 1 tokens and their distributions.
+        p: the verifier's n + 1 distributions.
         kept: τ of the verdict.
+        others: names of rules to compare with.
     """
     width = max(p.width, draft.distributions.width)
     rows = p.dense(width)
@@ -88,7 +90,7 @@ def seen(
 
 
 def _moments(rule: Verifier, batch: Batch) -> tuple[float, float]:
-    """E[τ | draft] and E[τ² | draft]."""
+    """Return E[τ | draft] and E[τ² | draft]."""
     law = law_of_tau(rule.order, rule.acceptance(batch).h)[0].double().cpu().numpy()
     lengths = np.arange(len(law))
     return float(law @ lengths), float(law @ lengths**2)
@@ -98,18 +100,19 @@ def _curves(batch: Batch) -> dict[str, np.ndarray]:
     products = log_products(batch)
     steps = products.diff(dim=-1).nan_to_num(nan=-math.inf)  # −inf − −inf, after p said 0
     tokenwise = torch.nn.functional.pad(steps.clamp(max=0.0).cumsum(-1), (1, 0))
-    found = (tokenwise.exp(), capped(products), products.clamp(max=0.0).exp())
-    rows = (row[0].nan_to_num(nan=0.0).double().cpu().numpy() for row in found)
+    curves = (tokenwise.exp(), capped(products), products.clamp(max=0.0).exp())
+    rows = (row[0].nan_to_num(nan=0.0).double().cpu().numpy() for row in curves)
     return dict(zip(CURVES, rows, strict=True))
 
 
 @dataclass(slots=True, eq=False)
-class _Notes:
-    """The drafts that one run's target verified: laws at first, numbers in the end.
+class _VerifiedDrafts:
+    """The drafts that one run's target verified: kept as distributions, then evaluated.
 
     Attributes:
-        waiting: arguments of :func:`seen`, holding ``held`` bytes of laws.
-        paused: seconds spent on making numbers while the run went on.
+        waiting: arguments of :func:`seen`, with ``held`` bytes of distributions.
+        reduced: drafts that are evaluated.
+        paused: seconds of the run spent on evaluating.
     """
 
     others: Sequence[str]
@@ -129,51 +132,53 @@ class _Notes:
             self.paused += time.perf_counter() - began
 
     def reduce(self) -> list[Seen]:
-        self.reduced += [seen(*one, self.others) for one in self.waiting]
+        self.reduced += [seen(*arguments, self.others) for arguments in self.waiting]
         self.waiting, self.held = [], 0
         return self.reduced
 
 
 def _size(distributions: Distributions) -> int:
-    """Bytes."""
     parts = getattr(distributions, "parts", (distributions,))
-    return sum(one.probs.nbytes for one in parts if isinstance(one, DenseDistributions))
+    return sum(part.probs.nbytes for part in parts if isinstance(part, DenseDistributions))
 
 
-class _Watching(Observer):
-    """Leaves a note of every draft that the target, the node of index ``root``, verified."""
+class _DraftObserver(Observer):
+    """Collects every draft that the target, the node of index ``root``, verifies."""
 
-    def __init__(self, root: int, notes: _Notes) -> None:
-        self.root, self.notes = root, notes
+    def __init__(self, root: int, verified_drafts: _VerifiedDrafts) -> None:
+        self.root, self.verified_drafts = root, verified_drafts
 
     def verified(self, checks: Checks) -> None:
         if checks.node.index == self.root:
             for draft, p, verdict in zip(checks.drafts, checks.p, checks.verdicts, strict=True):
                 if draft.tokens:
-                    self.notes.add(checks.node.rule, draft, p, verdict.num_accepted)
+                    self.verified_drafts.add(checks.node.rule, draft, p, verdict.num_accepted)
 
     def round_ended(self, sequences: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
-        self.notes.make_room()
+        self.verified_drafts.make_room()
 
 
 class _WatchedHierarchy(Hierarchy):
-    """A hierarchy whose generations are watched; it shares models and lock."""
+    """The given hierarchy, its models and lock included, with a record of verified drafts."""
 
-    def __init__(self, hierarchy: Hierarchy, notes: _Notes) -> None:
+    def __init__(self, hierarchy: Hierarchy, verified_drafts: _VerifiedDrafts) -> None:
         self.__dict__.update(vars(hierarchy))
-        self.notes = notes
+        self.verified_drafts = verified_drafts
 
     def start(self, *args: Any, **options: Any) -> Generation:
         generation = super().start(*args, **options)
-        generation.runtime.observe(_Watching(generation.root.index, self.notes))
+        generation.runtime.observe(_DraftObserver(generation.root.index, self.verified_drafts))
         return generation
 
 
 class Watched(HierarchyMethod):
-    """A hierarchy with one draft a round as a method; ``rounds`` has a list of drafts per run.
+    """A method: a hierarchy with one draft a round, which keeps the drafts that it verified.
 
     Args:
         others: rules to evaluate on the same drafts.
+
+    Attributes:
+        rounds: the verified drafts of each run.
     """
 
     def __init__(
@@ -182,23 +187,24 @@ class Watched(HierarchyMethod):
         super().__init__(name, models, levels, **top)
         self.others: tuple[str, ...] = tuple(others)
         self.rounds: list[list[Seen]] = []
-        self._notes = _Notes(self.others)
+        self._verified = _VerifiedDrafts(self.others)
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return _WatchedHierarchy(super().hierarchy, self._notes)
+        return _WatchedHierarchy(super().hierarchy, self._verified)
 
     def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
-        """As :meth:`HierarchyMethod.run`; the time it takes to watch is not part of it."""
-        self._notes = notes = _Notes(self.others)
+        """Run as :meth:`HierarchyMethod.run` does; the time of evaluating drafts is taken off."""
+        self._verified = verified = _VerifiedDrafts(self.others)
         run = super().run(prompt, request, tracer)
-        self.rounds.append(notes.reduce())
+        self.rounds.append(verified.reduce())
         # Drafts come after the first token, so all of the pause lies in decoding.
-        decode = None if run.decode_seconds is None else run.decode_seconds - notes.paused
-        return dataclasses.replace(run, seconds=run.seconds - notes.paused, decode_seconds=decode)
+        seconds = run.seconds - verified.paused
+        decode = None if run.decode_seconds is None else run.decode_seconds - verified.paused
+        return dataclasses.replace(run, seconds=seconds, decode_seconds=decode)
 
     def drafts(self, runs: Sequence[Run]) -> list[Seen]:
-        """Of the last runs, as many as given: those before them only warmed up."""
+        """Return the drafts of as many last runs as are given; those before only warmed up."""
         return [draft for rounds in self.rounds[-len(runs) :] for draft in rounds]
 
 
@@ -211,33 +217,33 @@ class Mean:
 
     @staticmethod
     def of(values: Sequence[float]) -> Mean:
-        """Of independent values; the error of fewer than two is NaN."""
-        many = np.asarray(values, dtype=float)
-        if len(many) < 2:
-            return Mean(float(many.mean()) if len(many) else math.nan, math.nan)
-        return Mean(float(many.mean()), float(many.std(ddof=1) / math.sqrt(len(many))))
+        """Return the mean of independent values; the error of fewer than two is NaN."""
+        array = np.asarray(values, dtype=float)
+        if len(array) < 2:
+            return Mean(float(array.mean()) if len(array) else math.nan, math.nan)
+        return Mean(float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))))
 
 
 def kept(drafts: Sequence[Seen]) -> float:
-    """Mean τ."""
+    """Return the mean τ."""
     return sum(draft.kept for draft in drafts) / len(drafts)
 
 
 def expected(drafts: Sequence[Seen]) -> Mean:
-    """Mean τ that the exact law gives to these drafts; the error is of what dice make of it."""
+    """Return the mean τ that the exact law expects; its error is that of the tests' randomness."""
     n = len(drafts)
     variance = sum(draft.variance for draft in drafts)
     return Mean(sum(draft.mean for draft in drafts) / n, math.sqrt(variance) / n)
 
 
 def z_score(drafts: Sequence[Seen]) -> float:
-    """Kept less expected, in standard deviations; 0 where nothing was left to chance."""
+    """Return kept less expected tokens in standard deviations; 0 where nothing is random."""
     mean = expected(drafts)
     return (kept(drafts) - mean.value) / mean.error if mean.error else 0.0
 
 
 def gain(drafts: Sequence[Seen], over: str = "tokenwise", rule: str = "block") -> Mean:
-    """How many more tokens a draft ``rule`` keeps than ``over``, in expectation, draft by draft.
+    """Return how many more tokens a draft ``rule`` is expected to keep than ``over``.
 
     Block's curve is above tokenwise's at every draft: w_m ≥ Π min(1, r_i).
     """
@@ -245,9 +251,9 @@ def gain(drafts: Sequence[Seen], over: str = "tokenwise", rule: str = "block") -
 
 
 def predicted_tokens_per_call(drafts: Sequence[Seen], rule: str, length: int) -> float:
-    """From drafts of ``length`` tokens or more, cut to that length: E[tokens] / E[target calls].
+    """Return E[tokens] / E[target calls] of drafts cut to ``length``; shorter ones are left out.
 
-    Naive branch resampling calls the target once more for every position after the corrected one
+    Naive branch resampling calls the target once more for every position after the recovered token
     up to the draft's end [MATH §1]: n − τ − 1 follow-up calls for n tokens.
     """
     curve = np.mean([d.curves[rule][: length + 1] for d in drafts if d.length >= length], axis=0)
