@@ -23,8 +23,14 @@ from hierspec_papers.p5 import redundancy as p5_redundancy
 from hierspec_papers.p5 import systems
 from hierspec_papers.p5 import window as p5_window
 from hierspec_papers.p5 import windows_over_time as p5_windows_over_time
-from hierspec_papers.p5.entropy import Judged, area_under_curve, entropies, judged, thresholds
-from hierspec_papers.p5.rounds import Round, rounds, traced
+from hierspec_papers.p5.entropy import (
+    JudgedToken,
+    area_under_curve,
+    entropies,
+    judged_tokens,
+    thresholds,
+)
+from hierspec_papers.p5.rounds import Round, run_traced, target_rounds
 
 PROMPTS = ([5, 9, 3, 14], [7, 7, 21])
 MODULES = {
@@ -343,7 +349,7 @@ def test_area_under_the_curve_by_hand():
 def test_who_is_judged():
     """Kept tokens and the first rejected one of each draft; the rest were never looked at."""
     values = [0.1 * i for i in range(10)]
-    seen = judged([Round(4, 3, 1), Round(6, 2, 2), Round(9, 4, 0)], values, 4)
+    seen = judged_tokens([Round(4, 3, 1), Round(6, 2, 2), Round(9, 4, 0)], values, 4)
     assert [(one.at, one.kept) for one in seen] == [
         (4, True), (5, False), (6, True), (7, True), (9, False),
     ]  # fmt: skip
@@ -354,7 +360,7 @@ def test_the_running_threshold_is_the_windows():
     window = EntropyWindow()
     kept = (True, False, False, True, False, True)
     values = (5.0, 2.0, 4.0, 1.0, 6.0, 3.0)
-    tokens = [Judged(i, *one) for i, one in enumerate(zip(values, kept, strict=True))]
+    tokens = [JudgedToken(i, *one) for i, one in enumerate(zip(values, kept, strict=True))]
     state, expected = window.init(), []
     for token in tokens:
         expected.append(window.limit(state))
@@ -365,7 +371,7 @@ def test_the_running_threshold_is_the_windows():
 def test_entropies_are_those_the_window_saw(tiny, lab):
     """A pass over the text gives what the drafter's rows said when it drafted."""
     method = systems.method(lab, "draft", systems.vanilla(tiny.drafts[1], 4))
-    run, seen = traced(lab, method, 1.0, 0)
+    run, seen = run_traced(lab, method, 1.0, 0)
     text = [*PROMPTS[0], *run.token_ids]
     below = method.hierarchy.root.below
     values = entropies(below.model, text, len(PROMPTS[0]))  # type: ignore[union-attr]
@@ -390,7 +396,7 @@ def test_entropies_are_those_the_window_saw(tiny, lab):
     HierarchyMethod("x", tiny, levels, verify=systems.RULE).run(
         PROMPTS[0], Request(lab.max_new_tokens, 1.0, lab.seed)
     )
-    tokens = judged(seen, values, len(PROMPTS[0]))
+    tokens = judged_tokens(seen, values, len(PROMPTS[0]))
     assert {one.kept for one in tokens} == {True, False}
     for one in tokens:
         assert one.entropy == pytest.approx(recorded[one.at], abs=1e-9)
@@ -425,8 +431,13 @@ def test_figure_6(found):
 def test_entropies_that_part():
     """Numbers of a constructed pair: two texts, one of them without a rejection."""
     texts = (
-        (Judged(0, 1.0, True), Judged(1, 3.0, False), Judged(2, 2.0, True), Judged(3, 5.0, False)),
-        (Judged(0, 0.5, True),),
+        (
+            JudgedToken(0, 1.0, True),
+            JudgedToken(1, 3.0, False),
+            JudgedToken(2, 2.0, True),
+            JudgedToken(3, 5.0, False),
+        ),
+        (JudgedToken(0, 0.5, True),),
     )
     pair = p5_entropy.Pair("x", texts)
     assert p5_entropy._separated(pair) == (3, 2, pytest.approx(3.5 / 3), 4.0, 1.0, "1 of 1")
@@ -454,13 +465,13 @@ def test_rounds_of_the_target_alone():
         check_event(2, 5, [8, 9, 7], 2),
         check_event(2, 8, [1], 1),
     ]
-    assert rounds(events) == [Round(5, 3, 2), Round(8, 1, 1)]
-    assert [one.rejected for one in rounds(events)] == [True, False]
+    assert target_rounds(events) == [Round(5, 3, 2), Round(8, 1, 1)]
+    assert [one.rejected for one in target_rounds(events)] == [True, False]
 
 
 def test_rounds_cut_by_the_end_do_not_count():
     # 20 tokens in all: from 10 on a draft of at most 9 is of use.
-    assert p5_windows_over_time.whole([Round(10, 8, 0), Round(10, 9, 0)], 20) == [Round(10, 8, 0)]
+    assert p5_windows_over_time.uncut([Round(10, 8, 0), Round(10, 9, 0)], 20) == [Round(10, 8, 0)]
 
 
 def test_figure_8(found, lab):

@@ -22,8 +22,8 @@ from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
 from hierspec.verifiers.multi_draft import outcomes
 from hierspec_papers.p4.watching import Seen, seen
-from hierspec_papers.p5.entropy import entropies, judged
-from hierspec_papers.p5.rounds import Round
+from hierspec_papers.p5.entropy import entropies, judged_tokens
+from hierspec_papers.p5.rounds import Round, target_rounds
 
 from .methods import SEVERAL
 
@@ -54,16 +54,6 @@ def levels(events: Events) -> list[Record]:
     if by_node:
         by_node[max(by_node)]["calls"] -= 1
     return [by_node[index] for index in sorted(by_node)]
-
-
-def target_rounds(events: Events) -> list[Round]:
-    """Return the target's rounds of one sequence, those without a draft left out."""
-    target = max(event["index"] for event in events)
-    return [
-        Round(event["base_length"], len(event["draft"]), event["num_accepted"])
-        for event in events
-        if event["kind"] == "check" and event["index"] == target and event["draft"]
-    ]
 
 
 class ExpectedTokens(Observer):
@@ -248,7 +238,7 @@ def _entropies(
     """Return [entropy in nats, 1 if kept else 0] of every judged token."""
     below = method.hierarchy.root.below
     values = entropies(below.model, text, start)  # type: ignore[union-attr]
-    return [[round(t.entropy, 4), int(t.kept)] for t in judged(rounds, values, start)]
+    return [[round(t.entropy, 4), int(t.kept)] for t in judged_tokens(rounds, values, start)]
 
 
 def prices(method: HierarchyMethod) -> dict[str, float] | None:

@@ -1,4 +1,4 @@
-"""P5 Tables 1 and 2: what self-verify, pre-verify and the whole bring, measured on a lab."""
+"""P5 Tables 1 and 2: speed-ups of self-verify, of pre-verify, and of the full system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TABLE_1 = {  # of the full system, by temperature
 
 
 def measure(lab: Lab) -> Reproduction:
-    """All systems and plain decoding, interleaved, at each of the lab's temperatures."""
+    """Measure all systems and plain decoding in turns, at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-ablation")
     methods = [method(lab, name, levels) for name, levels in by_name(small, large).items()]
     found = {
@@ -82,7 +82,7 @@ def _table_2(lab: Lab, found: list[Measured]) -> Table:
 
 
 def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
-    """Return the full system's rows, as far as their temperatures were measured."""
+    """Return a table of the full system at the printed temperatures that were measured."""
     rows = [
         (f"full, temperature {temperature:g}", found[temperature][-1], printed)
         for temperature, printed in TABLE_1.items()
@@ -103,7 +103,7 @@ def _printed(
     rows: Sequence[tuple[str, Measured, tuple[str, ...]]],
     note: str,
 ) -> Table:
-    """Return measured speed-ups beside those printed for the lab's data set."""
+    """Return a table of measured speed-ups beside those printed for the lab's data set."""
     column = DATASETS.index(dataset(lab))
     return Table(
         name,

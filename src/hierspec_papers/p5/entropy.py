@@ -25,7 +25,7 @@ from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes, own_table
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
-from .rounds import Round, traced
+from .rounds import Round, run_traced
 from .systems import RULE, WINDOW, drafts, roles, vanilla
 
 _BINS = 24
@@ -33,32 +33,41 @@ _GROUPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A drafted token that was judged: its place in the text, the entropy there (nats), the
-    verdict."""
+class JudgedToken:
+    """A drafted token that was judged.
+
+    Attributes:
+        at: its place in the text.
+        entropy: the drafter's there, nats.
+        kept: the verdict.
+    """
 
     at: int
     entropy: float
     kept: bool
 
 
-def judged(rounds: Sequence[Round], entropies: Sequence[float], start: int) -> list[Judged]:
-    """The judged tokens of a text, in order.
+def judged_tokens(
+    rounds: Sequence[Round], entropies: Sequence[float], start: int
+) -> list[JudgedToken]:
+    """Return the judged tokens of a text, in order.
 
     Args:
         entropies: of the drafter's rows for the tokens at places ``start``, ``start + 1``, …
     """
-    out = []
-    for one in rounds:
-        last = one.at + one.kept + one.rejected
-        out += [
-            Judged(at, entropies[at - start], at < one.at + one.kept) for at in range(one.at, last)
-        ]
-    return out
+    return [
+        JudgedToken(at, entropies[at - start], at < each.at + each.kept)
+        for each in rounds
+        for at in range(each.at, each.at + each.kept + each.rejected)
+    ]
 
 
 def entropies(model: Any, text: Sequence[int], start: int) -> list[float]:
-    """Of the model's untempered rows for the tokens from place ``start`` (at least 1) on, nats."""
+    """Return entropies, in nats, of the model's untempered rows for the tokens from ``start`` on.
+
+    Args:
+        start: place of the first token, at least 1.
+    """
     slot = model.open()
     try:
         scores = model.score([Query(slot, Context(text[:-1]), start)])
@@ -68,9 +77,10 @@ def entropies(model: Any, text: Sequence[int], start: int) -> list[float]:
 
 
 def area_under_curve(kept: Sequence[float], rejected: Sequence[float]) -> float:
-    """The probability that a rejected token's entropy is above a kept one's; ties count half.
+    """Return the probability that a rejected token's entropy is above a kept one's (AUC).
 
-    0.5: entropy says nothing; 1: a threshold parts them. NaN where there are none of either.
+    Ties count half. 0.5: entropy tells nothing; 1: a threshold separates them; NaN without tokens
+    of either kind.
     """
     if not len(kept) or not len(rejected):
         return float("nan")
@@ -80,36 +90,37 @@ def area_under_curve(kept: Sequence[float], rejected: Sequence[float]) -> float:
     return float((below + at_or_below).mean() / (2 * len(ordered)))
 
 
-def thresholds(tokens: Sequence[Judged]) -> list[float]:
-    """The running threshold in force at each judged token of a text, as
-    :class:`~hierspec.core.windows.EntropyWindow` keeps it: the mean entropy at the tokens rejected
-    before, 0 until there is one."""
-    out, total, count = [], 0.0, 0
+def thresholds(tokens: Sequence[JudgedToken]) -> list[float]:
+    """Return the running threshold, in nats, that holds at each judged token of a text.
+
+    As :class:`~hierspec.core.windows.EntropyWindow` keeps it: the mean entropy at the tokens
+    rejected before, 0 until there is one."""
+    running, total, count = [], 0.0, 0
     for token in tokens:
-        out.append(total / count if count else 0.0)
+        running.append(total / count if count else 0.0)
         if not token.kept:
             total, count = total + token.entropy, count + 1
-    return out
+    return running
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A drafter, what it drafts for, and every judged token of each text."""
+    """A drafter and its verifier, as ``name``, and the judged tokens of each text."""
 
     name: str
-    texts: tuple[tuple[Judged, ...], ...]
+    texts: tuple[tuple[JudgedToken, ...], ...]
 
     def entropies(self, kept: bool) -> list[float]:
         return [token.entropy for text in self.texts for token in text if token.kept == kept]
 
     def means(self, kept: bool) -> list[float | None]:
-        """Per text; ``None`` where it has no such token."""
+        """Return the mean entropy of each text's kept or rejected tokens; ``None`` without any."""
         chosen = ([t.entropy for t in text if t.kept == kept] for text in self.texts)
         return [statistics.fmean(values) if values else None for values in chosen]
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Vanilla drafting by M2 and M1 for the target, and by M1 for M2, at each temperature."""
+    """Trace vanilla drafting by M2 and M1 for the target, and by M1 for M2, at each temperature."""
     small, large = drafts(lab, "p5-entropy")
     up = dataclasses.replace(lab.models.target, model=large)
     middle = BenchModels(up, (small,), lab.models.loaded)
@@ -142,11 +153,11 @@ def _pair(
     model = below.model  # type: ignore[union-attr]
     texts = []
     for number, prompt in enumerate(lab.prompts):
-        run, seen = traced(lab, method, temperature, number)
+        run, seen = run_traced(lab, method, temperature, number)
         text = [*prompt, *run.token_ids]
         key = f"{method.name}, temperature {temperature:g}, prompt {number}: entropies"
         values = lab.once(key, partial(entropies, model, text, len(prompt)))
-        texts.append(tuple(judged(seen, values, len(prompt))))
+        texts.append(tuple(judged_tokens(seen, values, len(prompt))))
         lab.report(stage, share + part * (number + 1) / len(lab.prompts))
     return Pair(method.name, tuple(texts))
 
@@ -222,12 +233,12 @@ def _decided(pair: Pair) -> tuple[object, ...]:
     )
 
 
-def _rejected(text: tuple[Judged, ...]) -> list[float]:
+def _rejected(text: tuple[JudgedToken, ...]) -> list[float]:
     return [token.entropy for token in text if not token.kept]
 
 
-def _first_rejection(text: tuple[Judged, ...]) -> int:
-    """Tokens judged up to and with the first rejected one."""
+def _first_rejection(text: tuple[JudgedToken, ...]) -> int:
+    """Count the tokens judged up to the first rejected one, inclusive."""
     return next((i for i, token in enumerate(text, 1) if not token.kept), len(text))
 
 
@@ -236,7 +247,7 @@ def _mean(values: list[float] | list[int]) -> float | str:
 
 
 def _calibration(lab: Lab, temperature: float, pairs: list[Pair]) -> Figure:
-    """Does more entropy mean more rejections, and how many more?"""
+    """Return a figure of the share of rejected tokens by entropy."""
     curves = []
     for pair in pairs:
         tokens = sorted((t for text in pair.texts for t in text), key=lambda token: token.entropy)

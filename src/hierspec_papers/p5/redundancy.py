@@ -38,7 +38,7 @@ TABLE_4 = {  # σ in %, η in %, speed-up, as printed (MT-Bench, temperature 1)
 
 
 def measure(lab: Lab) -> Reproduction:
-    """The table's four systems at each of the lab's temperatures."""
+    """Measure the table's four systems at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-redundancy")
     every = by_name(small, large)
     methods = [method(lab, name, every[name]) for name in TABLE_4]
@@ -50,25 +50,25 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def redundancy(runs: Sequence[Run], level: int = -1) -> float:
-    """σ: the share of a level's tokens that the level above did not keep, over all runs.
+    """Return σ, the share of a level's tokens that the level above did not keep, over all runs.
 
     Args:
-        level: from the smallest, 0; the last one's tokens are those the target verifies.
+        level: 0 is the smallest; −1 the level whose tokens the target verifies.
     """
     kept = acceptance(runs, level)
     return 0.0 if kept is None else 1.0 - kept
 
 
 def utilisation(runs: Sequence[Run]) -> float:
-    """η: calls of the target over tokens written; prompts' reading and its token left out.
+    """Return η: calls of the target over tokens written, 1 / mean acceptance length.
 
-    That is one over the mean acceptance length.
+    The prompt's call and the token that it gives are left out.
     """
     return target_calls(runs) / written(runs)
 
 
 def offered_a_call(sigma: float, eta: float) -> float:
-    """Tokens the target is offered in a call, from σ and η: each call writes 1 + kept tokens."""
+    """Return the tokens offered in a call, from σ and η: each call writes 1 + kept tokens."""
     return (1.0 / eta - 1.0) / (1.0 - sigma)
 
 

@@ -1,4 +1,4 @@
-"""Rounds of the target, read from a trace: what it was offered, and how much of it was kept."""
+"""Rounds of the target, read from a trace: tokens it was offered, and tokens it kept."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Round:
     """A verification by the target.
 
     Attributes:
-        at: tokens before it, prompt included.
-        offered: tokens of the draft it verified: the window.
-        kept: how many of them.
+        at: number of tokens before it, prompt included.
+        offered: number of tokens of the draft that it verified, P5's window.
+        kept: how many of them it kept.
     """
 
     at: int
@@ -31,8 +31,8 @@ class Round:
         return self.kept < self.offered
 
 
-def rounds(events: Sequence[dict[str, Any]]) -> list[Round]:
-    """The target's rounds in one sequence's trace, those without a draft left out."""
+def target_rounds(events: Sequence[dict[str, Any]]) -> list[Round]:
+    """Return the target's rounds in one sequence's trace, those without a draft left out."""
     target = max(event["index"] for event in events)
     return [
         Round(event["base_length"], len(event["draft"]), event["num_accepted"])
@@ -41,17 +41,16 @@ def rounds(events: Sequence[dict[str, Any]]) -> list[Round]:
     ]
 
 
-def traced(
+def run_traced(
     lab: Lab, method: HierarchyMethod, temperature: float, number: int
 ) -> tuple[Run, list[Round]]:
-    """One prompt continued by one method, seeded as :meth:`Lab.measure` seeds it."""
+    """Run a method on a prompt, or read it from the record; seeded as in :meth:`Lab.measure`."""
 
-    def observed() -> dict[str, Any]:
+    def observe() -> dict[str, Any]:
         tracer = ListTracer()
         request = Request(lab.max_new_tokens, temperature, lab.seed + number)
         run = method.run(lab.prompts[number], request, tracer)
-        return {"run": asdict(run), "rounds": [asdict(one) for one in rounds(tracer.events)]}
+        return {"run": asdict(run), "rounds": list(map(asdict, target_rounds(tracer.events)))}
 
-    key = f"{method.name}, temperature {temperature:g}, prompt {number}"
-    found = lab.once(key, observed)
-    return run_of(found["run"]), [Round(**one) for one in found["rounds"]]
+    record = lab.once(f"{method.name}, temperature {temperature:g}, prompt {number}", observe)
+    return run_of(record["run"]), [Round(**fields) for fields in record["rounds"]]

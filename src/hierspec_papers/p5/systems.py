@@ -14,7 +14,7 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec_papers.lab import Lab, draft_level
 
 WINDOW = 10  # K [P5 Appendix A.1]
-# Tokens that M2 holds at most while it is sure: P5 has no such limit and bounds its text instead.
+# Tokens that M2 holds at most while its entropy is low: P5 has no such limit, only on the text.
 CAP = 15
 RULE = "tokenwise"
 DATASETS = ("MT-Bench", "HumanEval", "GSM8K", "Alpaca")  # columns of P5's tables
@@ -34,27 +34,27 @@ ELSEWHERE = "Printed numbers are of other models and machines (Llama 70B, 7B and
 
 
 def vanilla(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Speculative decoding with drafts of ``window`` tokens."""
+    """Return speculative decoding with drafts of ``window`` tokens."""
     return [_level(model, window)]
 
 
 def self_verify(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """A single draft that stops after a token of too high entropy [P5 Algorithm 1]."""
+    """Return a single draft that stops after a token of too high entropy [P5 Algorithm 1]."""
     return [_level(model, window, adapts=True)]
 
 
 def pre_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Two speculative decodings in a row, both with fixed windows [P5 Figure 5a]."""
+    """Return M1 drafting for M2 and M2 for the target, with fixed windows [P5 Figure 5a]."""
     return [_level(small, window), _level(large, window, verify=RULE)]
 
 
 def pre_self_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """As :func:`pre_verify`, where M1 stops by its entropy [P5 Figure 5b]."""
+    """Return :func:`pre_verify` with M1 stopping by its entropy [P5 Figure 5b]."""
     return [_level(small, window, adapts=True), _level(large, window, verify=RULE)]
 
 
 def full(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """HSDDW: M2, too, hands up when its entropy says so [P5 Algorithm 2]; K is M1's alone."""
+    """Return HSDDW: M2, too, stops by its entropy [P5 Algorithm 2]; ``window`` is M1's alone."""
     return [_level(small, window, adapts=True), _level(large, CAP, adapts=True, verify=RULE)]
 
 
@@ -64,7 +64,7 @@ def _level(model: str, tokens: int, *, adapts: bool = False, **more: Any) -> dic
 
 
 def by_name(small: str, large: str, window: int = WINDOW) -> dict[str, list[dict[str, Any]]]:
-    """Every system's levels, by its name in P5's tables."""
+    """Return every system's levels, by its name in P5's tables."""
     return {
         "vanilla M1": vanilla(small, window),
         "vanilla M2": vanilla(large, window),
@@ -77,22 +77,22 @@ def by_name(small: str, large: str, window: int = WINDOW) -> dict[str, list[dict
 
 
 def method(lab: Lab, name: str, levels: Sequence[dict[str, Any]] = ()) -> HierarchyMethod:
-    """These levels below the lab's target, which verifies as in P5."""
+    """Return these levels below the lab's target, which verifies as in P5."""
     return HierarchyMethod(name, lab.models, levels, verify=RULE)
 
 
 def drafts(lab: Lab, what: str) -> tuple[str, str]:
-    """M1 and M2.
+    """Return the names of M1 and M2.
 
     Raises:
-        HierspecError: there is one draft only, no prompt, or nothing to write.
+        HierspecError: fewer than two draft models, no prompt, or fewer than two new tokens.
     """
     lab.require(what, drafts=2, tokens=2)
     return lab.models.drafts[0], lab.models.drafts[-1]
 
 
 def roles(lab: Lab) -> dict[str, Any]:
-    """Who is who, for a table's inputs."""
+    """Return the models of the three roles and the windows, for a table's inputs."""
     return {
         "M1": lab.models.drafts[0],
         "M2": lab.models.drafts[-1],
@@ -103,13 +103,13 @@ def roles(lab: Lab) -> dict[str, Any]:
 
 
 def dataset(lab: Lab) -> str:
-    """The printed data set that the lab's prompts are of.
+    """Return the printed data set that the lab's prompts are of.
 
-    HumanEval where their file does not tell: the shipped family knows nothing but Python.
+    HumanEval where their file's name does not tell: the shipped family knows only Python.
     """
     return lab.dataset(DATASETS, "HumanEval")
 
 
 def at_one(temperatures: Sequence[float]) -> float:
-    """P5's own temperature, 1 [Appendix A.1], where it is among these; else the last one."""
+    """Return P5's own temperature, 1 [Appendix A.1], if it is among these; else the last one."""
     return 1.0 if 1.0 in temperatures else temperatures[-1]

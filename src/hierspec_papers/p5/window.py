@@ -18,40 +18,41 @@ _RESAMPLES = 1000
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Every system with every window, interleaved; at temperature 1, as in P5, if that is given."""
+    """Measure every system with every window in turns; at temperature 1, as in P5, if given."""
     small, large = drafts(lab, "p5-window")
-    every = [(k, by_name(small, large, k)) for k in WINDOWS]
-    methods = [method(lab, f"{name}, K = {k}", of[name]) for k, of in every for name in SYSTEMS]
+    by_window = {k: by_name(small, large, k) for k in WINDOWS}
+    methods = [
+        method(lab, f"{name}, K = {k}", levels[name])
+        for k, levels in by_window.items()
+        for name in SYSTEMS
+    ]
     temperature = at_one(lab.temperatures)
     _, *found = all_ran(side_by_side(lab, methods, temperature, "p5-window"))
-    by_system = {
-        system: [found[i] for i in range(at, len(found), len(SYSTEMS))]
-        for at, system in enumerate(SYSTEMS)
-    }
+    by_system = {system: found[i :: len(SYSTEMS)] for i, system in enumerate(SYSTEMS)}
     figure = _figure(lab, temperature, by_system)
     table = _table(lab, temperature, by_system)
     return Reproduction("p5-window", (table,), (figure,), lab.to_dict())
 
 
 def variation(values: Sequence[float]) -> float:
-    """(max − min) / max: 0 where the window does not matter, 1 where a bad one stops everything."""
+    """Return (max − min) / max: 0 if the window does not matter, 1 if a bad one stops all."""
     return (max(values) - min(values)) / max(values)
 
 
 def variation_interval(ratios: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float]:
-    """95 % bootstrap interval of the variation of medians, by drawing prompts again.
+    """Return a 95 % bootstrap interval of the variation of medians, over prompts.
 
     Args:
         ratios: [windows][prompts] speed-ups; a draw takes the same prompts for every window.
     """
     rng = random.Random(seed)
     prompts = range(len(ratios[0]))
-    seen = []
+    variations = []
     for _ in range(_RESAMPLES):
         drawn = rng.choices(prompts, k=len(prompts))
-        seen.append(variation([statistics.median(row[i] for i in drawn) for row in ratios]))
-    seen.sort()
-    return seen[_RESAMPLES // 40], seen[-_RESAMPLES // 40 - 1]
+        variations.append(variation([statistics.median(row[i] for i in drawn) for row in ratios]))
+    variations.sort()
+    return variations[_RESAMPLES // 40], variations[-_RESAMPLES // 40 - 1]
 
 
 def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> Figure:
@@ -89,10 +90,10 @@ def _table(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> 
 
 
 def _numbers(found: Sequence[Measured]) -> tuple[object, ...]:
-    """Of one system, a measurement for each of :data:`WINDOWS`."""
+    """Return a system's row from its measurements at each of :data:`WINDOWS`."""
     ratios = [
-        [a.ms_per_token / b.ms_per_token for a, b in zip(one.plain, one.runs, strict=True)]
-        for one in found
+        [plain.ms_per_token / run.ms_per_token for plain, run in zip(m.plain, m.runs, strict=True)]
+        for m in found
     ]
     medians = [statistics.median(row) for row in ratios]
     best, worst = medians.index(max(medians)), medians.index(min(medians))

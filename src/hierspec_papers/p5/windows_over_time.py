@@ -1,4 +1,4 @@
-"""P5 Figure 8: what the target is offered, round by round, and how much of it is kept."""
+"""P5 Figure 8: tokens offered to the target, round by round, and how many of them it keeps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hierspec_papers.measured import model_notes, own_table
 from hierspec_papers.tables import Curve, Figure, Reproduction
 
 from .redundancy import TABLE_4
-from .rounds import Round, traced
+from .rounds import Round, run_traced
 from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Rounds of the first prompt as figures, and of all prompts as numbers.
+    """Trace the rounds of all prompts; figures show the first prompt's, a table all of them.
 
-    At temperature 1, as in P5, where that is among the lab's.
+    At temperature 1, as in P5, if that is among the lab's.
     """
     small, large = drafts(lab, "p5-windows-over-time")
     temperature = at_one(lab.temperatures)
@@ -25,9 +25,9 @@ def measure(lab: Lab) -> Reproduction:
     rows, figures = [], []
     total = len(TABLE_4) * len(lab.prompts)
     for i, name in enumerate(TABLE_4):
-        one, texts = method(lab, name, every[name]), []
+        system, texts = method(lab, name, every[name]), []
         for number in range(len(lab.prompts)):
-            texts.append(traced(lab, one, temperature, number)[1])
+            texts.append(run_traced(lab, system, temperature, number)[1])
             done = (i * len(lab.prompts) + number + 1) / total
             lab.report(f"p5-windows-over-time, {name}", done)
         figures.append(_figure(lab, name, temperature, texts[0]))
@@ -51,21 +51,25 @@ def measure(lab: Lab) -> Reproduction:
     return Reproduction("p5-windows-over-time", (table,), tuple(figures), lab.to_dict())
 
 
-def whole(rounds: Sequence[Round], end: int) -> list[Round]:
-    """Those that the end of the text, at place ``end``, cannot have cut: one more was allowed."""
-    return [one for one in rounds if one.at + one.offered + 1 < end]
+def uncut(rounds: Sequence[Round], end: int) -> list[Round]:
+    """Return the rounds that the end of the text cannot have cut: one more token was allowed.
+
+    Args:
+        end: length of the finished text, prompt included.
+    """
+    return [each for each in rounds if each.at + each.offered + 1 < end]
 
 
 def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
     ends = [len(prompt) + lab.max_new_tokens for prompt in lab.prompts]
-    kept = [r for seen, end in zip(texts, ends, strict=True) for r in whole(seen, end)]
-    offered = [one.offered for one in kept]
+    complete = [r for rounds, end in zip(texts, ends, strict=True) for r in uncut(rounds, end)]
+    offered = [each.offered for each in complete]
     if not offered:
         return (0, *["none"] * 7)
-    firsts = [
-        next((i for i, one in enumerate(seen, 1) if one.rejected), len(seen))
-        for seen in texts
-        if seen
+    first_rejections = [
+        next((i for i, each in enumerate(rounds, 1) if each.rejected), len(rounds))
+        for rounds in texts
+        if rounds
     ]
     return (
         len(offered),
@@ -74,8 +78,8 @@ def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
         min(offered),
         max(offered),
         offered.count(1) / len(offered),
-        sum(one.kept for one in kept) / sum(offered),
-        statistics.fmean(firsts),
+        sum(each.kept for each in complete) / sum(offered),
+        statistics.fmean(first_rejections),
     )
 
 
@@ -87,8 +91,8 @@ def _figure(lab: Lab, name: str, temperature: float, rounds: Sequence[Round]) ->
         "round of the target",
         "tokens",
         (
-            Curve("offered", steps, tuple(float(one.offered) for one in rounds), "bars"),
-            Curve("kept", steps, tuple(float(one.kept) for one in rounds), "bars"),
+            Curve("offered", steps, tuple(float(each.offered) for each in rounds), "bars"),
+            Curve("kept", steps, tuple(float(each.kept) for each in rounds), "bars"),
         ),
         notes=(
             "The first prompt. Its last rounds may be cut by the end of the text. For the calls "
