@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.bench.records import BenchResults, MethodRecord, TemperatureRecord
+from hierspec.bench.method_records import MethodRecord
+from hierspec.bench.records import BenchResults, TemperatureRecord
 from hierspec.bench.report.page import command
 from hierspec.bench.report.table import equality, short
 from hierspec.bench.summary import ratio
@@ -97,7 +98,7 @@ def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
         short(record.configuration),
         f"{ms.median:.2f} ± {ms.standard_error:.2f}",
         f"{found.tokens_per_second:.0f}",
-        over.said() if over else "",
+        over.formatted() if over else "",
         f"{best.median:.2f}×" if best else "",
         _number(found.mean_acceptance_length),
         _number(overhead and overhead.median),
@@ -120,7 +121,7 @@ def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
         for name in ("hierarchy", "planned"):
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
-                out.append(f"{name} over the best single draft ({single.name}) {found.said()}")
+                out.append(f"{name} over the best single draft ({single.name}) {found.formatted()}")
     return out
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import common
 
 from hierspec.bench import summary
-from hierspec.bench.records import BenchResults, MethodRecord, TemperatureRecord
+from hierspec.bench.method_records import MethodRecord
+from hierspec.bench.records import BenchResults, TemperatureRecord
 from hierspec.bench.results import is_finished, read
 from hierspec.profiling.candidates import default_names
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.bench.method_records import PROMPTS_OF_AN_INTERVAL, PairedRatio
 from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.records import PROMPTS_OF_AN_INTERVAL, PairedRatio
 from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
 

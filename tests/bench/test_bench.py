@@ -16,13 +16,14 @@ from rich.console import Console
 
 from hierspec import TargetConfig, cli
 from hierspec.bench import correctness, memory, results, roofline, spec_bench, summary
+from hierspec.bench.method_records import LevelCounters, RunRecord
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, select
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.methods.planned import chain_of
-from hierspec.bench.records import BenchSettings, LevelCounters, RunRecord
+from hierspec.bench.records import BenchSettings
 from hierspec.bench.report.page import html
 from hierspec.bench.report.table import equality, rendered
 from hierspec.bench.run import Bench

@@ -15,7 +15,7 @@ from bench_cases import Fake, fixed, results
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.base import Request, Unavailable
-from hierspec.bench.methods.grids import ascending, knobs
+from hierspec.bench.methods.grids import is_ascending, knobs
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
 from hierspec.bench.prompt_split import choose
@@ -211,7 +211,7 @@ def test_every_preset_gets_as_many_trials_around_its_own(name, drafts):
     tried = [tuple(knobs(levels(method))) for method in found]
     assert len(set(tried)) == grids.TRIALS == 12
     assert tried == [tuple(knobs(levels(m))) for m in grids.of_preset(PRESETS[name], models)]
-    assert all(ascending(levels(method)) for method in found)
+    assert all(is_ascending(levels(method)) for method in found)
     for own, values in zip(tried[0], zip(*tried, strict=True), strict=True):
         assert len(set(values)) >= 3
         assert max(values) > own

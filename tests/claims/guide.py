@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from hierspec.bench.records import PairedRatio
+from hierspec.bench.method_records import PairedRatio
 
 from .base import ROOT, Claim, data, short
 from .measured import EVERY, method
@@ -168,7 +168,7 @@ def _deterministic_chats(page: str) -> list[Claim]:
     calls = found["ms_of_a_call"]
 
     def said(one: dict[str, Any]) -> str:
-        return PairedRatio.model_validate(one).said()
+        return PairedRatio.model_validate(one).formatted()
 
     return [
         Claim(
@@ -446,7 +446,7 @@ def _alone(drafter: str) -> list[str]:
     for temperature, file in EVERY.items():
         summed = method(file, temperature, f"alone-{drafter}").summed
         assert summed.speedup is not None
-        found += [summed.speedup.said(), f"{summed.mean_acceptance_length:.2f}"]
+        found += [summed.speedup.formatted(), f"{summed.mean_acceptance_length:.2f}"]
     return found
 
 

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from hierspec.bench import results
-from hierspec.bench.records import BenchResults, MethodRecord, PairedRatio
+from hierspec.bench.method_records import MethodRecord, PairedRatio
+from hierspec.bench.records import BenchResults
 from hierspec.bench.summary import ratio
 
 from .base import RESULTS, Claim, data, percent, words
@@ -39,7 +40,7 @@ def speedup(file: str, temperature: float, name: str) -> str:
     """Over plain decoding, as in ``2.68× [2.22, 3.35]``."""
     found = method(file, temperature, name).summed.speedup
     assert found is not None
-    return found.said()
+    return found.formatted()
 
 
 def over_best_single(file: str, temperature: float, name: str) -> str:
@@ -48,7 +49,7 @@ def over_best_single(file: str, temperature: float, name: str) -> str:
     singles = [one for one in cell.measured if one.name in ("branch", "speculative")]
     single = min(singles, key=lambda one: one.summed.ms_per_token.median)
     found: PairedRatio = ratio(_times(single), _times(method(file, temperature, name)))
-    return found.said()
+    return found.formatted()
 
 
 def _times(record: MethodRecord) -> list[float]:
@@ -62,7 +63,7 @@ def cells(name: str, methods: dict[float, str] | None = None, file: str = "0.2")
         chosen = (methods or {}).get(temperature, name)
         found = method(file, temperature, chosen).summed
         assert found.speedup is not None
-        out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.said()}")
+        out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.formatted()}")
     return out
 
 
@@ -294,7 +295,7 @@ def _cell(name: str, temperature: float) -> str:
     found = method(EVERY[temperature], temperature, name).summed
     length = found.mean_acceptance_length
     assert found.speedup is not None
-    return f"{found.ms_per_token.median:.1f} · {found.speedup.said()} · {length:.1f}"
+    return f"{found.ms_per_token.median:.1f} · {found.speedup.formatted()} · {length:.1f}"
 
 
 def every_settings() -> tuple[object, ...]:
@@ -338,7 +339,7 @@ def _over(
     names = {slow} if isinstance(slow, str) else set(slow)
     some = [one for one in cell.measured if one.name in names]
     best = min(some, key=lambda one: one.summed.ms_per_token.median)
-    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).said()
+    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).formatted()
 
 
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")

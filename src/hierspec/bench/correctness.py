@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hierspec.bench.records import LikelihoodSummary
+from hierspec.bench.method_records import LikelihoodSummary
 from hierspec.bench.summary import deviation
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query

@@ -1,4 +1,4 @@
-"""What a results file holds, as typed records: bench, temperatures, methods, runs, summaries.
+"""What a results file holds, as typed records: settings, environment, and each temperature.
 
 ``docs/bench.md`` describes the file; pydantic checks it (:mod:`hierspec.utils.schema`). Keys that
 an older version did not write have defaults and stay absent when the file is written again; keys
@@ -11,310 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    WrapSerializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
+from hierspec.bench.method_records import PLAIN, MethodRecord, Number, Positive, Record, Tally
 from hierspec.errors import HierspecError
-from hierspec.utils import schema
-from hierspec.utils.schema import Boolean, Expected
+from hierspec.utils.schema import Boolean
 from hierspec.utils.schema import Natural as Count
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
-PLAIN = "plain"  # the method that all others are compared with
-GROUPS = {  # group of methods → what it is called
-    "plain": "plain decoding",
-    "planned": "planned",
-    "paper": "papers' systems",
-    "baseline": "baselines",
-    "peer": "other libraries",
-}
-
-Number = Annotated[float, Strict(), Expected("a finite number")]
-Positive = Annotated[float, Strict(), Field(gt=0), Expected("a number above 0")]  # a divisor
-Tally = Annotated[int, Strict()] | Number  # a sequence's share of a batch's counter is a fraction
-
-
-class Record(BaseModel):
-    """A JSON object of the file."""
-
-    model_config = ConfigDict(
-        extra="allow", allow_inf_nan=False, validate_by_name=True, validate_by_alias=True
-    )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object: what was set or read, in the file's order."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-class Spread(Record):
-    """Median, quartiles and mean of values; the error of a single one is unknown."""
-
-    median: Number
-    q1: Number
-    q3: Number
-    n: Count
-    mean: Number
-    standard_error: Number | None
-
-
-PROMPTS_OF_AN_INTERVAL = 5  # the fewest that have one
-
-
-class PairedRatio(Record):
-    """Ratios per prompt, above 1 is faster: quartiles and the median's 95 % interval."""
-
-    median: Number
-    q1: Number
-    q3: Number
-    n: Count
-    low95: Number
-    high95: Number
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval; ``None`` for fewer than five prompts, or a method over itself.
-
-        Resampling so few can only give back the few values there are, whatever lies between.
-        """
-        if self.n < PROMPTS_OF_AN_INTERVAL or self.low95 >= self.high95:
-            return None
-        return self.low95, self.high95
-
-    @property
-    def ends(self) -> tuple[float | None, float | None]:
-        """The same as two columns of a table."""
-        return self.interval or (None, None)
-
-    def said(self, decimals: int = 2, unit: str = "×") -> str:
-        """The median with its interval, as in ``2.68× [2.22, 3.35]``, or alone without one."""
-        low, high = self.ends
-        ends = "" if low is None else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
-        return f"{self.median:.{decimals}f}{unit}{ends}"
-
-
-class LevelCounters(Record):
-    """A level's counters in a run, as ``generate --json`` has them."""
-
-    name: str
-    calls: Tally
-    num_drafts: Tally
-    num_draft_tokens: Tally
-    num_accepted_tokens: Tally
-    acceptance_rate: Number | None = None
-    num_accepted_tokens_per_pos: list[Tally]
-    seconds: Number
-    forward_seconds: Number
-    verify_seconds: Number | None = None
-
-
-# Other engines report no counters; the file has an empty object for them.
-TargetCounters = Annotated[
-    LevelCounters | None,
-    BeforeValidator(lambda value: None if value == {} else value),
-    WrapSerializer(lambda value, write: {} if value is None else write(value)),
-]
-
-
-class RunRecord(Record):
-    """A method's run on a prompt.
-
-    Attributes:
-        prompt: its number; ``turn``: the method's place in the round, from 0 on.
-        first_difference_gap: how far the first token that differs from plain decoding's lies below
-            the target's best score, in logits; ``None`` where no score says so.
-    """
-
-    prompt: Count
-    turn: Count | None = None
-    num_tokens: Count
-    seconds: Positive
-    decode_seconds: Number | None
-    ms_per_token: Positive
-    decode_ms_per_token: Number | None
-    overhead_ms_per_token: Number | None
-    target_calls: Tally | None
-    mean_acceptance_length: Number | None
-    same_as_plain: Boolean | None
-    logprob_per_token: Number | None
-    token_ids: list[Count]
-    levels: list[LevelCounters]
-    target: TargetCounters
-    first_difference_gap: Number | None = None
-
-
-class LevelSummary(Record):
-    """What a token after the first takes at a level, over all runs."""
-
-    name: str
-    calls_per_token: Number
-    ms_per_token: Number
-    forward_ms_per_token: Number
-    acceptance_rate: Number | None
-
-
-class LikelihoodSummary(Record):
-    """Sampled text under the target: mean log-probability per token, in nats, and its tests."""
-
-    mean: Number
-    difference_from_plain: Number
-    standard_error: Number | None
-    law_z: Number | None = None
-    within_noise: Boolean
-
-
-class CategorySpeedup(Record):
-    """Medians on the prompts of a category."""
-
-    speedup: Number
-    n: Count | None = None
-    ms_per_token: Number | None = None
-
-
-class MethodSummary(Record):
-    """A method's runs summed up, by :mod:`hierspec.bench.summary`; ``levels``: the target last."""
-
-    ms_per_token: Spread
-    decode_ms_per_token: Spread | None
-    tokens_per_second: Number
-    overhead_ms_per_token: Spread | None
-    mean_acceptance_length: Number | None
-    speedup: PairedRatio | None
-    speedup_over_best_transformers: PairedRatio | None
-    standardized_walltime_improvement: Number | None
-    acceptance_per_position: dict[str, list[Number]]
-    levels: list[LevelSummary]
-    same_as_plain: Count | None
-    logprob: LikelihoodSummary | None
-    peak_memory_bytes: Tally | None
-    by_category: dict[str, CategorySpeedup] = {}
-
-
-class LevelShape(Record):
-    """A level of a hierarchy file, as far as tables name it."""
-
-    method: str
-    model: str | None = None
-    num_speculative_tokens: Count | None = None
-    exit_layer: Count | None = None
-    parts: list[list[LevelShape]] | None = None
-    repeat: Count = 1
-
-    @model_validator(mode="after")
-    def _complete(self) -> LevelShape:
-        needed = ["parts"] if self.method == "concatenate" else ["num_speculative_tokens"]
-        needed += ["exit_layer"] if self.method == "early_exit" else []
-        for key in needed:
-            if getattr(self, key) is None:
-                raise HierspecError(f"{key!r} is missing")
-        return self
-
-
-def level_shapes(configuration: Mapping[str, Any]) -> list[LevelShape]:
-    """The levels of a configuration that is a hierarchy's.
-
-    Raises:
-        HierspecError: names the place.
-    """
-    return schema.read(list[LevelShape], configuration["levels"], "levels")
-
-
-def _with_sound_levels(configuration: dict[str, Any]) -> dict[str, Any]:
-    if "levels" in configuration:
-        level_shapes(configuration)
-    return configuration
-
-
-class TuningTrial(Record):
-    """A configuration that was tried, and the median it took, or why it could not run."""
-
-    configuration: dict[str, Any]
-    ms_per_token: Number | None
-    skipped: str | None = None
-
-
-class TuningRecord(Record):
-    """What a method's configuration was chosen from, on how many prompts, how many at once."""
-
-    prompts: Count
-    batch_size: Count = 1
-    trials: list[TuningTrial]
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionError:
-    """Predicted and measured mean ms per token after the first; ``error`` = their ratio − 1."""
-
-    predicted: float
-    measured: float
-    error: float
-
-
-class MethodRecord(Record):
-    """A method at a temperature.
-
-    Attributes:
-        configuration: a hierarchy file's levels and rule, or another engine's options.
-        skipped: why it was left out.
-        parameters: weights that a call of each level runs through.
-        near_tie_tolerance: its own, where it computes in another data type than the target.
-    """
-
-    name: str
-    title: str
-    group: str
-    source: str
-    lossless: Boolean
-    configuration: Annotated[dict[str, Any], AfterValidator(_with_sound_levels)] | None = None
-    skipped: str | None = None
-    tuning: TuningRecord | None = None
-    predicted_ms_per_token: Number | None = None
-    parameters: dict[str, Count] | None = None
-    runs: list[RunRecord]
-    summary: MethodSummary | None = None
-    near_tie_tolerance: Number | None = None
-
-    @property
-    def described(self) -> str:
-        """The title, where it says more than the name; else empty."""
-        name, title = (
-            text.lower().replace("-", " ").replace(",", "") for text in (self.name, self.title)
-        )
-        return "" if name == title else self.title
-
-    @property
-    def full_name(self) -> str:
-        """``hierarchy (chain of drafts)``."""
-        return f"{self.name} ({self.described})" if self.described else self.name
-
-    @property
-    def summed(self) -> MethodSummary:
-        """The summary of a method that was measured to the end."""
-        assert self.summary is not None
-        return self.summary
-
-    @property
-    def median_speedup(self) -> float | None:
-        """Over plain decoding, whose own is 1."""
-        if self.summary is None or self.summary.speedup is None:
-            return 1.0 if self.name == PLAIN and self.summary else None
-        return self.summary.speedup.median
-
-    @property
-    def prediction(self) -> PredictionError | None:
-        """The planner's prediction beside what was measured."""
-        measured = self.summary and self.summary.decode_ms_per_token
-        if self.predicted_ms_per_token is None or not measured or not measured.mean:
-            return None
-        predicted = self.predicted_ms_per_token
-        return PredictionError(predicted, measured.mean, predicted / measured.mean - 1)
 
 
 class LoadAverages(Record):
@@ -401,7 +105,7 @@ class BenchSettings(Record):
     tune_tokens: Count = 64
     seed: Count = 0
     batch_size: Count = 1
-    prompts: dict[str, str | None] = {}
+    prompts: dict[str, str | None] = Field(default_factory=dict)
     chat: Boolean = False
     until_eos: Boolean = False
 
@@ -422,7 +126,7 @@ class BenchEnvironment(Record):
     """Where it was measured; ``threads`` and the OpenMP settings are those of this process."""
 
     commit: str | None = None
-    versions: dict[str, Any] = {}
+    versions: dict[str, Any] = Field(default_factory=dict)
     cpu: str | None = None
     cores: Count | None = None
     threads: Count | None = None
@@ -442,7 +146,7 @@ class Roofline(Record):
     weight_bytes: Tally
     bytes_per_second: Positive
     ms_per_token: Number
-    samples: list[Positive] = []
+    samples: list[Positive] = Field(default_factory=list)
 
     @property
     def sampled(self) -> str:

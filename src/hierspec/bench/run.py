@@ -18,21 +18,18 @@ from typing import Any
 
 from hierspec.bench import correctness, memory, results, summary
 from hierspec.bench.correctness import Likelihood
+from hierspec.bench.method_records import (
+    PLAIN,
+    CategorySpeedup,
+    LevelCounters,
+    MethodRecord,
+    RunRecord,
+)
 from hierspec.bench.methods import planned
 from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.records import (
-    PLAIN,
-    BenchResults,
-    BenchSettings,
-    CategorySpeedup,
-    LevelCounters,
-    LoadAverages,
-    MethodRecord,
-    RunRecord,
-    TemperatureRecord,
-)
+from hierspec.bench.records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
 from hierspec.bench.roofline import roofline
 from hierspec.bench.tuning import as_json, same, tune
 from hierspec.bench.turns import (

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.records import BenchResults, RunRecord
+from hierspec.bench.method_records import RunRecord
+from hierspec.bench.records import BenchResults
 from hierspec.errors import HierspecError
 from hierspec.utils.files import write_whole
 

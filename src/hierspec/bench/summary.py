@@ -7,7 +7,7 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 
-from hierspec.bench.records import (
+from hierspec.bench.method_records import (
     LevelCounters,
     LevelSummary,
     MethodSummary,

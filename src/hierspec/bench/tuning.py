@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hierspec.bench.method_records import TuningRecord, TuningTrial
 from hierspec.bench.methods.base import Method, Request, Unavailable
-from hierspec.bench.records import TuningRecord, TuningTrial
 from hierspec.bench.turns import Group, turns
 
 

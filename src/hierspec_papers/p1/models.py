@@ -231,7 +231,7 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
     gap = deep.found.over(single.found.runs)
     return (
         f"Best of three models or more over the best single draft: "
-        f"{gap.said(unit='')}, per prompt; P1 reports up to 1.2.",
+        f"{gap.formatted(unit='')}, per prompt; P1 reports up to 1.2.",
     )
 
 

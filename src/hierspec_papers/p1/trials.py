@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from hierspec.bench.memory import level_parameters
+from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.records import LevelCounters
 from hierspec.bench.summary import (
     by_level,
     level_summaries,

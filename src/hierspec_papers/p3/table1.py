@@ -111,7 +111,7 @@ def _table(
     if {"HiSpec", "LayerSkip"} <= able.keys():
         gain = able["HiSpec"].over(able["LayerSkip"].runs)
         comparison = (
-            f"HiSpec over LayerSkip here: {gain.said(unit='')}; "
+            f"HiSpec over LayerSkip here: {gain.formatted(unit='')}; "
             f"P3's cells give {_printed_gain():.2f} on average (its text "
             "says 1.28).",
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hierspec.bench.method_records import PairedRatio
 from hierspec.bench.methods.base import Method, Run, Unavailable
-from hierspec.bench.records import PairedRatio
 from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
 from hierspec_papers.lab import Lab

@@ -20,7 +20,7 @@ _LONGEST_ERROR = 200  # characters of a server's answer that a message repeats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where requests go, and what all of them say.
+    """Where requests go, and the fields they share.
 
     Attributes:
         base_url: without ``/v1`` and without a slash at its end.
@@ -40,14 +40,14 @@ class Endpoint:
         return self.base_url + BACKENDS[self.backend]
 
     def body(self, prompt: str, max_tokens: int) -> dict[str, Any]:
-        said = (
+        content = (
             {"messages": [{"role": "user", "content": prompt}]}
             if self.backend == "openai-chat"
             else {"prompt": prompt}
         )
         return {
             "model": self.model,
-            **said,
+            **content,
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -57,13 +57,13 @@ class Endpoint:
 
 @dataclass(slots=True)
 class RequestOutcome:
-    """What became of a request. Times are seconds of ``time.perf_counter``.
+    """The answer to one request, timed in seconds of ``time.perf_counter``.
 
     Attributes:
-        arrivals: when each piece of text came.
-        num_output_tokens: as the server counts them; without ``usage``, the pieces.
-        counted: whether the server did.
-        error: empty where the stream came to its end.
+        arrivals: when each piece of text arrived.
+        num_output_tokens: from the server's ``usage``; without one, the number of pieces.
+        counted: whether the server sent ``usage``.
+        error: why it failed; empty where the stream came to its end.
     """
 
     started: float
@@ -81,17 +81,17 @@ class RequestOutcome:
 
     @property
     def ttft(self) -> float:
-        """Time to the first token; to the end where there was none."""
+        """Seconds to the first token, or to the end where there was none."""
         return (self.arrivals[0] if self.arrivals else self.ended) - self.started
 
     @property
     def itls(self) -> list[float]:
-        """Times between pieces of text."""
+        """Seconds between pieces of text."""
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
 def load_aiohttp() -> Any:
-    """The HTTP client.
+    """Import the HTTP client.
 
     Raises:
         HierspecError: it is not installed.
@@ -129,10 +129,10 @@ async def request(
 
 
 def refusal(status: int, text: str) -> str:
-    """What a server's error says: OpenAI's object, or any other answer, in one line."""
+    """Format a server's error answer, OpenAI's object or any other text, as one line."""
     try:
-        said = json.loads(text)["error"]
-        message = str(said["message"] if isinstance(said, dict) else said)
+        error = json.loads(text)["error"]
+        message = str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
         message = text
     return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
@@ -167,7 +167,7 @@ async def _read(response: aiohttp.ClientResponse, outcome: RequestOutcome) -> No
 
 
 async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The ``data`` of server-sent events, however the connection cuts them.
+    """Yield the ``data`` of server-sent events, however the connection cuts them.
 
     Source: WHATWG HTML, section 9.2 (here an event's data is one line, as OpenAI sends it).
     """

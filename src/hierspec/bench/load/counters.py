@@ -1,4 +1,4 @@
-"""Counters of drafts that a server keeps in Prometheus's text format: vLLM's, or ours by level."""
+"""A server's counters of drafts, in Prometheus's text format: vLLM's, or ours by level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(slots=True)
 class DraftCounts:
-    """What a level drafted for the one above it."""
+    """Counters of what a level drafted for the one above it."""
 
     num_drafts: int = 0
     num_draft_tokens: int = 0
@@ -23,7 +23,7 @@ class DraftCounts:
     per_position: dict[int, int] = field(default_factory=dict[int, int])
 
     def since(self, before: DraftCounts) -> DraftCounts:
-        """What was counted after ``before``."""
+        """Return the counts since ``before``."""
         return DraftCounts(
             self.num_drafts - before.num_drafts,
             self.num_draft_tokens - before.num_draft_tokens,
@@ -32,7 +32,7 @@ class DraftCounts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """vLLM's fields: rates of tokens in percent, lengths with the bonus."""
+        """Return vLLM's fields: token rates in percent, lengths with the bonus token."""
         drafts, tokens = self.num_drafts, self.num_draft_tokens
         positions = sorted(self.per_position)
         return {
@@ -52,7 +52,7 @@ Counters = dict[str, DraftCounts]
 
 
 def parse(text: str) -> Counters | None:
-    """The counters in an answer of ``/metrics``, summed over everything but level and position."""
+    """Parse an answer of ``/metrics``; counters are summed over all labels but level, position."""
     found: Counters = {}
     for line in text.splitlines():
         if not (match := _LINE.match(line)):
@@ -66,7 +66,7 @@ def parse(text: str) -> Counters | None:
 
 
 def counted(before: Counters | None, after: Counters | None) -> dict[str, Any]:
-    """vLLM's ``spec_decode_*`` fields of what drafted for the target: the highest level.
+    """Return vLLM's ``spec_decode_*`` fields of the level that drafts for the target.
 
     Where the server counts levels apart, ``spec_decode_levels`` has the fields of each.
     """

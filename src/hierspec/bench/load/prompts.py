@@ -1,4 +1,4 @@
-"""Prompts to load a server with: built in, of a file, or random words."""
+"""Prompts to load a server with: built-in texts, a file, or random words."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def choose(
     seed: int = 0,
     tokenizer: Any = None,
 ) -> tuple[list[str], dict[str, Any]]:
-    """So many prompts, and what identifies them in a result.
+    """Choose ``count`` prompts; return them and what identifies them in a result.
 
     Args:
-        dataset: ``built-in``, ``custom`` (of ``path``: from its beginning, again where it is too
-            short) or ``random``.
-        input_len: of random prompts: tokens where there is a tokenizer, words otherwise.
+        dataset: ``built-in``, ``custom`` (of ``path``, from its beginning, repeated where it is
+            too short) or ``random``.
+        input_len: length of random prompts, in tokens with a tokenizer and in words without.
 
     Raises:
         HierspecError: no such dataset, or its options do not fit it.
@@ -58,9 +58,9 @@ def _repeated(texts: tuple[str, ...], count: int) -> list[str]:
 
 
 def _random(rng: np.random.Generator, length: int, tokenizer: Any) -> str:
-    """Words that no other prompt begins with; cut to ``length`` tokens where they can be counted.
+    """Draw random words, so that prompts share no prefix; with a tokenizer, ``length`` tokens.
 
-    Whether the server counts as many is its own affair: it may add a token at the front.
+    A server may count one more, where it adds a token at the front.
     """
     text = " ".join(_WORDS[i] for i in rng.integers(len(_WORDS), size=length))
     if tokenizer is None:

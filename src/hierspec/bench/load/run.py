@@ -1,4 +1,4 @@
-"""Requests as they arrive: at a rate, so many at once, for so long; and the server's counters."""
+"""Sends requests at a rate and a concurrency, and reads the server's counters around them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .counters import Counters, parse
 if TYPE_CHECKING:
     import aiohttp
 
-_READY_EVERY = 0.25  # seconds between questions whether a server is there
+_POLL_SECONDS = 0.25  # between attempts to reach a server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,8 @@ class Load:
     """How requests arrive.
 
     Attributes:
-        request_rate: requests per second; infinite: all at once, as far as ``max_concurrency``
-            lets them.
-        burstiness: 1: a Poisson process; below: in bursts; above: more evenly.
+        request_rate: requests per second; infinite: all at once, up to ``max_concurrency``.
+        burstiness: 1 is a Poisson process, less comes in bursts, more is more even.
         max_concurrency: most requests under way at once.
         num_warmups: requests sent one by one before, and not measured.
         time_limit: seconds after which running requests are abandoned.
@@ -42,7 +41,7 @@ class Load:
     seed: int = 0
 
     def delays(self, count: int) -> list[float]:
-        """Seconds from the beginning to each arrival."""
+        """Draw the seconds from the beginning to each of ``count`` arrivals."""
         if self.request_rate == float("inf"):
             return [0.0] * count
         rng = np.random.default_rng(self.seed)
@@ -53,10 +52,10 @@ class Load:
 
 @dataclass(slots=True)
 class LoadRun:
-    """What was measured.
+    """Outcomes and counters of a measurement under load.
 
     Attributes:
-        outcomes: a request each, in the order of the prompts; ``None``: never sent.
+        outcomes: one per prompt, in order; ``None`` where the time limit ended it.
         duration: seconds from the first request to the end of the last.
         before: the server's counters of drafts; ``None`` where it keeps none.
     """
@@ -80,10 +79,10 @@ async def run(
     """Send all prompts.
 
     Args:
-        report: told how many requests have ended, and how many of them failed.
+        report: called with the numbers of requests that have ended and of those that failed.
 
     Raises:
-        HierspecError: a warm-up request failed, with what the server said.
+        HierspecError: a warm-up request failed; with the server's answer.
     """
     aiohttp = load_aiohttp()
     connector = aiohttp.TCPConnector(limit=0)  # Load says how many there are at once
@@ -121,7 +120,7 @@ class _Sending:
     async def all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
         delays = self.load.delays(len(prompts))
         tasks = [
-            asyncio.create_task(self._one(prompt, delay))
+            asyncio.create_task(self._send(prompt, delay))
             for prompt, delay in zip(prompts, delays, strict=True)
         ]
         try:
@@ -132,7 +131,7 @@ class _Sending:
             await asyncio.gather(*tasks, return_exceptions=True)
         return [None if task.cancelled() else task.result() for task in tasks]
 
-    async def _one(self, prompt: str, delay: float) -> RequestOutcome:
+    async def _send(self, prompt: str, delay: float) -> RequestOutcome:
         await asyncio.sleep(delay)
         async with self.slots:
             self.live += 1
@@ -148,7 +147,7 @@ class _Sending:
 
 
 async def counters(session: aiohttp.ClientSession, base_url: str) -> Counters | None:
-    """The server's counters of drafts, from ``/metrics``; ``None`` where it keeps none."""
+    """Read the server's counters of drafts from ``/metrics``; ``None`` where it keeps none."""
     aiohttp = load_aiohttp()
     try:
         async with session.get(f"{base_url}/metrics") as response:
@@ -160,14 +159,14 @@ async def counters(session: aiohttp.ClientSession, base_url: str) -> Counters | 
 async def first_model(
     base_url: str, headers: dict[str, str] | None, wait: float, named: str | None = None
 ) -> str:
-    """The name of the server's first model, as soon as the server is there.
+    """Wait for the server, and return the name of its first model.
 
     Args:
-        wait: seconds to ask again where nobody listens.
-        named: the model's name where the user has said it; then only the server is waited for.
+        wait: seconds to go on trying where no server answers.
+        named: the model's name where the user gave one, which is then returned.
 
     Raises:
-        HierspecError: nobody does, or the server has no model or refuses to say.
+        HierspecError: no server answers, or it lists no model or refuses to.
     """
     aiohttp = load_aiohttp()
     url, until = f"{base_url}/v1/models", time.perf_counter() + wait
@@ -179,7 +178,7 @@ async def first_model(
                     if named is not None and response.status != 503:
                         return named
                     if response.status == 200:
-                        return _first(await response.json(), url)
+                        return _first_name(await response.json(), url)
                     why = refusal(response.status, await response.text())
                     if response.status != 503:  # a server that is still loading
                         raise HierspecError(f"{url}: {why}")
@@ -191,10 +190,10 @@ async def first_model(
                     f"no server answers at {base_url} ({why}): start one (hierspec serve), or name "
                     "it with --base-url"
                 )
-            await asyncio.sleep(_READY_EVERY)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
-def _first(listed: Any, url: str) -> str:
+def _first_name(listed: Any, url: str) -> str:
     try:
         return str(listed["data"][0]["id"])
     except (KeyError, IndexError, TypeError):

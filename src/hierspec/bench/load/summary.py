@@ -1,4 +1,4 @@
-"""What was measured under load, in the fields of ``vllm bench serve``."""
+"""Measurements under load, summed up in the fields of ``vllm bench serve``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ METRICS = {
 
 
 def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """The fields of vLLM's result file; latencies in milliseconds.
+    """Return the fields of vLLM's result file; latencies in milliseconds.
 
-    Only requests that came to their end count, but for ``failed``. A stream of pieces has gaps
-    between pieces (``itl``), whatever number of tokens a piece holds; ``tpot`` is by token.
+    Requests that failed count in ``failed`` alone. ``itl`` is the gap between pieces of a stream,
+    however many tokens a piece holds; ``tpot`` is per token.
 
     Args:
-        goodput: milliseconds by metric (``ttft``, ``tpot``, ``e2el``) that a good request keeps.
+        goodput: limits of a good request, milliseconds by metric (``ttft``, ``tpot``, ``e2el``).
     """
     good = [one for one in run.outcomes if one is not None and not one.error]
     outputs = sum(one.num_output_tokens for one in good)
@@ -60,7 +60,7 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
 
 
 def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
-    """vLLM's lists of every request: lengths in tokens, times in seconds."""
+    """Return vLLM's lists over all requests: lengths in tokens, times in seconds."""
     sent = [RequestOutcome(0.0, error="never sent") if one is None else one for one in outcomes]
     return {
         "input_lens": [one.num_input_tokens for one in sent],
@@ -73,13 +73,13 @@ def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
 
 
 def errors(outcomes: Sequence[RequestOutcome | None]) -> dict[str, int]:
-    """How often each error was met."""
-    said = ["given up at the time limit" if one is None else one.error for one in outcomes]
-    return dict(Counter(error for error in said if error).most_common())
+    """Count each error, most frequent first."""
+    found = ["given up at the time limit" if one is None else one.error for one in outcomes]
+    return dict(Counter(error for error in found if error).most_common())
 
 
 def samples(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
-    """Seconds of every metric, a value a request (``itl``: a value a gap)."""
+    """Collect each metric's values in seconds: one per request (``itl``: one per gap)."""
     return {
         "ttft": [one.ttft for one in outcomes],
         "tpot": [_tpot(one) for one in outcomes if one.num_output_tokens > 1],
@@ -89,7 +89,10 @@ def samples(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
 
 
 def busiest_second(outcomes: Sequence[RequestOutcome]) -> float:
-    """Most tokens that came within one second of the run, a piece's share of them each."""
+    """Return the most tokens that arrived within one second of the run.
+
+    Each piece of a request counts an equal share of the request's tokens.
+    """
     shares: dict[int, float] = {}
     first = min((one.started for one in outcomes), default=0.0)
     for one in outcomes:

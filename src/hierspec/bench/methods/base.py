@@ -1,4 +1,4 @@
-"""What a bench needs of a method: it continues a prompt, and each run says what that took.
+"""What a bench needs of a method: to continue a prompt, and to report the time and calls it took.
 
 Ours (:mod:`hierspec.bench.methods.ours`), transformers' and other engines'
 (:mod:`hierspec.bench.peers`) are the same to everything else.
@@ -23,7 +23,7 @@ class Request:
 
     Attributes:
         temperature: 0 is greedy; there is no other filter (top-k, top-p).
-        end: tokens that end a text, which they belong to; none: all methods write as many.
+        end: tokens that end a text, kept in it; if empty, every text has ``max_new_tokens``.
     """
 
     max_new_tokens: int
@@ -32,7 +32,7 @@ class Request:
     end: frozenset[int] = frozenset()
 
     def ended(self, token_ids: Sequence[int]) -> bool:
-        """Whether that is all of a text: as many tokens as were asked for, or its end."""
+        """Return whether a text is complete: of ``max_new_tokens``, or ended by an end token."""
         last = token_ids[-1] if token_ids else None
         return len(token_ids) == self.max_new_tokens or last in self.end
 
@@ -42,9 +42,9 @@ class Run:
     """One prompt continued.
 
     Attributes:
-        token_ids: what was written, without the prompt.
-        seconds: everything, the prompt's reading included.
-        decode_seconds: from the first token to the last; ``None`` where a method does not know.
+        token_ids: of the output, without the prompt.
+        seconds: wall time, reading the prompt included.
+        decode_seconds: from the first token to the last; ``None`` where unknown.
         target_calls: forwards of the target after the prompt's, ``None`` where unknown.
         levels: counters per level below the target, smallest first, as ``generate --json`` has
             them; empty for methods that are not ours.
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def decode_ms_per_token(self) -> float | None:
-        """Of the tokens after the first, the prompt's reading left out."""
+        """Mean over the tokens after the first, without reading the prompt."""
         if self.decode_seconds is None or self.num_tokens < 2:
             return None
         return 1e3 * self.decode_seconds / (self.num_tokens - 1)
@@ -81,14 +81,14 @@ class Run:
 
     @property
     def forward_seconds(self) -> float | None:
-        """Of ``decode_seconds``, inside models' forwards."""
+        """The part of ``decode_seconds`` inside models' forwards."""
         if not self.target:
             return None
         return sum(part["forward_seconds"] for part in (*self.levels, self.target))
 
     @property
     def overhead_ms_per_token(self) -> float | None:
-        """Of decoding, outside models' forwards."""
+        """Decoding time outside models' forwards, per token after the first."""
         if self.forward_seconds is None or self.decode_seconds is None or self.num_tokens < 2:
             return None
         return 1e3 * (self.decode_seconds - self.forward_seconds) / (self.num_tokens - 1)
@@ -115,7 +115,7 @@ class Method(Protocol):
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line."""
+    """Format an exception as one line."""
     if isinstance(error, Unavailable):
         return " ".join(str(error).split())
     text = " ".join(str(error).split())

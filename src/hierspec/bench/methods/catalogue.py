@@ -1,6 +1,6 @@
 """The methods that a bench knows, by name: ours, the papers' systems, baselines, other engines.
 
-Every preset is here of itself, and so is whatever :mod:`hierspec.bench.peers` lists.
+Every preset is listed automatically, and so is whatever :mod:`hierspec.bench.peers` lists.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hierspec.bench import peers
+from hierspec.bench.method_records import GROUPS, PLAIN
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.records import GROUPS, PLAIN
 from hierspec.errors import HierspecError
 from hierspec.presets.registry import PRESETS
 
@@ -42,10 +42,10 @@ ALONE = "alone"  # the group word for each drafter by itself
 
 
 def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
-    """All methods by name, in the order in which they are shown.
+    """Return all methods by name, in the order in which they are shown.
 
     Args:
-        drafts: each of which is a method ``alone-…`` besides, tuned over its lengths.
+        drafts: each adds a method ``alone-…``, which drafts with it alone, tuned over lengths.
     """
     found = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
     for draft, word in zip(drafts, labels(drafts), strict=True):
@@ -66,7 +66,7 @@ def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
 
 
 def labels(drafts: Sequence[str]) -> list[str]:
-    """A word for each draft; of those that would have the same, the second gets ``-2``, …"""
+    """Return a short, distinct name for each draft; repeated ones end in ``-2``, ``-3``, …"""
     found: list[str] = []
     for draft in drafts:
         word, number = label(draft), 2
@@ -77,9 +77,7 @@ def labels(drafts: Sequence[str]) -> list[str]:
 
 
 def label(draft: str) -> str:
-    """A draft in a word: ``exit-5`` for ``exit:5,head=…``, ``quantized-4``, ``small`` for
-    ``zoo:small``.
-    """
+    """Name a draft in one word: ``exit:5,head=…`` → ``exit-5``, ``zoo:small`` → ``small``."""
     with contextlib.suppress(ValueError, AttributeError):  # a level as JSON
         level = json.loads(draft)
         draft = str(level.get("model") or level.get("method"))
@@ -99,7 +97,7 @@ def _alone(name: str, draft: str) -> Callable[[BenchModels, float], list[Method]
 
 
 def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
-    """Configurations of a method of ours or a preset, by its name."""
+    """Return the function that lists configurations of a method of ours or a preset."""
 
     def candidates(models: BenchModels, temperature: float) -> list[Method]:
         from hierspec.bench.methods import grids, planned
@@ -125,7 +123,7 @@ def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
 
 
 def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEntry]:
-    """The methods of names and groups (``all``, ``papers``, …), in the catalogue's order.
+    """Select methods by names and groups (``all``, ``papers``, …), in the catalogue's order.
 
     A word that is both is the name. Plain decoding is always among them: all others are compared
     with it.

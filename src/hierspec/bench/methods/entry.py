@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hierspec.bench.records import MethodRecord
+from hierspec.bench.method_records import MethodRecord
 
 if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
     from hierspec.bench.methods.base import Method
@@ -20,7 +20,7 @@ class MethodEntry:
     Attributes:
         name: unique in the catalogue; ``--methods`` takes it.
         title: for tables and pictures.
-        group: one of :data:`hierspec.bench.records.GROUPS`.
+        group: one of :data:`hierspec.bench.method_records.GROUPS`.
         source: ``P1`` … ``P5``, a citation, or empty.
         summary: one line of help.
         candidates: models, temperature → the method, or a small grid of it to tune; as many for
@@ -38,7 +38,7 @@ class MethodEntry:
     lossless: bool = True
 
     def record(self) -> MethodRecord:
-        """Its record before anything is measured."""
+        """Make the method's record as it is before anything is measured."""
         return MethodRecord(
             name=self.name,
             title=self.title,

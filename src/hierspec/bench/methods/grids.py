@@ -1,4 +1,4 @@
-"""Our methods as small grids of configurations, as many for each as for what it is compared with.
+"""Our methods as small grids of configurations, equally many for all that are compared.
 
 Every method that is tuned gets ``TRIALS`` configurations, so that none wins by having been tuned
 harder: a single draft several models and budgets, chains of drafts likewise, and presets their own
@@ -27,7 +27,7 @@ LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
 
 Level = dict[str, Any]
 _NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
-_POINTS = 4000  # looked at; of chains of many levels few have ascending budgets
+_POINTS = 4000  # candidates; few of them have ascending budgets where levels are many
 
 
 def plain(models: BenchModels) -> list[Method]:
@@ -35,7 +35,7 @@ def plain(models: BenchModels) -> list[Method]:
 
 
 def single(name: str, models: BenchModels, verify: str) -> list[Method]:
-    """One draft: all of them, budgets spread over each.
+    """List configurations of a single draft: each of the drafts, over a spread of budgets.
 
     Raises:
         Unavailable: there is no draft.
@@ -49,7 +49,7 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
 
 
 def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
-    """One draft by itself, over all budgets; verified by block."""
+    """List configurations of one given draft over all budgets, with block verification."""
     return [
         HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
         for budget in BUDGETS
@@ -57,12 +57,12 @@ def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
 
 
 def _shipped_eagle3(target: str) -> str:
-    found = trained.drafters_for(target)
-    return next((one for one in found if trained.kind(one) == trained.EAGLE3), "")
+    drafters = trained.drafters_for(target)
+    return next((name for name in drafters if trained.kind(name) == trained.EAGLE3), "")
 
 
 def eagle3(name: str, models: BenchModels) -> list[Method]:
-    """EAGLE-3 drafters alone, budgets spread over each; block verification.
+    """List configurations of single EAGLE-3 drafters, with block verification.
 
     Raises:
         Unavailable: there is none, and none ships for this target.
@@ -80,9 +80,9 @@ def eagle3(name: str, models: BenchModels) -> list[Method]:
 
 
 def chains(name: str, models: BenchModels) -> list[Method]:
-    """Three levels and more: every two of the drafts, and all of them; block verification.
+    """List chains of every two drafts and of all of them, with block verification.
 
-    A single draft model is stacked on prompt lookup. What cannot verify is the lowest.
+    A single draft model is stacked on prompt lookup. A draft that cannot verify is the lowest.
 
     Raises:
         Unavailable: there is no draft that can verify another.
@@ -104,12 +104,12 @@ def chains(name: str, models: BenchModels) -> list[Method]:
 
 
 def shares(parts: int) -> list[int]:
-    """``TRIALS`` shared out, the first ones getting what does not divide."""
+    """Split ``TRIALS`` into ``parts`` nearly equal integers, larger ones first."""
     return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
 
 
 def _stacked(models: BenchModels, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
-    """Levels of these drafts, budgets in even steps from ``lower`` to ``upper``."""
+    """Return levels of these drafts, with budgets in even steps from ``lower`` to ``upper``."""
     first, *others = stack
     steps = len(others)
     budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
@@ -118,7 +118,7 @@ def _stacked(models: BenchModels, stack: Sequence[str], lower: int, upper: int) 
 
 
 def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
-    """A preset on these models, with its own budgets and others: a paper's may not suit them.
+    """List configurations of a preset: with its own budgets, which may not suit, and others.
 
     Raises:
         Unavailable: it needs other models.
@@ -136,13 +136,13 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     except ValueError as error:
         raise Unavailable(str(error)) from None
     own = knobs(config.levels)
-    levels = (turned(config.levels, iter(values)) for values in _others(own))
-    found = [config.levels, *itertools.islice(filter(ascending, levels), TRIALS - 1)]
-    return [_method(preset.name, models, replace(config, levels=one)) for one in found]
+    others = (with_knobs(config.levels, iter(values)) for values in _others(own))
+    found = [config.levels, *itertools.islice(filter(is_ascending, others), TRIALS - 1)]
+    return [_method(preset.name, models, replace(config, levels=levels)) for levels in found]
 
 
 def _others(own: Sequence[int]) -> list[tuple[int, ...]]:
-    """What to try beside a preset's own numbers: smaller and larger ones of each."""
+    """Return numbers to try beside a preset's own: smaller and larger ones of each."""
     if len(own) > 1:
         half = tuple((n + 1) // 2 for n in own)  # ascending where its own numbers are
         return list(dict.fromkeys([half, *around(own)[1:]]))
@@ -165,14 +165,14 @@ def _drafts(models: BenchModels) -> list[str]:
 
 
 def spread(values: Sequence[Any], count: int) -> list[Any]:
-    """``count`` of the values, evenly spaced; all, if they are no more."""
+    """Pick ``count`` of the values, evenly spaced, or all if there are no more."""
     if count >= len(values):
         return list(values)
     return [values[int((i + 0.5) * len(values) / count)] for i in range(count)]
 
 
 def around(own: Sequence[int]) -> list[tuple[int, ...]]:
-    """Different points around ``own``, which comes first; any beginning of them is spread evenly.
+    """Return distinct points around ``own``, itself first; every prefix of them is spread evenly.
 
     Each number runs from half to twice its own, and at least two up. The points are an additive
     recurrence in as many dimensions d, whose steps are powers of 1/φ, φ^(d+1) = φ + 1: of the
@@ -190,15 +190,19 @@ def around(own: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _between(own: int, share: float) -> int:
-    """From half to twice ``own``, of 0 ≤ ``share`` < 1, in even steps of the square root: between
-    even steps, which are coarse for small numbers, and even ratios, which hardly try large ones."""
+    """Map 0 ≤ ``share`` < 1 to half … twice ``own``, evenly in the square root.
+
+    Even steps would be coarse for small numbers, even ratios would hardly try large ones.
+    """
     low, high = (own + 1) // 2, max(2 * own, own + 2)
     return int((low**0.5 + share * ((high + 1) ** 0.5 - low**0.5)) ** 2)
 
 
 def knobs(levels: Sequence[Any]) -> list[int]:
-    """All that is varied, in the order of the file: budgets, and before those of its parts how
-    often a concatenation repeats them, where it does."""
+    """List all numbers that are varied, in the order of the file: the levels' budgets.
+
+    A concatenation that repeats has its ``repeat`` before the numbers of its parts.
+    """
     out = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
@@ -209,26 +213,28 @@ def knobs(levels: Sequence[Any]) -> list[int]:
     return out
 
 
-def turned(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
-    """The levels with other numbers, in the order of :func:`knobs`."""
+def with_knobs(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
+    """Return the levels with other numbers, given in the order of :func:`knobs`."""
     out = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             repeat = next(values) if level.repeat > 1 else 1
-            parts = tuple(turned(part, values) for part in level.parts)
+            parts = tuple(with_knobs(part, values) for part in level.parts)
             out.append(replace(level, parts=parts, repeat=repeat))
         else:
             out.append(replace(level, num_speculative_tokens=next(values)))
     return tuple(out)
 
 
-def ascending(levels: Sequence[Any]) -> bool:
-    """Whether no level of a chain holds fewer tokens than the one below hands up at once: it would
-    hand them on as they come, whatever its budget."""
+def is_ascending(levels: Sequence[Any]) -> bool:
+    """Return whether budgets rise along every chain.
+
+    A level that holds fewer tokens than the one below hands up at once would just pass them on.
+    """
     budgets, parts = [], []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             parts += level.parts
         else:
             budgets.append(level.num_speculative_tokens)
-    return budgets == sorted(budgets) and all(map(ascending, parts))
+    return budgets == sorted(budgets) and all(map(is_ascending, parts))

@@ -23,7 +23,7 @@ class BenchModels:
     Attributes:
         target: its dtype, device and backend hold for drafters too.
         drafts: as :func:`hierspec.profiling.candidates.parse` takes them: models by name or path,
-            and what drafts without being one (``ngram``, ``prompt-lookup``).
+            and drafters that are no models (``ngram``, ``prompt-lookup``).
         planning: how planned methods measure these models; ``None``: as ``auto`` does
             (:class:`hierspec.bench.methods.planned.Planning`).
     """
@@ -35,7 +35,7 @@ class BenchModels:
     planning: Any = None
 
     def hierarchy(self, levels: Sequence[dict[str, Any]] = (), **top: Any) -> Hierarchy:
-        """The hierarchy of these levels (as in a hierarchy file) below the target.
+        """Build the hierarchy of these levels (as in a hierarchy file) below the target.
 
         Args:
             top: further keys of the file: ``verify``, ``top_m``, ``allow_lossy``.
@@ -67,16 +67,16 @@ class BenchModels:
                 raise HierspecError(f"--draft {name}: {error}") from error
 
     def level(self, draft: str, budget: int, **more: Any) -> dict[str, Any]:
-        """A draft as a level of a hierarchy file.
+        """Return a draft as a level of a hierarchy file.
 
         Raises:
-            HierspecError: the name says nothing.
+            HierspecError: nothing drafts by this name.
         """
         return {**parse(draft).in_file(self.target), "num_speculative_tokens": budget, **more}
 
     @property
     def draft_models(self) -> tuple[str, ...]:
-        """Those of the drafts that are models by name or path, as other engines know them."""
+        """The drafts that are models by name or path, which other engines can load."""
         return tuple(
             name
             for name in self.drafts
@@ -84,7 +84,6 @@ class BenchModels:
         )
 
     def verifies(self, draft: str) -> bool:
-        """Whether a draft can also verify the level below it."""
         return parse(draft).verifies
 
     @property
@@ -97,7 +96,7 @@ class BenchModels:
 
     @property
     def num_layers(self) -> int:
-        """Of the target."""
+        """Layers of the target."""
         from hierspec.config.target import target_config
 
         return int(target_config(self.target.model).num_hidden_layers)
@@ -132,8 +131,10 @@ class HierarchyMethod:
     def run_batch(
         self, prompts: Sequence[Sequence[int]], request: Request, tracer: Any = None
     ) -> list[Run]:
-        """Continue prompts together. Each run has its share, by tokens, of the batch's times and
-        counters, so that sums over runs are the batch's."""
+        """Continue prompts together; return a run per prompt.
+
+        Each has its share, by tokens, of the batch's times and counters, which runs add up to.
+        """
         hierarchy = self.hierarchy
         try:
             began = time.perf_counter()
@@ -171,7 +172,7 @@ class HierarchyMethod:
 
 
 def _share(counters: dict[str, Any], share: float) -> dict[str, Any]:
-    """A part of a batch's counters; the name and the rate stay."""
+    """Scale a batch's counters by ``share``; the name and the rate stay."""
     if share == 1.0:
         return counters
     out = {}

@@ -1,4 +1,4 @@
-"""Planned methods: these models are profiled here, once per temperature, and the plan is run."""
+"""Planned methods: the models are profiled here, once per temperature, and the plan is run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hierspec.profiling.settings import ProfileSettings, Report
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
 
-_PLACES = 96  # where drafts are tried, in all: as many as by the profiler's own defaults
-_LONGEST_TEXT = 256  # tokens that show what drafts do, however many are measured
-_CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # of a level: the planner's
+_PLACES = 96  # at which drafts are tried, in all: as many as by the profiler's own defaults
+_LONGEST_TEXT = 256  # tokens to profile on at most, however many are measured
+_CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # keys of a level set by the planner
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Planning:
         prompts: texts or token ids to profile on.
         settings: of the profiler; ``None``: its defaults.
         path: file that keeps the profile; an interrupted one goes on. ``None``: memory alone.
-        report: called with how far a measurement is.
+        report: called with the stage of a measurement, and the share that is done.
     """
 
     models: BenchModels
@@ -54,7 +54,7 @@ class Planning:
     plans: dict[float, Plan] = field(default_factory=dict)
 
     def profile(self, temperature: float) -> Profile:
-        """Of the drafts, an n-gram table where there is one, and prompt lookup."""
+        """Return the profile of all :func:`candidates`, measured on first use."""
         if temperature not in self.profiles:
             data = measure(
                 self.models.target,
@@ -70,7 +70,7 @@ class Planning:
         return self.profiles[temperature]
 
     def plan(self, temperature: float) -> Plan:
-        """The best of the shapes that ``auto`` chooses from."""
+        """Return the best plan among the shapes that ``auto`` chooses from."""
         if temperature not in self.plans:
             estimates = self.profile(temperature).estimates(temperature)
             self.plans[temperature] = plan(estimates, shapes=Shapes(dropped_bonus=True))
@@ -78,11 +78,11 @@ class Planning:
 
 
 def settings(prompts: int, tokens: int, until_eos: bool) -> ProfileSettings:
-    """As many places to draft as the profiler tries by itself, on fewer prompts.
+    """Return settings with as many places to draft as the profiler's own, on fewer prompts.
 
     Args:
         tokens: that the target adds to each prompt, 256 at most.
-        until_eos: whether an end of text ends what it writes.
+        until_eos: whether an end of text ends its output.
     """
     tokens = min(tokens, _LONGEST_TEXT)
     places = min(max(6, math.ceil(_PLACES / prompts)), max(1, tokens // 4))
@@ -90,7 +90,7 @@ def settings(prompts: int, tokens: int, until_eos: bool) -> ProfileSettings:
 
 
 def candidates(models: BenchModels) -> list[str]:
-    """Names for :func:`hierspec.profiling.candidates.parse`."""
+    """Name what to profile: a shipped n-gram table, the drafts or default ones, prompt lookup."""
     own: list[str] = []
     if is_shipped(models.target.model):
         own = ["ngram"]
@@ -100,19 +100,19 @@ def candidates(models: BenchModels) -> list[str]:
 
 
 def planning(models: BenchModels) -> Planning:
-    """The bench's own, or one on built-in texts, as ``auto`` has."""
+    """Return the bench's own planning, or make one on built-in texts, as ``auto`` does."""
     if models.planning is None:
         models.planning = Planning(models, builtin(models.target.model))
     return models.planning
 
 
 def planned(models: BenchModels, temperature: float) -> list[Method]:
-    """The plan for this temperature, followed unchanged."""
+    """Return the plan for this temperature as a method, followed unchanged."""
     return [HierarchyMethod("planned", models, **_file(models, temperature))]
 
 
 def online(models: BenchModels, temperature: float) -> list[Method]:
-    """The same plan, a level more at hand, followed and changed while text is written."""
+    """Return the same plan with one more level at hand, adapted while text is written."""
     return [OnlineMethod("online", models, temperature)]
 
 
@@ -138,7 +138,7 @@ class OnlineMethod(HierarchyMethod):
 
 
 def _file(models: BenchModels, temperature: float, chain: Chain | None = None) -> dict[str, Any]:
-    """A chain's levels and rule; default: those of the planned one."""
+    """Return a chain (default: the planned one) as levels and rule of a hierarchy file."""
     own = planning(models)
     chain = own.plan(temperature).best.chain if chain is None else chain
     found = own.profile(temperature).hierarchy(chain)
@@ -148,13 +148,13 @@ def _file(models: BenchModels, temperature: float, chain: Chain | None = None) -
 def predicted_ms(
     models: BenchModels, configuration: Mapping[str, Any], temperature: float, context: float
 ) -> float | None:
-    """Milliseconds a token after the first that the profile expects of a hierarchy.
+    """Predict a hierarchy's milliseconds a token after the first from the profile.
 
-    ``None``: nothing was profiled at this temperature, or it is no chain of the profile's models
-    under one rule, or its levels change while it runs.
+    ``None``: nothing was profiled at this temperature, or the hierarchy is no chain of the
+    profile's models under one rule, or its levels change while it runs.
 
     Args:
-        context: tokens before a call, prompt and output, in the mean.
+        context: mean number of tokens before a call, prompt and output.
     """
     own = models.planning
     if own is None or temperature not in own.profiles or configuration.get("online"):
@@ -173,7 +173,7 @@ def predicted_ms(
 
 
 def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain, str] | None:
-    """A configuration as a chain of the profile's models, and its rule; ``None`` if it is none."""
+    """Read a configuration as a chain of the profile's models and its rule; ``None`` if not one."""
     if "levels" not in configuration:
         return None
     keys = ("levels", "verify", "top_m", "allow_lossy")

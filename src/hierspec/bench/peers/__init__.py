@@ -1,7 +1,7 @@
 """Decoding by other engines, on the same weights, dtype, threads and prompts as ours.
 
-transformers is always there; every other engine lives in a module of its own, is imported when it
-first runs, and says what to install where it is missing. See ``docs/peers.md``.
+transformers is always installed; every other engine has a module here, is imported when it first
+runs, and its error names the package to install where it is missing. See ``docs/peers.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def catalogue() -> list[MethodEntry]:
-    """All methods of other engines; none is imported for it."""
+    """Return all methods of other engines, without importing any engine."""
     from . import hf, llama_cpp, sequential, vllm
 
     return [*hf.entries(), *sequential.entries(), *llama_cpp.entries(), *vllm.entries()]

@@ -1,4 +1,4 @@
-"""A bench's models in other engines' hands: as transformers models, and as directories.
+"""A bench's models as other engines take them: as transformers models, and as directories.
 
 Weights, dtype and device are those of our own plain decoding; each model exists once per process.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch is imported by whoever runs something
 
 @lru_cache(maxsize=1)
 def exported(models: BenchModels) -> ExportedModels:
-    """The one :class:`ExportedModels` of these models; another bench's are let go."""
+    """Return the one :class:`ExportedModels` of these models; another bench's are released."""
     return ExportedModels(models)
 
 
@@ -29,8 +29,8 @@ class ExportedModels:
     """Models by name (the target's or a draft's), made on first use.
 
     Attributes:
-        dtype: torch's, of the target's weights as our own decoding runs them, for drafts too.
-        device: likewise.
+        dtype: torch dtype of the target's weights in our own decoding; drafts get it too.
+        device: torch device of our own decoding.
     """
 
     def __init__(self, models: BenchModels) -> None:
@@ -45,7 +45,7 @@ class ExportedModels:
 
     @property
     def file_dtype(self) -> Any:
-        """torch's, of the target's file where ``auto`` may have widened it; else as run."""
+        """The torch dtype in the target's file where ``auto`` may have widened it; else as run."""
         from hierspec.lm.weights import from_directory, stored_dtype
         from hierspec.zoo import registry
 
@@ -57,7 +57,7 @@ class ExportedModels:
         return stored_dtype(from_directory(self.target)) if here else self.dtype
 
     def hf(self, name: str) -> Any:
-        """The transformers model, in evaluation mode. It has no end-of-text token.
+        """Load the transformers model, in evaluation mode and without an end-of-text token.
 
         Raises:
             Unavailable: transformers cannot load it.
@@ -73,9 +73,9 @@ class ExportedModels:
         return self._hf[name]
 
     def directory(self, name: str) -> Path:
-        """The model as ``save_pretrained`` writes it, in the bench's dtype, until the process ends.
+        """Write the model by ``save_pretrained``, in the bench's dtype; return its directory.
 
-        There is no tokenizer in it: prompts are token ids.
+        It is kept until the process ends, and has no tokenizer: prompts are token ids.
         """
         if name not in self._directories:
             folder = self.scratch() / f"model{len(self._directories)}"
@@ -86,7 +86,7 @@ class ExportedModels:
         return self._directories[name]
 
     def scratch(self) -> Path:
-        """A folder that goes when the process does."""
+        """Return a folder that is deleted when the process ends."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(
                 prefix="hierspec-", ignore_cleanup_errors=True
@@ -98,7 +98,7 @@ def reset_generation(model: Any, **own: Any) -> None:
     """Give the model a generation config of nothing but ``own``.
 
     What ships with a checkpoint (an end of text, a top-k, a penalty) must not reach a bench, and a
-    call may leave traces there: the ``heuristic`` schedule keeps its draft length in it.
+    call may change it: the ``heuristic`` schedule keeps its draft length in it.
     """
     from transformers import GenerationConfig
 
@@ -110,7 +110,7 @@ def reset_generation(model: Any, **own: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars and no notes of transformers': assisted sampling alone earns a note a call."""
+    """Stop transformers' progress bars and warnings; assisted sampling warns at every call."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

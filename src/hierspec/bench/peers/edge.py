@@ -1,5 +1,4 @@
-"""Where other engines are reached: what their methods share, importing them, and reporting in one
-line what went wrong."""
+"""What methods of other engines share: running and timing them, importing them, one-line errors."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ PROMPT_LOOKUP = "Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding"
 
 
 class Stopwatch:
-    """Seconds of a run: ``begin`` when the engine has all it needs, ``token`` after tokens."""
+    """Times a run: ``begin`` when the engine has all it needs, ``token`` when tokens arrive."""
 
     began = first = ended = 0.0
 
@@ -29,7 +28,7 @@ class Stopwatch:
         self.began = time.perf_counter()
 
     def token(self) -> None:
-        """Tokens are there; only the first time counts."""
+        """Record the time of the first token; later calls change nothing."""
         self.first = self.first or time.perf_counter()
 
     def end(self) -> None:
@@ -41,8 +40,8 @@ class Peer:
     """Another engine's way to decode: a :class:`hierspec.bench.methods.base.Method`.
 
     Attributes:
-        package: as pip and messages name it.
-        models: whose weights it runs on.
+        package: its name for pip and in messages.
+        models: the models whose weights it runs on.
     """
 
     package: ClassVar[str]
@@ -56,8 +55,8 @@ class Peer:
         """Continue the prompt.
 
         Raises:
-            Unavailable: it fails, or writes fewer tokens than were asked for, so that its times
-                would be of another task.
+            Unavailable: it fails, or writes fewer tokens than requested: its times would be of
+                another task.
         """
         if request.end and not self.ends_texts:
             raise Unavailable(f"{self.package} does not stop at the end of a text")
@@ -80,15 +79,17 @@ class Peer:
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
-        """The tokens it wrote and its target's forwards after the prompt's; starts and stops
-        ``watch``."""
+        """Return the output's tokens and the number of the target's forwards after the prompt's.
+
+        Starts and stops ``watch``.
+        """
 
 
 def needed(module: str, package: str) -> Any:
-    """Import it.
+    """Import ``module``.
 
     Raises:
-        Unavailable: it is not installed, or does not import; names ``package`` as pip does.
+        Unavailable: it is not installed, or does not import; names ``package`` for pip.
     """
     top = module.partition(".")[0]
     try:
@@ -104,7 +105,7 @@ def needed(module: str, package: str) -> Any:
 
 @contextmanager
 def reported(package: str) -> Iterator[None]:
-    """Whatever fails inside becomes ``Unavailable``, so that a bench goes on without it."""
+    """Turn whatever fails inside into ``Unavailable``, so that a bench goes on without it."""
     try:
         yield
     except Unavailable:
@@ -116,7 +117,7 @@ def reported(package: str) -> Iterator[None]:
 
 @contextmanager
 def seeded(device: Any, seed: int) -> Iterator[None]:
-    """torch draws from this seed inside, and as before afterwards; nothing is differentiated."""
+    """Set torch's seed inside, and restore its generators after; gradients are off inside."""
     import torch
 
     devices = [device] if device.type == "cuda" else []
@@ -126,12 +127,12 @@ def seeded(device: Any, seed: int) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message; its type where it has none."""
+    """Return the first line of an error's message, or its type where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def draft_models(models: BenchModels) -> tuple[str, ...]:
-    """The draft models.
+    """Return the names of the draft models.
 
     Raises:
         Unavailable: there is none.

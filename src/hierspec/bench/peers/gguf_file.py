@@ -1,4 +1,4 @@
-"""Llama weights as a GGUF file, for llama.cpp: the same numbers, token ids without text.
+"""Writes Llama weights as a GGUF file for llama.cpp: the same numbers, and no tokenizer.
 
 Written with the ``gguf`` package of llama.cpp. Two conventions differ from transformers': rows of
 the query and key projections interleave the two halves that a rotation mixes, and norms are
@@ -17,14 +17,14 @@ TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
-    """Write a transformers ``LlamaForCausalLM``.
+    """Write a transformers ``LlamaForCausalLM`` to ``path``.
 
     Args:
-        dtype: of the matrices, by torch's name; default: the model's. A narrower one that the
-            weights were widened from changes none of them.
+        dtype: torch's name for the dtype of the matrices; default: the model's. The narrower one
+            that weights were widened from changes none of them.
 
     Raises:
-        Unavailable: it is of another family, dtype or rotation, or ``gguf`` is missing.
+        Unavailable: the model is of another family, dtype or rotation, or ``gguf`` is missing.
     """
     gguf = needed("gguf", "gguf")
     config = model.config
@@ -64,7 +64,7 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
 
 
 def unsupported(config: Any, dtype: str) -> str | None:
-    """Why a model is not written; ``None``: it is."""
+    """Return why a model cannot be written, or ``None`` if it can."""
     rope = (config.rope_parameters or {}) if config.model_type == "llama" else {}
     if config.model_type != "llama":
         return f"its architecture is {config.model_type}, not llama"
@@ -78,8 +78,7 @@ def unsupported(config: Any, dtype: str) -> str | None:
 
 
 def interleaved(weight: Any, heads: int) -> Any:
-    """Rows [heads · D, d] of each head in the order 0, D/2, 1, D/2 + 1, …: what is rotated
-    together is together."""
+    """Order each head's rows [heads · D, d] as 0, D/2, 1, D/2 + 1, …: pairs to rotate adjoin."""
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)
     return halves.swapaxes(1, 2).reshape(rows, columns)

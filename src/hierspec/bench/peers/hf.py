@@ -1,8 +1,8 @@
-"""transformers' own ways to decode: plainly, with a draft model, an early exit, prompt lookup.
+"""transformers' own decoding: plain, with a draft model, with an early exit, with prompt lookup.
 
-What ``generate`` needs to do as it is asked (found in 5.23, see ``docs/peers.md``): an explicit
-attention mask, or prompt tokens of the padding's id are hidden; and the draft length, its schedule
-and the confidence threshold in the *drafting* model's generation config.
+Two needs of ``generate`` (found in 5.23, see ``docs/peers.md``): an explicit attention mask, or it
+hides prompt tokens that have the padding's id; and the draft length, its schedule and the
+confidence threshold in the *drafting* model's generation config.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
     from hierspec.bench.methods.ours import BenchModels
 
-EXIT_LENGTHS = {  # for each exit, by how many exits there are: as many configurations as of others
+EXIT_LENGTHS = {  # of each exit, by the number of exits: as many configurations as others have
     1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     2: (2, 3, 4, 6, 8, 12),
     3: (2, 3, 4, 6),
@@ -52,8 +52,8 @@ DYNAMIC = (
     (20, "constant", 0.1),
     (10, "heuristic_transient", 0.0),
 )
-# Families whose forward asks num_hidden_layers how far to go. In others an early exit is silently
-# the whole model.
+# Families whose forward runs num_hidden_layers. In others an early exit would silently be the whole
+# model.
 EXITS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2")
 
 
@@ -97,22 +97,22 @@ class TransformersMethod(Peer):
 
     @property
     def speculative(self) -> bool:
-        """Then the prompt's forward verifies a draft as well, and counts as a call."""
+        """Whether it drafts; the prompt's forward then verifies a draft, and counts as a call."""
         return bool(self.configuration["generate"])
 
     def _prepared(self) -> tuple[Any, dict[str, Any]]:
-        """The target and the arguments of ``generate``, generation configs written anew."""
-        held, arguments = exported(self.models), dict(self.configuration["generate"])
-        model = held.hf(self.models.target.model)
+        """Return the target and the arguments of ``generate``, with fresh generation configs."""
+        checkpoints, arguments = exported(self.models), dict(self.configuration["generate"])
+        model = checkpoints.hf(self.models.target.model)
         reset_generation(model, **self.configuration.get("target_generation_config", {}))
         if "assistant_model" in arguments:
-            arguments["assistant_model"] = drafter = held.hf(arguments["assistant_model"])
+            arguments["assistant_model"] = drafter = checkpoints.hf(arguments["assistant_model"])
             reset_generation(drafter, **self.configuration["assistant_generation_config"])
         return model, arguments
 
 
 class ForwardCounter:
-    """A streamer: every forward of the target writes once, after the prompt was handed in."""
+    """A streamer, which counts forwards: the prompt is put first, then each forward's tokens."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.watch, self.writes = watch, -1
@@ -123,7 +123,7 @@ class ForwardCounter:
             self.watch.token()
 
     def end(self) -> None:
-        """Nothing is left to write."""
+        """Finish the stream, as transformers expects of a streamer."""
 
 
 def plain(models: BenchModels, temperature: float) -> list[Method]:
@@ -131,7 +131,6 @@ def plain(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def assisted(models: BenchModels, temperature: float) -> list[Method]:
-    """The draft models and lengths that our own single draft is tuned over."""
     return [
         TransformersMethod("transformers-assisted", models, _exported_plan(models, draft, n))
         for draft, n in drafting(models)
@@ -139,7 +138,7 @@ def assisted(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def dynamic(models: BenchModels, temperature: float) -> list[Method]:
-    """Every draft model under schedules of ``DYNAMIC``."""
+    """List every draft model under schedules of ``DYNAMIC``."""
     out: list[Method] = []
     seen = Counter[str]()
     for draft, _ in drafting(models):
@@ -156,7 +155,7 @@ def dynamic(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def early_exit(models: BenchModels, temperature: float) -> list[Method]:
-    """Exits after an eighth, a quarter and a half of the layers, with several lengths."""
+    """List exits after an eighth, a quarter and a half of the layers, with several lengths."""
     from hierspec.config.target import target_config
 
     config = target_config(models.target.model)
@@ -185,7 +184,7 @@ def prompt_lookup(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def _exported_plan(models: BenchModels, drafter: str | int, length: int) -> dict[str, Any]:
-    """A plan's export to transformers: a draft model by name, or an exit by its layer."""
+    """Export a plan to transformers: a draft model by name, or an exit by its layer."""
     level = {"method": "draft_model", "model": drafter}
     if isinstance(drafter, int):
         level = {"method": "early_exit", "exit_layer": drafter}
@@ -194,7 +193,7 @@ def _exported_plan(models: BenchModels, drafter: str | int, length: int) -> dict
 
 
 def drafting(models: BenchModels) -> list[tuple[str, int]]:
-    """The draft models and lengths that our own single draft is tuned over.
+    """List the draft models and lengths that our own single draft is tuned over.
 
     Raises:
         Unavailable: there is no draft model.

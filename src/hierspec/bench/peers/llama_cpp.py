@@ -2,8 +2,8 @@
 
 It runs the target's weights in the data type of their file, where ours may have been widened. Where
 that file is a GGUF it also runs the file itself (``llama.cpp-file``), whose quantized arithmetic
-gives text another distribution. Keys and values are float16 (its default) unless the weights are
-float32.
+changes the distribution of the text. Keys and values are float16 (its default) unless the weights
+are float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hierspec.bench.methods.ours import BenchModels
 
 PACKAGE = "llama-cpp-python"
-CONTEXT = 2048  # room for tokens at first; a longer request makes more
+CONTEXT = 2048  # tokens of prompt and text at first; a longer request makes room for more
 
 
 @dataclass(eq=False, repr=False)
@@ -37,11 +37,11 @@ class LlamaCppMethod(Peer):
     """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
 
     package = PACKAGE
-    original: bool = False  # the target's own GGUF file, as it is
+    original: bool = False  # whether it runs the target's own GGUF file
 
     @property
     def dtype(self) -> Any:
-        """torch's, of its arithmetic."""
+        """The torch dtype that it computes in."""
         return exported(self.models).file_dtype
 
     def decode(
@@ -70,14 +70,14 @@ class LlamaCppMethod(Peer):
 
 
 class _Llamas:
-    """A ``Llama`` per way of keeping scores: those of all rows only where a draft is verified."""
+    """A ``Llama`` per file and per kind of scores: of all rows only where drafts are verified."""
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
         self.made: dict[tuple[bool, bool], Any] = {}
 
     def get(self, original: bool, speculative: bool, room: int) -> Any:
-        """One that holds ``room`` tokens."""
+        """Return a ``Llama`` with room for ``room`` tokens, made on first use."""
         llama = self.made.get((original, speculative))
         if llama is None or llama.n_ctx() < room:
             self.made[original, speculative] = llama = self._make(original, speculative, room)
@@ -87,15 +87,17 @@ class _Llamas:
         import torch
 
         package = needed("llama_cpp", PACKAGE)
-        held = exported(self.models)
-        if held.device.type != "cpu":
+        checkpoints = exported(self.models)
+        if checkpoints.device.type != "cpu":
             raise Unavailable("llama.cpp is run on the CPU only: add --device cpu")
-        model = held.hf(held.target)
+        model = checkpoints.hf(checkpoints.target)
         longest = model.config.max_position_embeddings
         if room > longest:
-            raise Unavailable(f"prompt and text are {room} tokens; {held.target} reads {longest}")
-        file = _own_file(held.target) if original else held.scratch() / "target.gguf"
-        dtype = _narrowest(model, held.file_dtype)
+            raise Unavailable(
+                f"prompt and text are {room} tokens; {checkpoints.target} reads {longest}"
+            )
+        file = _own_file(checkpoints.target) if original else checkpoints.scratch() / "target.gguf"
+        dtype = _narrowest(model, checkpoints.file_dtype)
         if not original and not file.exists():
             unfinished = file.with_name("unfinished.gguf")
             write_gguf(model, unfinished, str(dtype).removeprefix("torch."))
@@ -123,10 +125,10 @@ def _llamas(models: BenchModels) -> _Llamas:
 
 
 def _own_file(target: str) -> Path:
-    """The GGUF file that a target is read from.
+    """Return the GGUF file that a target is read from.
 
     Raises:
-        Unavailable: it is none.
+        Unavailable: it is read from none.
     """
     if is_gguf(target):
         return Path(target)
@@ -136,13 +138,13 @@ def _own_file(target: str) -> Path:
 
 
 def _narrowest(model: Any, stored: Any) -> Any:
-    """``stored`` if it holds every weight of the model exactly, else the model's own data type."""
+    """Return ``stored`` if it holds every weight of the model exactly, else the model's dtype."""
     exact = all(bool((w.to(stored).to(w.dtype) == w).all()) for w in model.parameters())
     return stored if exact else model.dtype
 
 
 def _finder(configuration: dict[str, Any]) -> Any:
-    """A prompt lookup that counts: it is asked once before every forward after the prompt's."""
+    """Make a prompt lookup that counts its calls: one before each forward after the prompt's."""
     if not configuration:
         return None
     speculative = needed("llama_cpp.llama_speculative", PACKAGE)
@@ -158,13 +160,13 @@ def _finder(configuration: dict[str, Any]) -> Any:
 
 
 def plain(models: BenchModels, original: bool = False) -> list[Method]:
-    _check(models, original)
+    _refuse_unsupported(models, original)
     name = "llama.cpp-file" if original else "llama.cpp"
     return [LlamaCppMethod(name, models, {}, original)]
 
 
 def prompt_lookup(models: BenchModels, original: bool = False) -> list[Method]:
-    _check(models, original)
+    _refuse_unsupported(models, original)
     name = "llama.cpp-file-prompt-lookup" if original else "llama.cpp-prompt-lookup"
     return [
         LlamaCppMethod(name, models, {"num_pred_tokens": n, "max_ngram_size": longest}, original)
@@ -172,7 +174,7 @@ def prompt_lookup(models: BenchModels, original: bool = False) -> list[Method]:
     ]
 
 
-def _check(models: BenchModels, original: bool) -> None:
+def _refuse_unsupported(models: BenchModels, original: bool) -> None:
     from hierspec.config.target import target_config
 
     if original:

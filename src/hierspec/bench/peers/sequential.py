@@ -1,7 +1,7 @@
 """The package sequential-speculative-decoding: standard, naive and "capped" steps of P4.
 
-Its steps are driven here as its own ``speculative_generate`` drives them, which takes chat text
-only. It keeps no cache: every step reads the whole context again, with both models.
+Its steps are called here as its own ``speculative_generate`` calls them, which takes chat text
+only. It keeps no cache: both models read the whole context again at every step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS = {
 
 
 class SequentialMethod(Peer):
-    """One of ``STEPS``, again and again; what goes beyond the last token asked for is cut."""
+    """Repeats one of ``STEPS``; tokens beyond the number requested are cut off."""
 
     package = PACKAGE
     ends_texts = False
@@ -40,12 +40,12 @@ class SequentialMethod(Peer):
         import torch
 
         step = step_of(self.configuration["method"])
-        held = exported(self.models)
-        target = Scored(held.hf(held.target))
-        drafter = Scored(held.hf(self.configuration["draft_model"]))
-        ids = torch.tensor([prompt], device=held.device)
+        checkpoints = exported(self.models)
+        target = Scored(checkpoints.hf(checkpoints.target))
+        drafter = Scored(checkpoints.hf(self.configuration["draft_model"]))
+        ids = torch.tensor([prompt], device=checkpoints.device)
         end = ids.shape[1] + request.max_new_tokens
-        with seeded(held.device, request.seed):
+        with seeded(checkpoints.device, request.seed):
             watch.begin()
             while ids.shape[1] < end:
                 ids, _, _ = step(
@@ -63,9 +63,9 @@ class SequentialMethod(Peer):
 
 
 class Scored:
-    """A model as the package calls it, counted, and its scores in float32.
+    """A model with the package's call signature, which counts calls and gives float32 scores.
 
-    Its distributions are softmaxes in the scores' own dtype: three digits in bfloat16.
+    The package takes softmaxes in the scores' own dtype: three digits in bfloat16.
     """
 
     def __init__(self, model: Any) -> None:
@@ -80,10 +80,10 @@ class Scored:
 
 
 def step_of(method: str) -> Callable[..., Any]:
-    """The package's function.
+    """Import the package's step function of a method.
 
     Raises:
-        Unavailable: the package is missing, or has no such function (any more).
+        Unavailable: the package is missing, or has no such function.
     """
     module, name = STEPS[method]
     with reported(PACKAGE):

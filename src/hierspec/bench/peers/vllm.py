@@ -69,7 +69,7 @@ class VllmMethod(Peer):
 
 
 class _VllmEngines:
-    """An engine per configuration, all on one export of the weights."""
+    """Engines by configuration, all on one export of the weights."""
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
@@ -84,15 +84,15 @@ class _VllmEngines:
     def _make(self, speculative: dict[str, Any]) -> Any:
         import torch
 
-        held = exported(self.models)
-        config = held.hf(held.target).config
+        checkpoints = exported(self.models)
+        config = checkpoints.hf(checkpoints.target).config
         if "model" in speculative:
-            speculative["model"] = str(held.directory(speculative["model"]))
+            speculative["model"] = str(checkpoints.directory(speculative["model"]))
         with _environment(torch.get_num_threads()):
             llm = needed("vllm", PACKAGE).LLM(
-                model=str(held.directory(held.target)),
+                model=str(checkpoints.directory(checkpoints.target)),
                 skip_tokenizer_init=True,
-                dtype=str(held.dtype).removeprefix("torch."),
+                dtype=str(checkpoints.dtype).removeprefix("torch."),
                 max_model_len=min(CONTEXT, config.max_position_embeddings),
                 max_num_seqs=1,
                 enable_prefix_caching=False,  # else a prompt seen before would not be read again
@@ -109,7 +109,7 @@ def _engines(models: BenchModels) -> _VllmEngines:
 
 @contextmanager
 def _environment(threads: int) -> Iterator[None]:
-    """What an engine's process reads at its start. By itself vLLM takes every core but one."""
+    """Set the variables that an engine reads at its start; vLLM's default is all cores but one."""
     changes = {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -151,7 +151,10 @@ def ngram(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def draft_model(models: BenchModels, temperature: float) -> list[Method]:
-    """Drafts are sampled where text is: of greedy ones fewer are kept."""
+    """List lengths of the largest draft model; where text is sampled, so are drafts.
+
+    Fewer greedy drafts would be kept.
+    """
     needed("vllm", PACKAGE)
     draft = draft_models(models)[-1]
     how = {"draft_sample_method": "probabilistic"} if temperature else {}

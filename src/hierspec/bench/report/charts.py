@@ -11,13 +11,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hierspec.bench.records import (
-    GROUPS,
-    PLAIN,
-    BenchResults,
-    MethodRecord,
-    TemperatureRecord,
-)
+from hierspec.bench.method_records import GROUPS, PLAIN, MethodRecord
+from hierspec.bench.records import BenchResults, TemperatureRecord
 from hierspec.plotting.figures import (
     BLUE,
     GREEN,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hierspec.bench.records import PLAIN, MethodRecord, PairedRatio, Spread, TemperatureRecord
+from hierspec.bench.method_records import PLAIN, MethodRecord, PairedRatio, Spread
+from hierspec.bench.records import TemperatureRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from hierspec.bench.records import MethodRecord, TemperatureRecord
+from hierspec.bench.method_records import MethodRecord
+from hierspec.bench.records import TemperatureRecord
 from hierspec.bench.report.columns import category_names, fastest_first
 from hierspec.utils.terminal import borderless
 

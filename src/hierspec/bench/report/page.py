@@ -11,7 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierspec.bench.records import GROUPS, BenchResults, Roofline, TuningTrial
+from hierspec.bench.method_records import GROUPS, TuningTrial
+from hierspec.bench.records import BenchResults, Roofline
 from hierspec.bench.report import columns
 from hierspec.bench.report.pictures import pictures
 from hierspec.bench.report.svg import chart, foreign

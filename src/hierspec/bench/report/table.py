@@ -9,15 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from hierspec.bench.records import (
-    BenchResults,
-    LevelShape,
-    MethodRecord,
-    PairedRatio,
-    Roofline,
-    TemperatureRecord,
-    level_shapes,
-)
+from hierspec.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
+from hierspec.bench.records import BenchResults, Roofline, TemperatureRecord
 from hierspec.bench.report.domains import by_domain
 from hierspec.utils.terminal import Borderless, borderless
 
@@ -154,7 +147,7 @@ def _speedup(method: MethodRecord) -> float:
 
 
 def _times(ratio: PairedRatio | None) -> str:
-    return ratio.said() if ratio else _DASH
+    return ratio.formatted() if ratio else _DASH
 
 
 def _number(value: float | None) -> str:
