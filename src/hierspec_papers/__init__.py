@@ -1,4 +1,4 @@
-"""The papers' tables and figures again, beside what was printed.
+"""The papers' tables and figures reproduced, beside what was printed.
 
 Some are computed from printed inputs (:data:`COMPUTED`); the others run the paper's experiment on
 the models at hand (:data:`MEASURED`, with a :class:`~hierspec_papers.lab.Lab`).
@@ -63,7 +63,7 @@ def replayed(what: str, lab: Any, data: dict[str, Any]) -> Reproduction:
     """Compute a measured reproduction again from its result file, without running a model.
 
     Args:
-        lab: the models and as many prompts as there were; they are not run.
+        lab: the models and as many prompts as in the measurement; they are not run.
         data: the file's content, whose ``record`` holds what was observed.
     """
     again = dataclasses.replace(lab, record=data["record"])
@@ -71,7 +71,7 @@ def replayed(what: str, lab: Any, data: dict[str, Any]) -> Reproduction:
 
 
 def reproduce(what: str, lab: Any = None) -> Reproduction:
-    """Compute or measure one of :data:`NAMES`, and say what it was measured on.
+    """Compute or measure one of :data:`NAMES`, and record what it was measured on.
 
     Args:
         lab: models and prompts (:class:`~hierspec_papers.lab.Lab`), for :data:`MEASURED`.

@@ -32,7 +32,7 @@ from hierspec.plotting.heat_map import heat_map
 
 from .tables import Curve, Figure, Grid, Reproduction
 
-# Of lines and bars, so that legends tell them apart without colours.
+# For lines and bars, so that legends tell them apart without colours.
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)), (0, (3, 3)))
 HATCHES = ("", "///", "...", "xx", "---", "\\\\", "oo", "++")
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, BROWN)
@@ -71,7 +71,7 @@ def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> l
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for figure in filter(drawable, found.figures):
-        stem, number = f"{found.what}-{_plainly(figure.name)}", 1
+        stem, number = f"{found.what}-{_slug(figure.name)}", 1
         path = folder / f"{stem}{ending}"
         while path in paths:
             number += 1
@@ -82,19 +82,19 @@ def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> l
 
 
 def drawable(figure: Figure) -> bool:
-    """Whether it holds a number."""
+    """Return whether the figure holds a number."""
     if figure.grid is not None:
         return any(_is_number(value) for row in figure.grid.values for value in row)
     return any(_is_number(y) for curve in figure.curves for y in curve.y)
 
 
 def smallest_is_best(figure: Figure) -> bool:
-    """Of a grid: its caption speaks of latency, and not of a speed-up."""
+    """Return whether a grid's caption is about latency, and not about a speed-up."""
     return bool(_COSTS.search(figure.caption)) and "speed" not in figure.caption.lower()
 
 
 def best_cell(figure: Figure, grid: Grid) -> tuple[int, int]:
-    """Row and column of the best value."""
+    """Return row and column of the best value."""
     cells = [
         (value, row, column)
         for row, values in enumerate(grid.values)
@@ -126,13 +126,13 @@ def _draw_grid(figure: Figure, grid: Grid, path: Path) -> None:
 
 def _draw_curves(figure: Figure, path: Path) -> None:
     labels = [curve.label for curve in figure.curves]
-    # Few short labels stand inside, where the curves leave room; others to the right.
+    # A few short labels fit inside, where the curves leave room; others go to the right.
     aside = len(labels) > 4 or max(map(len, labels)) > 22
     with style():
         canvas = sheet(WIDTH, TALL, figure.name, figure.caption)
         axes = canvas.add_subplot()
         bars = [curve for curve in figure.curves if curve.kind == "bars"]
-        for curve, number, colour in _looks(figure.curves):
+        for curve, number, colour in _styled(figure.curves):
             _draw_curve(axes, curve, number, colour, bars)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color=PALE, linewidth=0.8)
@@ -153,10 +153,10 @@ def _draw_curves(figure: Figure, path: Path) -> None:
         save(canvas, path)
 
 
-def _looks(curves: Sequence[Curve]) -> Iterator[tuple[Curve, int, str]]:
-    """Yield curves with the number of their look and their colour.
+def _styled(curves: Sequence[Curve]) -> Iterator[tuple[Curve, int, str]]:
+    """Yield curves with the number of their style and their colour.
 
-    A rule has one look in every figure, whatever is said of it: ``block, measured``.
+    A rule has the same style in every figure, whatever follows its name: ``block, measured``.
     """
     rules = list(RULES)
     for number, curve in enumerate(curves):
@@ -206,13 +206,13 @@ def _draw_curve(axes: Any, curve: Curve, number: int, colour: str, bars: Sequenc
 
 
 def _gap(bars: Sequence[Curve]) -> float:
-    """The smallest distance of places where bars stand."""
+    """Return the smallest distance between the positions of bars."""
     places = sorted({x for curve in bars for x in curve.x})
     return min((b - a for a, b in pairwise(places)), default=1.0)
 
 
-def _plainly(name: str) -> str:
-    """``Figure 5 (left)`` → ``figure-5-left``."""
+def _slug(name: str) -> str:
+    """Convert a figure's name for a file's: ``Figure 5 (left)`` → ``figure-5-left``."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "figure"
 
 

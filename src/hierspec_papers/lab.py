@@ -1,7 +1,7 @@
-"""What reproductions on real models work with: the models at hand, prompts, and a stop-watch.
+"""The setting of a reproduction on real models: models, prompts, limits, and a record of runs.
 
 A paper's numbers come from its models and machines; here the same experiment runs on yours, and
-what was printed stands beside it for the shape of the result, not for the digits.
+the printed numbers beside it are for the shape of the result, not for the digits.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Lab:
         models: target and drafts, smallest first.
         prompts: token ids.
         max_new_tokens: written after each prompt.
-        temperatures: an experiment at several temperatures takes these.
-        report: told what is being measured, and the share of it that is done.
-        source: of the prompts, for the record: file name and sha256.
-        domains: of each prompt: which data set or kind of text it is of.
-        lengths: of each prompt, in tokens, before it was cut.
+        temperatures: for experiments at several temperatures.
+        report: called with what is being measured and the share of it that is done.
+        source: file name and sha256 of the prompts, for the result.
+        record: every run and other observation, by a key that describes it (:meth:`once`). A lab
+            with the record of another measures nothing again.
+        domains: data set or kind of text of each prompt.
+        lengths: tokens of each prompt before it was cut.
         texts: the prompts as they were read, before they were cut.
-        record: every run and whatever else was observed, by a key that says what it is
-            (:meth:`once`). A lab with the record of another measures nothing again.
     """
 
     models: BenchModels
@@ -90,9 +90,9 @@ class Lab:
 
         Args:
             drafts: smallest first; ``None``: those that ship with the target.
-            prompts: a file of them, or the folder of data sets that :mod:`.prompts` mixes;
-                ``None``: some built in.
-            num_prompts: how many to use, the first ones.
+            prompts: a file of prompts, or the folder of data sets that :mod:`.prompts` mixes;
+                ``None``: built-in ones.
+            num_prompts: how many of the first prompts are used.
             more: further attributes.
 
         Raises:
@@ -105,8 +105,8 @@ class Lab:
             texts, source = builtin(target.model), {"file": "built in"}
         elif prompts.is_dir():
             mixed, files = data_sets.read(prompts, num_prompts)
-            texts, longest = [one.text for one in mixed], data_sets.LONGEST
-            kinds = [one.domain for one in mixed]
+            texts, longest = [prompt.text for prompt in mixed], data_sets.LONGEST
+            kinds = [prompt.domain for prompt in mixed]
             source = {"file": "FOLDER", "files": files}
         else:
             file = read_prompt_file(prompts)
@@ -126,8 +126,8 @@ class Lab:
             )
         texts = texts[:num_prompts]
         kinds = kinds or [source["file"]] * len(texts)
-        found = (one for one in zip(_token_ids(models, texts), kinds, texts, strict=True) if one[0])
-        ids, more["domains"], more["texts"] = zip(*found, strict=True)
+        rows = zip(_token_ids(models, texts), kinds, texts, strict=True)
+        ids, more["domains"], more["texts"] = zip(*(row for row in rows if row[0]), strict=True)
         if max(map(len, ids)) > room:
             source["truncated_to"] = room
         more["lengths"] = [len(prompt) for prompt in ids]
@@ -161,34 +161,41 @@ class Lab:
     def measure(
         self, methods: Sequence[Method], temperature: float, stage: str = "measuring"
     ) -> list[list[Run] | Unavailable]:
-        """Return each method's runs, one per prompt, methods taking turns; or why it cannot run."""
+        """Run the methods in turns on every prompt, or read their runs from the record.
+
+        Returns:
+            each method's runs, one per prompt; or why it cannot run.
+
+        Raises:
+            HierspecError: the record has other methods for this stage.
+        """
         key = f"{stage}: runs at temperature {temperature:g}"
         names = [method.name for method in methods]
-        found = self.once(key, lambda: self._measured(methods, temperature, stage))
+        found = self.once(key, lambda: self._run(methods, temperature, stage))
         if list(found) != names:
             raise HierspecError(f"the record has other methods under {key!r}: measure anew")
         return [
-            Unavailable(runs) if isinstance(runs, str) else [run_of(one) for one in runs]
+            Unavailable(runs) if isinstance(runs, str) else [run_of(fields) for fields in runs]
             for runs in found.values()
         ]
 
-    def _measured(
+    def _run(
         self, methods: Sequence[Method], temperature: float, stage: str
     ) -> dict[str, list[dict[str, Any]] | str]:
         """Return each method's runs by its name, ready for JSON; or why it cannot run."""
         request = Request(self.max_new_tokens, temperature, self.seed)
-        out: list[list[dict[str, Any]] | str] = [[] for _ in methods]
+        by_method: list[list[dict[str, Any]] | str] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
-        for done, (_, which, run) in enumerate(interleaved(methods, self.prompts, request), 1):
+        for done, (_, index, run) in enumerate(interleaved(methods, self.prompts, request), 1):
             self.report(stage, min(1.0, done / total))
             if isinstance(run, Unavailable):
-                out[which] = str(run)
-            elif isinstance(runs := out[which], list):
+                by_method[index] = str(run)
+            elif isinstance(runs := by_method[index], list):
                 runs.append(dataclasses.asdict(run))
-        return dict(zip((method.name for method in methods), out, strict=True))
+        return dict(zip((method.name for method in methods), by_method, strict=True))
 
     def once(self, key: str, observe: Callable[[], Any]) -> Any:
-        """Return what the record has under ``key``; observe it first where it has nothing.
+        """Return what the record has under ``key``; if it has nothing, observe and record it.
 
         Args:
             observe: returns something ready for JSON.
@@ -201,14 +208,15 @@ class Lab:
         """Return which of a paper's data sets the prompts are of, by their file's name.
 
         Args:
-            otherwise: where the name tells of none that is ``among`` them.
+            among: the paper's data sets.
+            otherwise: the answer where the name fits none of them.
         """
         name = str(self.source.get("file", "")).lower()
-        told = (data for part, data in _FILES.items() if part in name and data in among)
-        return next(told, otherwise)
+        fitting = (data for part, data in _FILES.items() if part in name and data in among)
+        return next(fitting, otherwise)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a result says about how it was measured."""
+        """Return how a result was measured, for its file."""
         return {
             "target": self.target,
             "dtype": self.models.target.dtype,
@@ -220,7 +228,7 @@ class Lab:
 
 
 def run_of(record: dict[str, Any]) -> Run:
-    """Return a run as :func:`dataclasses.asdict` wrote it, also after JSON."""
+    """Rebuild a run from what :func:`dataclasses.asdict` made of it, also after JSON."""
     known = {**record, "token_ids": tuple(record["token_ids"]), "levels": tuple(record["levels"])}
     return Run(**known)
 

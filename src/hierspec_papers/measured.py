@@ -1,10 +1,10 @@
 """Methods measured side by side with plain decoding, their sums over prompts, and their tables.
 
-Calls of the target are counted in two ways. :func:`target_calls` adds up what every sequence took
-part in: tokens over it are the mean acceptance length, P4's block efficiency, and what a sequence
-gains does not depend on its company. :func:`target_forwards` counts a call once, whoever shares it:
-tokens over that are what a forward of the machine yields, more in a batch. For one sequence at a
-time both are the same; follow-up calls of a rule are in both, the prompt's own in neither.
+Calls of the target are counted in two ways. :func:`target_calls` counts a call once for every
+sequence in it: tokens over that are the mean acceptance length, P4's block efficiency, which does
+not depend on the batch. :func:`target_forwards` counts a call once, however many sequences share
+it: tokens over that are the yield of a forward, more in a batch. For one sequence at a time both
+are the same; follow-up calls of a rule are in both, the prompt's own call in neither.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .tables import Curve, Table, TableRow
 
 
 def written(runs: Sequence[Run]) -> int:
-    """Return the number of tokens after the first, which the prompt's own forward gives."""
+    """Count the tokens after the first one, which the prompt's own forward gives."""
     return sum(run.num_tokens - 1 for run in runs)
 
 
 def target_calls(runs: Sequence[Run]) -> int:
-    """Count calls of the target, each as often as there were sequences in it."""
+    """Count calls of the target, each once for every sequence in it."""
     return sum(run.target_calls or 0 for run in runs)
 
 
 def target_forwards(runs: Sequence[Run]) -> float:
-    """Count calls of the target, each once: runs of a batch hold shares of its counters."""
+    """Count calls of the target, each once; runs of a batch hold shares of its counters."""
     return sum(run.target["calls"] for run in runs)
 
 
@@ -50,19 +50,19 @@ def tokens_per_second(runs: Sequence[Run]) -> float:
 
 
 def drafted(runs: Sequence[Run], level: int = -1) -> float:
-    """Count the tokens that a level handed up; −1: the one below the target."""
+    """Count the tokens that a level handed up; level −1 is the one below the target."""
     return sum(run.levels[level]["num_draft_tokens"] for run in runs if run.levels)
 
 
 def acceptance(runs: Sequence[Run], level: int = -1) -> float | None:
-    """Return the share of a level's tokens that the level above kept; ``None``: of no token."""
+    """Return the share of a level's tokens that the level above kept; ``None`` without a token."""
     offered = drafted(runs, level)
     kept = sum(run.levels[level]["num_accepted_tokens"] for run in runs if run.levels)
     return kept / offered if offered else None
 
 
 def offered_per_call(runs: Sequence[Run]) -> float:
-    """Return how many draft tokens the target verifies in a call."""
+    """Return the mean number of draft tokens that the target verifies in a call."""
     calls = target_calls(runs)
     return drafted(runs) / calls if calls else 0.0
 
@@ -76,8 +76,9 @@ class Measured:
     """A method's runs, prompt by prompt, and plain decoding's in the same measurement.
 
     Attributes:
-        runs: one per prompt; empty where it could not run, and ``why`` says why.
-        plain: as many of plain decoding.
+        runs: one per prompt; empty where it could not run.
+        plain: plain decoding's, one per prompt.
+        why: the reason why it could not run, if so.
     """
 
     name: str
@@ -87,52 +88,52 @@ class Measured:
 
     @property
     def speedup(self) -> PairedRatio:
-        """Of wall milliseconds a token, paired per prompt."""
+        """The speed-up over plain decoding in wall time a token, paired per prompt."""
         return self.over(self.plain)
 
     def over(self, others: Sequence[Run]) -> PairedRatio:
-        """Return how much faster this is than other runs on the same prompts."""
+        """Return the speed-up over other runs on the same prompts."""
         return ratio([run.ms_per_token for run in others], [run.ms_per_token for run in self.runs])
 
     @property
     def interval(self) -> tuple[float, float | None, float | None]:
-        """The speed-up for a table: :data:`INTERVAL`; no ends for fewer than five prompts."""
-        found = self.speedup
-        return (found.median, *found.ends)
+        """The speed-up's cells, :data:`INTERVAL`; ends are ``None`` for fewer than five prompts."""
+        speedup = self.speedup
+        return (speedup.median, *speedup.ends)
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the speed-up; 0 where there is none."""
+        """Half the width of the speed-up's 95 % interval; 0 where there is none."""
         low, high = self.speedup.interval or (0.0, 0.0)
         return (high - low) / 2
 
     @property
     def decode_ms(self) -> float:
         """Milliseconds a token after the first, mean over prompts; 0 with no such token."""
-        each = [ms for run in self.runs if (ms := run.decode_ms_per_token) is not None]
-        return sum(each) / len(each) if each else 0.0
+        by_prompt = [ms for run in self.runs if (ms := run.decode_ms_per_token) is not None]
+        return sum(by_prompt) / len(by_prompt) if by_prompt else 0.0
 
     @property
     def tokens_per_call(self) -> float:
-        """Mean acceptance length."""
+        """The mean acceptance length."""
         return tokens_per_call(self.runs)
 
     @property
     def same_as_plain(self) -> int:
-        """How many texts are plain decoding's, token for token."""
+        """The number of texts that are plain decoding's, token for token."""
         pairs = zip(self.runs, self.plain, strict=True)
         return sum(run.token_ids == plain.token_ids for run, plain in pairs)
 
     def same(self, temperature: float) -> str:
-        """Return :attr:`same_as_plain` for a table; nothing where texts are sampled."""
+        """Return :attr:`same_as_plain` as a table's cell, empty where texts are sampled."""
         return "" if temperature else f"{self.same_as_plain} of {len(self.plain)}"
 
     def acceptance(self, level: int = -1) -> float:
-        """Return kept over drafted tokens of a level; −1: the one right below the target."""
+        """Return kept over drafted tokens of a level, 0 without any; −1 is below the target."""
         return acceptance(self.runs, level) or 0.0
 
     def numbers(self, temperature: float, *levels: int) -> tuple[Any, ...]:
-        """Return a row: :data:`INTERVAL`, tokens a call, acceptance of ``levels``, equal texts."""
+        """Return cells: :data:`INTERVAL`, tokens a call, acceptance of ``levels``, equal texts."""
         kept = map(self.acceptance, levels)
         return (*self.interval, self.tokens_per_call, *kept, self.same(temperature))
 
@@ -140,7 +141,7 @@ class Measured:
 def side_by_side(
     lab: Lab, methods: Sequence[HierarchyMethod], temperature: float, stage: str
 ) -> list[Measured]:
-    """Measure plain decoding, then every method, all taking turns on every prompt.
+    """Measure plain decoding and every method, in turns on every prompt; plain comes first.
 
     Raises:
         HierspecError: there is no prompt, or plain decoding cannot run.
@@ -160,14 +161,14 @@ def side_by_side(
 
 
 def all_ran(found: Sequence[Measured]) -> list[Measured]:
-    """Return the same, where every one of them could run.
+    """Return the measurements if every method could run.
 
     Raises:
         HierspecError: one could not; says why.
     """
-    for one in found:
-        if one.why:
-            raise HierspecError(f"{one.name} cannot run: {one.why}")
+    for measured in found:
+        if measured.why:
+            raise HierspecError(f"{measured.name} cannot run: {measured.why}")
     return list(found)
 
 
@@ -180,7 +181,7 @@ def own_table(
     inputs: dict[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Return a table of numbers that stand beside none that were printed.
+    """Return a table of measured or computed numbers, without printed ones.
 
     Args:
         rows: labels, and a number or a text for each of ``columns``.
@@ -193,19 +194,20 @@ def own_table(
 def speedups(
     label: str, x: Iterable[float], found: Sequence[Measured], kind: str = "line"
 ) -> Curve:
-    """Return the speed-ups over ``x``, spread over half their 95 % intervals."""
-    medians = tuple(one.speedup.median for one in found)
-    return Curve(label, tuple(map(float, x)), medians, kind, tuple(o.half_width for o in found))
+    """Return a curve of the speed-ups over ``x``; the spread is half their 95 % intervals."""
+    medians = tuple(measured.speedup.median for measured in found)
+    spread = tuple(measured.half_width for measured in found)
+    return Curve(label, tuple(map(float, x)), medians, kind, spread)
 
 
 def method_of(name: str, lab: Lab, hierarchy: dict[str, Any]) -> HierarchyMethod:
-    """Return a hierarchy file's content as a method; its target is the lab's."""
+    """Return a method from a hierarchy file's content; its target is the lab's."""
     top = {key: value for key, value in hierarchy.items() if key not in ("target", "levels")}
     return HierarchyMethod(name, lab.models, hierarchy.get("levels", ()), **top)
 
 
 def notes(lab: Lab) -> tuple[str, ...]:
-    """Say how the speed-ups of this lab are to be read."""
+    """Return notes on how this lab's speed-ups are to be read."""
     count = len(lab.prompts)
     return (
         "Speed-ups are over our own plain decoding in the same interleaved run: the median of "
@@ -221,7 +223,7 @@ def notes(lab: Lab) -> tuple[str, ...]:
 
 
 def model_notes(lab: Lab) -> tuple[str, ...]:
-    """Say what to know of the models, whatever is reported: that one is synthetic."""
+    """Return a note for any table where one of the models is synthetic, else none."""
     if not any(name.startswith(SYNTHETIC) for name in (lab.target, *lab.models.drafts)):
         return ()
     return (

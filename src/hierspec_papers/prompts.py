@@ -1,7 +1,7 @@
 """Prompts of several domains, mixed evenly: code, mathematics, and Spec-Bench's kinds of text.
 
-They are cut to their ends and have no chat template, for any model; :func:`second_turns` are whole
-conversations, for a model that was tuned on its template.
+:func:`read` returns texts, of which the last tokens are used, without chat template, for any model;
+:func:`second_turns` whole conversations, for a model that was tuned on its template.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together
 MATHEMATICS = ("gsm8k", "math_reasoning")
 _TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
-LONGEST = 64  # tokens: the end of a prompt counts, and reading it should not be what is measured
+LONGEST = 64  # last tokens of a prompt that are used: reading it should not be what is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text and where it is from: file, line from 1 on, domain."""
+    """A text and its origin: file, line (from 1 on), domain."""
 
     text: str
     file: str
@@ -32,11 +32,11 @@ class Prompt:
     domain: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what identifies it, without the text, which is not ours to copy."""
+        """Return the prompt's origin, without the text, which is not ours to copy."""
         return {"file": self.file, "line": self.line, "domain": self.domain}
 
     def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
-        """Return the end of the text."""
+        """Return the last :data:`LONGEST` token ids of the text."""
         return tokenizer(self.text, verbose=False)["input_ids"][-LONGEST:]
 
 
@@ -47,16 +47,16 @@ class SecondTurn(Prompt):
     chat: chats.Chat
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what identifies it."""
+        """Return the prompt's origin and its turn."""
         return {**Prompt.to_dict(self), "turn": 2}
 
     def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
-        """Return the whole conversation in the chat template, the first turn answered."""
+        """Return the whole conversation in the chat template, its first turn answered."""
         return chats.token_ids(tokenizer, [chats.ChatTurn(self.chat, 1)], answer)[0]
 
 
 def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
-    """Return the first ``count`` prompts in turns of the domains, and the files' sha256.
+    """Read the first ``count`` prompts, domains taking turns, and the files' sha256.
 
     Raises:
         HierspecError: a file is missing, or a line holds no prompt.
@@ -76,12 +76,12 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
             domain = _domain(name, json.loads(line))
             by_domain.setdefault(domain, []).append(Prompt(text, name, number, domain))
     rounds = range(max(map(len, by_domain.values())))
-    mixed = [some[i] for i in rounds for some in by_domain.values() if i < len(some)]
+    mixed = [prompts[i] for i in rounds for prompts in by_domain.values() if i < len(prompts)]
     return mixed[:count], files
 
 
 def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
-    """Return the first ``count`` second turns of Spec-Bench, its categories in turns; and its file.
+    """Read the first ``count`` second turns of Spec-Bench, categories taking turns, and its sha256.
 
     Raises:
         HierspecError: the file is missing, or a line holds no conversation.
@@ -89,13 +89,15 @@ def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str,
     name = FILES[-1]
     found, identity = chats.read(_file(folder, name))
     lines = (folder / name).read_text("utf-8-sig").split("\n")
-    said = {tuple(json.loads(line)["turns"]): n for n, line in enumerate(lines, 1) if line.strip()}
-    several: list[Prompt] = [
-        SecondTurn(chat.turns[1], name, said[chat.turns], chat.category, chat)
+    numbers = {
+        tuple(json.loads(line)["turns"]): n for n, line in enumerate(lines, 1) if line.strip()
+    }
+    second: list[Prompt] = [
+        SecondTurn(chat.turns[1], name, numbers[chat.turns], chat.category, chat)
         for chat in found
         if len(chat.turns) > 1
     ]
-    return several[:count], [{"file": name, "sha256": identity["sha256"]}]
+    return second[:count], [{"file": name, "sha256": identity["sha256"]}]
 
 
 def _file(folder: Path, name: str) -> Path:

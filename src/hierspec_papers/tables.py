@@ -1,4 +1,4 @@
-"""Results of a reproduction as data: printed tables beside computed ones, and figures.
+"""Results of a reproduction as data: tables with printed and computed cells, and figures.
 
 Figures are curves or a grid of numbers, drawn by :mod:`hierspec_papers.drawing`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """y over x. ``kind``: ``line``, ``points`` or ``bars``; ``spread``: ± around each y."""
+    """Values y over x; ``kind``: ``line``, ``points`` or ``bars``; ``spread``: ± around each y."""
 
     label: str
     x: tuple[float, ...]
@@ -36,8 +36,8 @@ class Figure:
 
     Attributes:
         name: as in the paper: ``Figure 7``.
-        x, y: what the axes show, with units.
-        notes: what to see in it, and what differs from the paper's.
+        x, y: titles of the axes, with units.
+        notes: how to read it, and how it differs from the paper's.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Figure:
 
 
 def _listed(value: Any) -> Any:
-    """Tuples as lists, as JSON reads them back."""
+    """Convert tuples to lists, as JSON reads them back."""
     if isinstance(value, dict):
         return {key: _listed(inner) for key, inner in value.items()}
     return [_listed(inner) for inner in value] if isinstance(value, tuple | list) else value
@@ -72,8 +72,8 @@ class Cell:
     """A printed number and the one computed here.
 
     Attributes:
-        printed: as printed, so that its digits say how precise it is.
-        detail: what the computed number belongs to.
+        printed: the text as printed, whose digits give its precision.
+        detail: what the computed number is of, such as a hierarchy or data set.
     """
 
     printed: str
@@ -101,7 +101,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row: its label, cells that were printed, and what is only computed."""
+    """A row: its label, cells with printed numbers, and numbers that were not printed."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -110,14 +110,17 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns are ``label``, one per cell, one per extra.
+    """A table: a column of labels, a column for each cell of a row, and one for each ``extra``.
 
     Attributes:
+        label: title of the labels' column.
+        columns: titles of the cells' columns.
+        extra: titles of the columns of numbers that were not printed.
         inputs: what the numbers are computed from, ready for JSON.
-        grid: the cells are of one kind, too many to stand beside the printed ones.
-        compared: the printed numbers come from the same inputs, so cells should match; measured
-            on other models and machines, they stand beside each other for their shape.
-        notes: why cells differ, and how the text was read.
+        grid: whether it has so many cells of one kind that printed ones do not fit beside them.
+        compared: whether printed numbers come from the same inputs, so that cells should match;
+            of other models and machines, only their shape can be compared.
+        notes: why cells differ, and how the paper's text was understood.
     """
 
     name: str
@@ -172,11 +175,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """All tables and figures of one kind.
+    """All tables and figures of one name.
 
     Attributes:
+        what: one of :data:`hierspec_papers.NAMES`.
         measured_on: models, prompts, machine, versions and commit, where models ran.
-        record: what was observed, run by run, from which all numbers can be computed again.
+        record: observations, run by run, from which all numbers can be computed again.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""A paper's tables beside ours on a terminal, and figures as far as letters can show them."""
+"""A reproduction on a terminal: printed tables beside ours, and figures as numbers or blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .tables import Cell, Figure, Grid, Reproduction, Table
 
 _DIFFERS = "bold red"
 _SPARKS = "▁▂▃▄▅▆▇█"
-_MOST = 10  # places of a curve, and columns of a grid, that are shown one by one
-_LONGEST = 40  # places of a sparkline
+_MOST = 10  # points of a curve, and columns of a grid, that are shown one by one
+_LONGEST = 40  # characters of a sparkline
 
 
 def pictures(found: Reproduction) -> Iterable[Columns | Text]:
@@ -46,7 +46,7 @@ def pictures(found: Reproduction) -> Iterable[Columns | Text]:
 
 
 def _where(measured_on: dict[str, Any]) -> str:
-    """Return models and prompts in a line."""
+    """Return a line with models and prompts."""
     prompts = measured_on.get("prompts") or {}
     dtype = measured_on.get("dtype", "auto")
     words = [
@@ -62,7 +62,7 @@ def _notes(notes: Sequence[str]) -> Iterable[Text]:
 
 
 def _inputs(table: Table) -> Iterable[Columns]:
-    """Yield costs and acceptance rates, where they are a list and a square (Tables 6 and 7)."""
+    """Yield costs and acceptance rates, if they are a list and a square (P1 Tables 6 and 7)."""
     costs, rates = table.inputs.get("costs"), table.inputs.get("acceptance")
     if not isinstance(costs, list) or not isinstance(rates, list):
         return
@@ -83,12 +83,12 @@ def _side_by_side(table: Table) -> Columns:
             differs = table.compared and not cell.matches
             style, mark = (_DIFFERS, "≠ ") if differs else ("", "")
             shown += [Text(cell.printed), Text(f"{mark}{cell.rounded}", style=style)]
-        grid.add_row(Text(row.label), *shown, *map(_plainly, row.extra))
+        grid.add_row(Text(row.label), *shown, *map(_extra_cell, row.extra))
     return grid
 
 
 def _grid(table: Table) -> Columns:
-    """Return our numbers, what they belong to, and below them the printed ones (that differ)."""
+    """Return a table of our numbers and their details, printed ones that differ below them."""
     grid = _columns(table.label, *table.columns)
     for row in table.rows:
         grid.add_row(Text(row.label), *(_cell(cell, table.compared) for cell in row.cells))
@@ -96,7 +96,7 @@ def _grid(table: Table) -> Columns:
 
 
 def _cell(cell: Cell, compared: bool) -> Text:
-    # The target stands first in every hierarchy: the others tell them apart.
+    # The target is first in every hierarchy: the others distinguish it.
     others = cell.detail.replace("-", "")[1:]
     differs = compared and not cell.matches
     text = Text(f"{cell.rounded} {others:<2}", style=_DIFFERS if differs else "")
@@ -163,7 +163,7 @@ def _heat(figure: Figure, grid: Grid) -> Iterable[Columns | Text]:
 
 
 def _sparks(values: Sequence[float], low: float, high: float) -> str:
-    """Return a row of blocks, as high as the values; long curves are thinned out."""
+    """Return a sparkline of the values; of long curves it shows every n-th."""
     step = -(-len(values) // _LONGEST)
     top = len(_SPARKS) - 1
     return "".join(
@@ -182,7 +182,7 @@ def _columns(first: str, *others: str) -> Columns:
     return table
 
 
-def _plainly(value: Any) -> str | Text:
+def _extra_cell(value: Any) -> str | Text:
     if value is None:
         return ""
     if isinstance(value, float):

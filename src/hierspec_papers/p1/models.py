@@ -62,7 +62,7 @@ def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
 
 
 def measure(lab: Lab) -> Reproduction:
-    """Profile the pools, plan, and measure the plans at each of the lab's temperatures.
+    """Measure hierarchies planned from profiles, at each of the lab's temperatures.
 
     Raises:
         HierspecError: no prompt, no tokenizer, or nothing that could draft.

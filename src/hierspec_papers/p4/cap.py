@@ -50,7 +50,7 @@ TABLE_A3 = {
 def measure(
     lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS, length: int = DRAFT_LENGTH
 ) -> Reproduction:
-    """Certify distances on tabular models, and measure the lab's at every temperature above 0.
+    """Compute distances on tabular models, and measure the lab's at every temperature above 0.
 
     Args:
         lengths: of the certified drafts.

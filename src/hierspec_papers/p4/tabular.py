@@ -28,7 +28,7 @@ def deterministic(model: TabularModel) -> TabularModel:
 
 
 def certified(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
-    """Certify one draft of ``length`` tokens a round, verified by ``rule``."""
+    """Compute the certificate of one draft of ``length`` tokens a round, verified by ``rule``."""
     below = Draft(0, "draft", draft, length)
     root = Verify(1, "target", target, 1, verifiers.get(rule), below)
     return certify_tree(root, target.vocab_size)
