@@ -36,7 +36,7 @@ def seconds(view: Any, slot: Any, tokens: list[int], rows: int) -> float:
 
 def measure(target: str, rows: list[int], context: int, repeats: int) -> dict[str, Any]:
     """Milliseconds a call by data type and rows."""
-    source = registry.resolve(target) if registry.resolves(target) else target
+    source = registry.resolve(target) if registry.can_resolve(target) else target
     views = {name: Trunk(load(source, getattr(torch, name))).view() for name in DTYPES}
     generator = torch.Generator().manual_seed(0)
     vocab = min(view.vocab_size for view in views.values())

@@ -139,7 +139,7 @@ def objective(model: Any, stream: Stream, teacher: Any = None) -> Objective:
 
 def loaded(name: str, folder: Path) -> Any:
     """Return a shipped model or one that was trained here, in float32."""
-    if registry.resolves(name):
+    if registry.can_resolve(name):
         return hf_model(registry.resolve(name), torch.float32)
     from transformers import T5ForConditionalGeneration
 

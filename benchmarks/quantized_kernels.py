@@ -50,7 +50,7 @@ def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) ->
 
 def roads(target: str, dtype: str) -> dict[str, Any]:
     """The target and the copies that can be had here."""
-    path = registry.resolve(target) if registry.resolves(target) else target
+    path = registry.resolve(target) if registry.can_resolve(target) else target
     backend: Any = load(path, dtype=getattr(torch, dtype))
     found = {"target": backend}
     if quantized.fbgemm_works():

@@ -148,7 +148,7 @@ def _tokenizer(model: str, place: Path) -> Path:
     from hierspec.config.checkpoints import load_tokenizer
     from hierspec.zoo import registry
 
-    source: Any = registry.resolve(model) if registry.resolves(model) else model
+    source: Any = registry.resolve(model) if registry.can_resolve(model) else model
     load_tokenizer(source).save_pretrained(place / "tokenizer")
     return place / "tokenizer"
 

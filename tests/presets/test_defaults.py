@@ -95,9 +95,9 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
     assert [trained.kind(name) for name in found] == [trained.EAGLE3, trained.HEADS]
     assert trained.drafters_for("zoo:small", tmp_path) == ()
     assert trained.drafters_for(str(tmp_path), tmp_path) == ()
-    assert trained.located("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
     with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-none'"):
-        trained.located("zoo:smollm2-none", tmp_path)
+        trained.locate("zoo:smollm2-none", tmp_path)
 
 
 def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):

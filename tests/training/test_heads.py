@@ -282,10 +282,10 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
 
 def test_heads_beside_a_model_leave_it_as_it_was(folder) -> None:
     model = save_tiny("gpt2", folder / "beside", seed=4)
-    mark = fingerprint.weights(str(model))
+    mark = fingerprint.compute(str(model))
     file = train(str(model), HeadsSettings(exits=(1,), **{**QUICK, "steps": 2}))
     assert file.path == model / "exit_heads.safetensors"
-    assert fingerprint.weights(str(model)) == mark == file.info["fingerprint"]
+    assert fingerprint.compute(str(model)) == mark == file.info["fingerprint"]
     drafted = hierarchy(model, level(1, model)).generate([5, 9], max_new_tokens=5, seed=0)
     assert drafted.token_ids == hierarchy(model).generate([5, 9], max_new_tokens=5).token_ids
 

@@ -70,7 +70,7 @@ def test_another_model_or_data_type_is_refused(models, cut):
 
 def test_other_weights_are_refused(models, cut, monkeypatch):
     before = kept(cut)
-    monkeypatch.setattr("hierspec.zoo.fingerprint.weights", lambda model: "others")
+    monkeypatch.setattr("hierspec.zoo.fingerprint.compute", lambda model: "others")
     with pytest.raises(ValueError, match=r"\(the model's weights\)"):
         train(models[0], quick(), cut)
     assert kept(cut) == before

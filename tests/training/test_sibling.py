@@ -58,7 +58,7 @@ def trained(model: Path, conversations: Path, tmp_path_factory) -> tuple[Path, d
 
 def test_the_size_that_ships_is_the_one_worth_most(trained) -> None:
     folder, info = trained
-    assert sibling.described(folder) == json.loads(json.dumps(info))
+    assert sibling.read_description(folder) == json.loads(json.dumps(info))
     assert set(info["sizes"]) == {"1x16", "2x8"}
     assert info["size"] == max(info["sizes"], key=lambda name: info["sizes"][name]["speedup"])
     figures = info["figures"]

@@ -220,12 +220,12 @@ def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> Non
 
 def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
     with pytest.raises(ValueError, match="train it with `hierspec zoo train smollm2`") as caught:
-        trained.located("zoo:smollm2-heads", tmp_path)
+        trained.locate("zoo:smollm2-heads", tmp_path)
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="there are: zoo:smollm2-eagle3, zoo:smollm2-heads"):
-        trained.located("zoo:heads")
+        trained.locate("zoo:heads")
     (tmp_path / "smollm2-heads").mkdir()
-    assert trained.located("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
 
 
 def test_a_text_and_conversations_may_come_together(tmp_path) -> None:

@@ -106,7 +106,7 @@ def save(path, model, architecture="llama", pre="smollm", quantized=False, leave
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_numbers_are_the_files_own(tmp_path, tied):
     model = tiny(tied)
-    folder = ours.converted(save(tmp_path / "tiny.gguf", model))
+    folder = ours.convert(save(tmp_path / "tiny.gguf", model))
     read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     model.to(torch.bfloat16).save_pretrained(tmp_path / "theirs")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", dtype=torch.bfloat16)
@@ -120,7 +120,7 @@ def test_the_numbers_are_the_files_own(tmp_path, tied):
 
 def test_quantized_weights_are_dequantized(tmp_path):
     model = tiny(True)
-    folder = ours.converted(save(tmp_path / "tiny.gguf", model, quantized=True))
+    folder = ours.convert(save(tmp_path / "tiny.gguf", model, quantized=True))
     read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ours_, theirs = read.state_dict(), model.state_dict()
     for name, weight in theirs.items():
@@ -130,7 +130,7 @@ def test_quantized_weights_are_dequantized(tmp_path):
 
 
 def test_tokenizer_and_chat_template(tmp_path):
-    folder = ours.converted(save(tmp_path / "tiny.gguf", tiny(True)))
+    folder = ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "on the 12th<|end|>"
     ids = tokenizer(text)["input_ids"]
@@ -144,13 +144,13 @@ def test_tokenizer_and_chat_template(tmp_path):
 
 def test_it_is_converted_once_and_again_where_damaged(tmp_path, cache):
     path, told = save(tmp_path / "tiny.gguf", tiny(True)), []
-    folder = ours.converted(path, told.append)
-    assert ours.converted(path, told.append) == folder
+    folder = ours.convert(path, told.append)
+    assert ours.convert(path, told.append) == folder
     assert len(told) == 1
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-5])
-    assert ours.converted(path, told.append) == folder
+    assert ours.convert(path, told.append) == folder
     assert weights.read_bytes() == whole
     assert len(told) == 2
     kept = json.loads((folder / "conversion.json").read_text())["sha256"]
@@ -160,7 +160,7 @@ def test_it_is_converted_once_and_again_where_damaged(tmp_path, cache):
 def test_two_at_once_make_one_folder(tmp_path, cache):
     path, told, found = save(tmp_path / "tiny.gguf", tiny(True)), [], []
     threads = [
-        threading.Thread(target=lambda: found.append(ours.converted(path, told.append)))
+        threading.Thread(target=lambda: found.append(ours.convert(path, told.append)))
         for _ in range(2)
     ]
     for thread in threads:
@@ -178,7 +178,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path, cache, monkeypatch):
 
     monkeypatch.setattr(ours, "_write_tokenizer", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ours.converted(save(tmp_path / "tiny.gguf", tiny(True)))
+        ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
@@ -188,7 +188,7 @@ def test_no_room(tmp_path, cache, monkeypatch):
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(HierspecError, match="No space left on device; make room"):
-        ours.converted(save(tmp_path / "tiny.gguf", tiny(True)))
+        ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
@@ -203,7 +203,7 @@ def test_no_room(tmp_path, cache, monkeypatch):
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, cache, options, says):
     with pytest.raises(HierspecError, match=says):
-        ours.converted(save(tmp_path / "tiny.gguf", tiny(True), **options))
+        ours.convert(save(tmp_path / "tiny.gguf", tiny(True), **options))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
@@ -212,23 +212,23 @@ def test_a_damaged_file_is_one_line(tmp_path, content):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(content)
     with pytest.raises(HierspecError, match="damaged"):
-        ours.converted(path)
+        ours.convert(path)
 
 
 def test_a_cut_file_is_one_line(tmp_path):
     path = save(tmp_path / "tiny.gguf", tiny(True))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(HierspecError, match="damaged"):
-        ours.converted(path)
+        ours.convert(path)
 
 
 def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
     with pytest.raises(HierspecError, match="there is no file"):
-        ours.converted(tmp_path / "nowhere.gguf")
+        ours.convert(tmp_path / "nowhere.gguf")
     path = save(tmp_path / "tiny.gguf", tiny(True))
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
     with pytest.raises(HierspecError, match="pip install"):
-        ours.converted(path)
+        ours.convert(path)
 
 
 def test_a_file_is_a_target(tmp_path):
@@ -243,7 +243,7 @@ def test_a_file_is_a_target(tmp_path):
         fast.generate("the the the", **options).token_ids
         == plain.generate("the the the", **options).token_ids
     )
-    read = AutoModelForCausalLM.from_pretrained(ours.converted(path), dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(ours.convert(path), dtype=torch.float32)
     ids = list(plain.tokenizer("the the the")["input_ids"])
     found = plain.generate("the the the", **options).token_ids
     for token in found:
@@ -260,7 +260,7 @@ def test_the_packaged_model_or_how_to_get_it(monkeypatch):
 
 
 def test_it_is_no_member_of_the_shipped_family():
-    assert registry.resolves("zoo:smollm2")
+    assert registry.can_resolve("zoo:smollm2")
     assert not registry.is_shipped("zoo:smollm2")
     assert registry.is_shipped("zoo:large?eps=0.1")
-    assert registry.resolves("somewhere/model.gguf")
+    assert registry.can_resolve("somewhere/model.gguf")

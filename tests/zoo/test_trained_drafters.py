@@ -24,7 +24,7 @@ def rounded(value: float) -> str:
 
 
 def test_the_network_drafts_as_the_page_says():
-    folder = trained.located("zoo:smollm2-eagle3")
+    folder = trained.locate("zoo:smollm2-eagle3")
     report = json.loads((folder / "hierspec.json").read_text())
     found = report["figures"]["held out"]
     pairs = zip(found["acceptance"], found["agreement"], strict=True)
@@ -39,7 +39,7 @@ def test_the_network_drafts_as_the_page_says():
 
 def test_the_heads_draft_as_the_page_says():
     heads = read("zoo:smollm2-heads")
-    report = json.loads((trained.located("zoo:smollm2-heads") / "exit_heads.json").read_text())
+    report = json.loads((trained.locate("zoo:smollm2-heads") / "exit_heads.json").read_text())
     after = report["after"]
     assert rows(HEADS) == [
         [str(layer), rounded(one["acceptance"]), rounded(one["agreement"])]
@@ -52,8 +52,8 @@ def test_the_heads_draft_as_the_page_says():
 
 
 def test_the_sibling_is_as_the_page_says():
-    folder = trained.located("zoo:smollm2-sibling")
-    report = sibling.described(folder)
+    folder = trained.locate("zoo:smollm2-sibling")
+    report = sibling.read_description(folder)
     tensors = load_file(folder / "model.safetensors")
     ids = tensors.pop(sibling.VOCABULARY)
     assert len(ids) == report["settings"]["vocabulary"] == 8192

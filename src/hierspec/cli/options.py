@@ -65,7 +65,7 @@ def load_tokenizer(model: str) -> Any:
     from hierspec.zoo import registry
 
     return checkpoints.load_tokenizer(
-        registry.resolve(model) if registry.resolves(model) else model
+        registry.resolve(model) if registry.can_resolve(model) else model
     )
 
 

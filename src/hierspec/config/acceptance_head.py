@@ -66,7 +66,7 @@ def locate(ref: str | Path) -> Path:
             f"no acceptance head is shipped for {name}, only {registry.ACCEPTANCE}: train one with "
             "hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
         )
-    path = expand_user(trained.located(name))
+    path = expand_user(trained.locate(name))
     return path / FILE if path.is_dir() else path
 
 

@@ -60,7 +60,7 @@ class Loaded:
                 self.tokenizers[model.model] = tokenizer_beside(model.model.model)
         if key not in self.backends:
             source: str | WeightSource = model.model
-            if registry.resolves(model.model):
+            if registry.can_resolve(model.model):
                 source = registry.resolve(model.model)
             self.backends[key] = load(
                 source,

@@ -48,7 +48,7 @@ def _generation_config(model: str) -> Any:
 
     if isinstance(model, ModelInMemory):
         return getattr(plain_model(model.model), "generation_config", None)
-    if registry.resolves(model):
+    if registry.can_resolve(model):
         return None
     if is_adapter(model):
         return _generation_config(base_model_of(model))

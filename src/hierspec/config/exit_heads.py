@@ -208,7 +208,7 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 def locate(ref: str | Path) -> Path:
     """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
-    path = expand_user(trained.located(str(ref)))
+    path = expand_user(trained.locate(str(ref)))
     return path / FILE if path.is_dir() else path
 
 
@@ -316,7 +316,7 @@ def warn_of_others(path: Path, info: Mapping[str, Any], model: str, what: str) -
         what: may come of it, and what to do.
     """
     mark = info.get("fingerprint")
-    if mark and fingerprint.of(model) not in (None, mark):
+    if mark and fingerprint.compute_if_local(model) not in (None, mark):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "
             + what,

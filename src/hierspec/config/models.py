@@ -242,7 +242,7 @@ class LevelModels:
 
     def _network(self, name: str) -> Eagle3Network:
         if name not in self.networks:
-            self.networks[name] = eagle3.read(trained.located(name))
+            self.networks[name] = eagle3.read(trained.locate(name))
         return self.networks[name]
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:

@@ -21,7 +21,7 @@ def check_name(model: str) -> None:
     """
     if isinstance(model, ModelInMemory):
         return
-    if registry.resolves(model):
+    if registry.can_resolve(model):
         registry.check(model)
     elif not expand_user(model).is_dir():
         check_reference(model)
@@ -35,7 +35,7 @@ def target_config(model: str) -> Any:
     """
     if isinstance(model, ModelInMemory):
         return plain_model(model.model).config.get_text_config(decoder=True)
-    if registry.resolves(model):
+    if registry.can_resolve(model):
         return registry.resolve(model).config
     from transformers import AutoConfig
 

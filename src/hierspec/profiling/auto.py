@@ -174,7 +174,7 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
 def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
     if not chat:
         return builtin(model)
-    source = registry.resolve(model) if registry.resolves(model) else model
+    source = registry.resolve(model) if registry.can_resolve(model) else model
     return chats(load_tokenizer(source))
 
 
@@ -192,7 +192,7 @@ def cache_path(
     what = [
         target,
         [repr(c) for c in candidates],
-        [fingerprint.weights(name) for name in _names(target, candidates)],
+        [fingerprint.compute(name) for name in _names(target, candidates)],
         dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
@@ -211,4 +211,4 @@ def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _is_here(name: str) -> bool:
-    return registry.resolves(name) or Path(name).exists()
+    return registry.can_resolve(name) or Path(name).exists()

@@ -363,7 +363,7 @@ def _bytes_on_disk(entrant: Entrant) -> int:
     name = entrant.files
     if entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
         return registry.ngram_path(name).stat().st_size
-    path = trained.located(name) if name.startswith(registry.PREFIX) else Path(name).expanduser()
+    path = trained.locate(name) if name.startswith(registry.PREFIX) else Path(name).expanduser()
     files = path.glob("*.safetensors") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)
 
@@ -381,7 +381,7 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
 
     config = target_config(model)
     size, less = config.vocab_size * config.hidden_size, 0
-    if registry.resolves(model) and SCORED in (source := registry.resolve(model)).names():
+    if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
         less = size - len(source.tensor(SCORED)) * config.hidden_size
     if not (embedding or config.tie_word_embeddings):
         less += size

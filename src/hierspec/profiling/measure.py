@@ -62,7 +62,7 @@ def measure(
     request = {
         "target": target,
         "candidates": [candidate.name for candidate in candidates],
-        "weights": [fingerprint.weights(entrant.files) for entrant in pool.entrants],
+        "weights": [fingerprint.compute(entrant.files) for entrant in pool.entrants],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.entrants[-1].model.device),
@@ -130,7 +130,7 @@ def _described(pool: CandidatePool, number: int, call_ms: float) -> MeasuredMode
         "name": entrant.name,
         "level": entrant.candidate and entrant.candidate.in_file(pool.target),
         "owner": entrant.owner,
-        "weights": fingerprint.weights(entrant.files) if readable else None,
+        "weights": fingerprint.compute(entrant.files) if readable else None,
         "call_ms": round(call_ms, 5),
     }
 

@@ -200,9 +200,9 @@ def stale(profile: Profile) -> list[str]:
     ]
     for model in profile.models:
         source = _source(profile, model)
-        if not model["weights"] or model["weights"] == fingerprint.weights(source):
+        if not model["weights"] or model["weights"] == fingerprint.compute(source):
             continue
-        if fingerprint.found(source):
+        if fingerprint.is_local(source):
             why.append(f"the weights of {source!r} have changed")
         else:
             why.append(f"{source!r} not found from here: run from the folder where it was measured")

@@ -48,7 +48,7 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     known = {str(one).removeprefix("torch."): one for one in DTYPES}
     if dtype != "auto" and dtype not in known:
         raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
-    source = registry.resolve(model) if registry.resolves(model) else model
+    source = registry.resolve(model) if registry.can_resolve(model) else model
     where = machine.device(device)
     return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
 
@@ -59,7 +59,7 @@ def weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
     Raises:
         HierspecError: no such model, or no tokenizer beside it.
     """
-    source = registry.weights_of(model)
+    source = registry.open_weights(model)
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise HierspecError(f"{model} has no tokenizer beside it: put it into its folder")

@@ -1,4 +1,4 @@
-"""Which weights: a short hash that tells whether a model is still the one it was."""
+"""A short hash of a model's files, which shows whether a model is still the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import registry
 from .gguf import smollm2_file
 
 _EDGE = 1 << 16  # bytes read at both ends of a file: a whole checkpoint takes too long
-_PATTERNS = (  # what makes a model what it is, among all that may lie beside it
+_PATTERNS = (  # the files that define a model, among others in its folder
     "*.safetensors",
     "*.bin",
     "*.index.json",
@@ -24,13 +24,14 @@ _PATTERNS = (  # what makes a model what it is, among all that may lie beside it
 _HEADS = ("exit_heads.safetensors", "acceptance_head.safetensors")  # beside a model
 
 
-def weights(name: str) -> str:
-    """A short hash of a model's files: their names, sizes, and both ends of each.
+def compute(name: str) -> str:
+    """Return a short hash of a model's files: their names, sizes, and both ends of each.
 
-    Of a directory only weights, configurations and the tokenizer count.
+    Of a directory only weights, configurations and the tokenizer count. A model whose files are not
+    here, such as a hub id that is not in the local cache, has the hash of its name.
 
-    ``name`` is a directory, ``zoo:NAME`` or a hub id; of a hub id only the name counts, unless it
-    is in the local cache.
+    Args:
+        name: a directory, ``zoo:NAME`` or a hub id.
     """
     digest = hashlib.sha256()
     path = _folder(name)
@@ -49,19 +50,19 @@ def weights(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def found(name: str) -> bool:
-    """Whether a model's files are here; else its hash is that of its name."""
+def is_local(name: str) -> bool:
+    """Return whether a model's files are here; else its hash is that of its name."""
     return _folder(name) is not None
 
 
-def of(name: str) -> str | None:
-    """:func:`weights` of a model whose files are here; ``None`` where only its name is known."""
-    return weights(name) if found(name) else None
+def compute_if_local(name: str) -> str | None:
+    """Return :func:`compute` of a model whose files are here; ``None`` for others."""
+    return compute(name) if is_local(name) else None
 
 
 def _files(folder: Path) -> list[Path]:
     matching = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
-    # Heads trained on a model may lie beside it, and are no part of it.
+    # Heads trained on a model may be in its folder, and are no part of it.
     return sorted(f for f in matching if f.is_file() and f.name not in _HEADS)
 
 
@@ -79,5 +80,5 @@ def _folder(name: str) -> Path | None:
 
     try:
         return Path(snapshot_download(name, local_files_only=True))
-    except Exception:  # not a hub id, or not here: the name is all there is
+    except Exception:  # not a hub id, or not here
         return None

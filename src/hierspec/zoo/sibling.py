@@ -1,13 +1,13 @@
-"""A small model on a larger one's tokenizer, whose embedding and head are made of the larger one's.
+"""A small model with a larger one's tokenizer, whose embedding and head are made of the larger's.
 
-A vocabulary of 49,152 tokens is more weights than all layers of a small model. So a sibling has
-none of its own: it sees a token as the larger model's embedding through a matrix P [d, D], and it
-scores a part of the vocabulary, v of V tokens, by the larger model's output rows through a matrix
-Q [D, d]. Both products are made once, when the sibling is loaded.
+The matrices for a vocabulary of 49,152 tokens have more weights than all layers of a small model.
+So a sibling has none of its own: its embedding is the larger model's times a matrix P [d, D], and
+it scores a part of the vocabulary, v of V tokens, by the larger model's output rows times a matrix
+Q [D, d]. Both products are computed once, when the sibling is loaded.
 
 In its folder: ``config.json`` (a Llama's), ``model.safetensors`` (its layers, its final norm,
 ``embed_projection.weight``, ``head_projection.weight``, ``vocabulary``) and ``sibling.json``, which
-says whose sibling it is and what is known of its training.
+names the larger model and describes the training.
 
 Shapes: d hidden of the sibling, D of the larger model.
 """
@@ -43,7 +43,7 @@ _OWN = {EMBED_PROJECTION: EMBEDDING, HEAD_PROJECTION: HEAD, VOCABULARY: SCORED}
 
 
 def is_sibling(model: str) -> bool:
-    """Whether a model's name is the path of a sibling's folder."""
+    """Return whether a model's name is the path of a sibling's folder."""
     return bool(model) and (expand_user(model) / FILE).is_file()
 
 
@@ -106,8 +106,8 @@ class Sibling:
         return tensor.float()
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """What ``sibling.json`` says.
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read ``sibling.json``.
 
     Raises:
         HierspecError: it cannot be read, or is of another version.
@@ -126,34 +126,38 @@ def described(folder: Path) -> dict[str, Any]:
     return found
 
 
-def larger_of(folder: Path, asked: Callable[[str], Any]) -> Any:
-    """What ``asked`` says of the model whose sibling a folder holds.
+def apply_to_larger(folder: Path, function: Callable[[str], Any]) -> Any:
+    """Return what ``function`` returns for the name of a sibling's larger model.
 
     Raises:
-        HierspecError: it is a sibling itself, or ``asked`` refuses it.
+        HierspecError: that is a sibling itself, or ``function`` refuses it.
     """
-    model = described(folder)["model"]
-    said = f"{folder / FILE} says that this is a sibling of {model!r}, which"
+    model = read_description(folder)["model"]
+    subject = f"{folder / FILE} says that this is a sibling of {model!r}, which"
     if not model or is_sibling(model):
-        raise HierspecError(f"{said} is no model to be a sibling of: write there which one it is")
+        raise HierspecError(
+            f"{subject} is no model to be a sibling of: write there which one it is"
+        )
     try:
-        return asked(model)
+        return function(model)
     except HierspecError as error:
-        raise HierspecError(f"{said} cannot be used: {error}") from None
+        raise HierspecError(f"{subject} cannot be used: {error}") from None
 
 
-def opened(folder: Path, weights_of: Callable[[str], WeightSource], name: str = "") -> Sibling:
-    """The sibling in a folder.
+def open_sibling(
+    folder: Path, open_weights: Callable[[str], WeightSource], name: str = ""
+) -> Sibling:
+    """Open the sibling in a folder.
 
     Args:
-        weights_of: a model by name; asked for the larger one.
+        open_weights: opens the larger model by its name.
         name: for messages; default: the folder's.
 
     Raises:
         HierspecError: a file is missing or damaged, or the larger model is not there or has another
             vocabulary.
     """
-    larger: WeightSource = larger_of(folder, weights_of)
+    larger: WeightSource = apply_to_larger(folder, open_weights)
     own = from_directory(folder)
     if missing := sorted(set(_OWN) - set(own.names())):
         raise _damaged(folder, f"{missing[0]} is missing")

@@ -1,23 +1,23 @@
-"""``zoo:large``: the trunk made wide and deep at load time, at almost the same law.
+"""``zoo:large``: the trunk made wide and deep at load time, with almost the same distribution.
 
-A model that costs what 116 million parameters cost, or several billions, and predicts like the
-trunk: a **synthetic cost with a real distribution**, for measuring hierarchies. Not a better model.
+A model with the cost of 116 million parameters, or several billions, that predicts like the trunk:
+a **synthetic cost with a real distribution**, for measuring hierarchies. Not a better model.
 
-*Wider* (Net2Net): the residual stream is duplicated, [x] → [x, x], which RMSNorm does not notice,
-and so are heads and MLP units. A matrix W becomes [[A, W − A], [A', W − A']] with random A, A':
-on duplicated inputs each half gives Wx. A is a random share of W rounded to the grid W lies on,
+*Wider* (Net2Net): the residual stream is duplicated, [x] → [x, x], which does not change RMSNorm,
+and so are heads and MLP units. A matrix W becomes [[A, W − A], [A', W − A']] with random A, A': on
+duplicated inputs each half gives Wx. A is a random share of W rounded to the grid of W's numbers,
 so A and W − A are bfloat16 numbers whenever W is one, and nothing is lost in any dtype. ``widen``
-says how many copies there are; it is reached by doubling.
+is the number of copies; it is reached by doubling.
 
 *Deeper*: with ``deepen`` = m, trunk layer j becomes layer m·j, and each of the m − 1 layers after
 it is a random residual branch whose size, relative to the residual stream there, is ``eps`` times
 a calibrated constant over √(m − 1): independent branches add up in squares, so that together they
-move the stream as far as the one of m = 2. At ``eps = 0`` the law is the trunk's. The first m·j
-layers behave like the trunk's first j, so an early exit carries over.
+move the stream as far as the one of m = 2. At ``eps = 0`` the distribution is the trunk's. The
+first m·j layers behave like the trunk's first j, so early exits are the trunk's.
 
-Random branches are made two trunks wide and doubled from there like the trunk's own matrices.
-Hence ``widen`` changes the cost alone: at any ``eps`` the law is that of ``widen = 2``, up to the
-rounding of activations.
+Random branches are made two trunks wide and doubled from there like the trunk's own matrices. Hence
+``widen`` changes the cost alone: at any ``eps`` the distribution is that of ``widen = 2``, up to
+the rounding of activations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GATED_RMS = 0.596
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What makes ``eps`` mean the same for any trunk.
+    """Numbers that give ``eps`` the same meaning for any trunk.
 
     Attributes:
         scale: multiplies eps, so that α(trunk, large) is about .96 at eps = .1.
@@ -57,7 +57,7 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: Path, num_layers: int) -> Calibration:
-        """Read from the zoo's data; a trunk without calibration gets neutral numbers."""
+        """Read the calibration in a folder; without one, return neutral numbers."""
         path = folder / CALIBRATION_FILE
         if not path.is_file():
             return cls(1.0, (1.0,) * num_layers)
@@ -93,7 +93,7 @@ class Inflated:
 
         if name in (EMBEDDING, HEAD):
             return self.trunk.tensor(EMBEDDING).repeat(1, self.widen)
-        if name == FINAL_NORM:  # the tied head sees every feature as often as it is there
+        if name == FINAL_NORM:  # the tied head sums over all copies of a feature
             return self.trunk.tensor(name).repeat(self.widen) / self.widen
         if name not in self.names():
             raise KeyError(f"{self.name} has no parameter {name!r}")
@@ -106,15 +106,15 @@ class Inflated:
         generator = torch.Generator().manual_seed(_seed_of(self.seed, name))
         weight, width = original, 1
         if added:
-            weight, width = self._random(original, part, source, generator), WIDEN
+            weight, width = self._random_branch(original, part, source, generator), WIDEN
         while width < self.widen:
             weight, width = widen(weight, generator), 2 * width
         return weight
 
-    def _random(
+    def _random_branch(
         self, original: torch.Tensor, part: str, source: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """A dense random matrix of ``WIDEN`` trunks' size; if it writes the residual, by eps."""
+        """Draw a dense matrix of ``WIDEN`` trunks' size, times eps if it writes the residual."""
         import torch
 
         rows, columns = (WIDEN * size for size in original.shape)
@@ -129,7 +129,7 @@ class Inflated:
 
 
 def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """W [o, i] → [[A, W − A], [A', W − A']] of shape [2o, 2i], exactly, in W's dtype."""
+    """Return [[A, W − A], [A', W − A']] of shape [2o, 2i] for W [o, i], exactly, in W's dtype."""
     import torch
 
     exact = weight.float()
@@ -151,7 +151,7 @@ def inflate(
     widen: int = WIDEN,
     deepen: int = DEEPEN,
 ) -> Inflated:
-    """The large model of a trunk.
+    """Return the large model of a trunk.
 
     Args:
         data: the folder that may hold the trunk's calibration.

@@ -1,7 +1,7 @@
-"""Drafters trained here for a released model and shipped beside the family: which are there.
+"""Drafters that we trained for a released model and ship: which there are, and their folders.
 
-``zoo:smollm2-eagle3`` is the folder ``smollm2-eagle3`` of the shipped data, and so on: what drafts
-for ``zoo:NAME`` is called ``zoo:NAME-KIND``.
+A drafter for ``zoo:NAME`` is called ``zoo:NAME-KIND``: ``zoo:smollm2-eagle3`` is the folder
+``smollm2-eagle3`` of the shipped data.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from .registry import ACCEPTANCE, DATA, PREFIX, SIBLING, is_shipped
 from .registry import EAGLE3 as _EAGLE3
 from .registry import HEADS as _HEADS
 
-EAGLE3, HEADS = "eagle3", "heads"  # kinds that are no models of their own; all others are
+EAGLE3, HEADS = "eagle3", "heads"  # the kinds that are not models of their own
 HEADS_FILE = "exit_heads.safetensors"  # in the folder of heads, or of their target
 
 
 def folder(name: str, data: Path | None = None) -> Path:
-    """Where a trained drafter's files are, or would be."""
+    """Return the folder of a trained drafter, whether it exists or not."""
     return (data or DATA) / name.removeprefix(PREFIX)
 
 
 def kind(name: str) -> str:
-    """``eagle3``, ``heads``, or another word: a model of its own."""
+    """Return a drafter's kind: ``eagle3``, ``heads``, or another word for a model of its own."""
     return name.rpartition("-")[2] if name.startswith(PREFIX) else ""
 
 
 def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
-    """Names of the drafters shipped for a target; none for others than ``zoo:smollm2``."""
+    """Return the names of drafters shipped for a target; only ``zoo:smollm2`` has any."""
     if not target.startswith(PREFIX) or is_shipped(target):
         return ()
     beside = folder(target, data)
@@ -38,12 +38,12 @@ def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
 
 
 def siblings_of(target: str) -> tuple[str, ...]:
-    """Those of :func:`drafters_for` that are models of their own."""
-    return tuple(one for one in drafters_for(target) if kind(one) not in (EAGLE3, HEADS))
+    """Return those of :func:`drafters_for` that are models of their own."""
+    return tuple(name for name in drafters_for(target) if kind(name) not in (EAGLE3, HEADS))
 
 
-def located(name: str, data: Path | None = None) -> Path:
-    """The folder of a shipped drafter, ``zoo:NAME``; any other name is the path itself.
+def locate(name: str, data: Path | None = None) -> Path:
+    """Return the folder of a shipped drafter, ``zoo:NAME``; any other name is a path itself.
 
     Raises:
         HierspecError: there is no such drafter, or it is not shipped.

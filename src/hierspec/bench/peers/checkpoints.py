@@ -51,7 +51,7 @@ class ExportedModels:
 
         if self._asked != "auto":
             return self.dtype
-        if registry.resolves(self.target):
+        if registry.can_resolve(self.target):
             return stored_dtype(registry.resolve(self.target))
         here = Path(self.target).is_dir()
         return stored_dtype(from_directory(self.target)) if here else self.dtype
@@ -127,7 +127,7 @@ def quiet() -> Iterator[None]:
 def _load(name: str, dtype: Any) -> Any:
     from hierspec.zoo import registry
 
-    if registry.resolves(name):
+    if registry.can_resolve(name):
         from hierspec.lm.weights import hf_model
 
         return hf_model(registry.resolve(name), dtype)

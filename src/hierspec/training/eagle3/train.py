@@ -108,10 +108,10 @@ def train(
     report("loading the model", 0.0)
     source, tokenizer = weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
-    old = None if start_from is None else checkpoint.read(trained.located(str(start_from)))
+    old = None if start_from is None else checkpoint.read(trained.locate(str(start_from)))
     config = start.config_for(source.config, settings) if old is None else old.config
     layers = config.layers_of(backend.num_layers)
-    key = [fingerprint.of(target) or target, list(layers)]
+    key = [fingerprint.compute_if_local(target) or target, list(layers)]
     kept = features or folder / "features"
     restart.check(kept, {"features": key}, "another --features")
     store = FeatureStore(kept, backend, layers, settings.store_gib * 2**30)

@@ -182,7 +182,7 @@ def train(
         "kind": files.KIND,
         "model": draft,
         "target": target,
-        "fingerprint": fingerprint.of(draft),
+        "fingerprint": fingerprint.compute_if_local(draft),
         "hidden_size": head.size,
         "depth": head.depth,
         "parameters": sum(p.numel() for p in head.parameters()),

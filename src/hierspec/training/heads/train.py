@@ -115,8 +115,8 @@ def train(
         folder,
         lambda stage, share: report(stage, share * _CHOSEN),
     )
-    mark = fingerprint.of(model)
-    start = None if begun is None else fingerprint.weights(str(begun.path))
+    mark = fingerprint.compute_if_local(model)
+    start = None if begun is None else fingerprint.compute(str(begun.path))
     asked |= {"texts": chosen.source["sha256"], "weights": mark, "start_from": start}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")

@@ -97,7 +97,7 @@ def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, An
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
         train_siblings(plan.model, plan.sibling, folder, [out / ANSWERS], report=report)
-    return sibling.described(folder)
+    return sibling.read_description(folder)
 
 
 # In their order, by the name of their part of the report; a further drafter is a line here.

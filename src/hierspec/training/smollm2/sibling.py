@@ -177,7 +177,7 @@ def train(
     whole = {
         "schema_version": sibling.SCHEMA,
         "model": target,
-        "fingerprint": fingerprint.of(target),
+        "fingerprint": fingerprint.compute_if_local(target),
         "settings": dataclasses.asdict(settings),
         "texts": {
             "names": [path.name for path in given],
@@ -346,8 +346,8 @@ def choose(
     calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
     priced like one call.
     """
-    larger = load(registry.weights_of(target), torch.bfloat16, backend="lean")
-    smaller = {name: registry.weights_of(str(path)) for name, path in folders.items()}
+    larger = load(registry.open_weights(target), torch.bfloat16, backend="lean")
+    smaller = {name: registry.open_weights(str(path)) for name, path in folders.items()}
     calls = {name: load(source, torch.bfloat16) for name, source in smaller.items()}
     times = _times({"": larger, **calls})
     found = {}
