@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from paper_cases import columns
 
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
@@ -41,10 +42,6 @@ def lab(tiny_family):
 @pytest.fixture(scope="module")
 def found(lab):
     return reproduce(coin_flips.NAME, lab)
-
-
-def columns(table):
-    return {name: [row.extra[at] for row in table.rows] for at, name in enumerate(table.extra)}
 
 
 # --- the rule

@@ -5,6 +5,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from paper_cases import columns
 
 from hierspec.cli import run
 from hierspec_papers import COMPUTED, MEASURED, NAMES, reproduce
@@ -21,10 +22,6 @@ def found():
         for module in (p1_simulation, p2_orders):
             patch.setattr(module, "ROUNDS", ROUNDS)
         yield {name: reproduce(name) for name in ("p1-simulation", "p2-orders")}
-
-
-def columns(table):
-    return {name: [row.extra[at] for row in table.rows] for at, name in enumerate(table.extra)}
 
 
 def within(simulated, expected, errors, count=4.0):

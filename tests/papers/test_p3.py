@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from paper_cases import columns
 
 from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
@@ -66,10 +67,6 @@ def headed(tmp_path_factory):
 def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
     models = BenchModels(TargetConfig(model=target, dtype=dtype), tuple(drafts))
     return Lab(models, prompts, tokens, temperatures)
-
-
-def columns(table):
-    return {name: [row.extra[at] for row in table.rows] for at, name in enumerate(table.extra)}
 
 
 def run_of(seconds, tokens=(1, 2, 3), calls=2, drafted=4, kept=1, **more):

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from paper_cases import columns
 from tabular_cases import V, chain, models
 from wrong_rules import ReadsOneLate
 
@@ -63,10 +64,6 @@ def found(lab):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(p5_window, "WINDOWS", (2, 5))
         return {name: reproduce(name, lab) for name in MODULES}
-
-
-def columns(table):
-    return {name: [row.extra[at] for row in table.rows] for at, name in enumerate(table.extra)}
 
 
 def labels(table):

@@ -16,12 +16,11 @@ from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
 from hierspec.drafters.base import CheckedDraft
-from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
 from hierspec.verifiers.multi_draft import outcomes
-from hierspec_papers.p4.watching import Seen, seen
+from hierspec_papers.p4.watching import ObservedHierarchy, Seen, seen
 from hierspec_papers.p5.entropy import entropies, judged_tokens
 from hierspec_papers.p5.rounds import Round, target_rounds
 
@@ -73,6 +72,11 @@ class ExpectedTokens(Observer):
         self.powers: dict[int, list[dict[str, float]]] = {}
         self.several: dict[int, list[Record]] = {}
 
+    def of_target(self, root: int) -> ExpectedTokens:
+        """Return itself, observing the node of index ``root``."""
+        self.root = root
+        return self
+
     def verified(self, checks: Checks) -> None:
         if checks.node.index != self.root:
             return
@@ -117,20 +121,6 @@ def first_token_by_power(q: Distributions, p: Distributions) -> dict[str, float]
     return chances
 
 
-class _Observed(Hierarchy):
-    """The given hierarchy, its models and lock included, with an observer of its generations."""
-
-    def __init__(self, hierarchy: Hierarchy, expected: ExpectedTokens) -> None:
-        self.__dict__.update(vars(hierarchy))
-        self.expected = expected
-
-    def start(self, *args: Any, **options: Any) -> Generation:
-        generation = super().start(*args, **options)
-        self.expected.root = generation.root.index
-        generation.runtime.observe(self.expected)
-        return generation
-
-
 class ObservedMethod(HierarchyMethod):
     """A hierarchy whose drafts for the target are compared with the exact law."""
 
@@ -138,7 +128,7 @@ class ObservedMethod(HierarchyMethod):
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return _Observed(super().hierarchy, self.expected)
+        return ObservedHierarchy(super().hierarchy, self.expected.of_target)
 
 
 def records(

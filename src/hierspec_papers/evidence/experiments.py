@@ -80,6 +80,12 @@ def _experiment(
     return Experiment(name, shows, FAMILIES[family], make, temperature, **more)
 
 
+def _clock(
+    name: str, shows: str, family: str, make: Callable[[Family], MethodSpecs], temperature: float
+) -> Experiment:
+    return _experiment(name, shows, family, make, temperature, tokens=32, together=1)
+
+
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 COOLER = (0.4, 0.8)  # temperatures of P4's Table 3(a) beside .6 and 1
 DOMAINS = 24  # prompts of each of the eight domains
@@ -271,123 +277,21 @@ COUNTING = {  # in the order they are run in
 CLOCK = {  # in order of importance
     experiment.name: experiment
     for experiment in (
-        _experiment(
-            "clock-p3-smollm2",
-            "P3 Table 1, Table 2",
-            "smollm2",
-            methods.timed_hispec,
-            0.0,
-            tokens=32,
-            together=1,
+        _clock("clock-p3-smollm2", "P3 Table 1, Table 2", "smollm2", methods.timed_hispec, 0.0),
+        _clock(
+            "clock-p5-large-1", "P5 Tables 1–4", "large", methods.with_plain(methods.systems), 1.0
         ),
-        _experiment(
-            "clock-p5-large-1",
-            "P5 Tables 1–4",
-            "large",
-            methods.with_plain(methods.systems),
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p1-large-0",
-            "P1 Table 3",
-            "large",
-            methods.timed_stacks,
-            0.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p4-large",
-            "P4 Tables 1, 3",
-            "large",
-            methods.timed_rules,
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p4-smollm2",
-            "P4 Table A.4",
-            "smollm2",
-            methods.timed_rules,
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p5-large-0",
-            "P5 Table 1",
-            "large",
-            methods.with_plain(methods.systems),
-            0.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p3-large",
-            "P3 Table 1, Table 2",
-            "large",
-            methods.timed_hispec,
-            0.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p3-smollm2-others",
-            "P3 Figure 1",
-            "smollm2",
-            methods.timed_baselines,
-            0.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p1-smollm2-exits",
-            "P1 Table 3",
-            "smollm2",
-            methods.exit_stacks,
-            0.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p5-large-thresholds",
-            "P5 Table 2",
-            "large",
-            methods.thresholds,
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p5-large-rivals",
-            "P5 Table 1",
-            "large",
-            methods.rivals,
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p5-smollm2-rivals",
-            "P5 Table 1",
-            "smollm2",
-            methods.rivals,
-            1.0,
-            tokens=32,
-            together=1,
-        ),
-        _experiment(
-            "clock-p2-smollm2",
-            "P2 Figure 1",
-            "exits",
-            methods.with_plain(methods.orders),
-            0.0,
-            tokens=32,
-            together=1,
-        ),
+        _clock("clock-p1-large-0", "P1 Table 3", "large", methods.timed_stacks, 0.0),
+        _clock("clock-p4-large", "P4 Tables 1, 3", "large", methods.timed_rules, 1.0),
+        _clock("clock-p4-smollm2", "P4 Table A.4", "smollm2", methods.timed_rules, 1.0),
+        _clock("clock-p5-large-0", "P5 Table 1", "large", methods.with_plain(methods.systems), 0.0),
+        _clock("clock-p3-large", "P3 Table 1, Table 2", "large", methods.timed_hispec, 0.0),
+        _clock("clock-p3-smollm2-others", "P3 Figure 1", "smollm2", methods.timed_baselines, 0.0),
+        _clock("clock-p1-smollm2-exits", "P1 Table 3", "smollm2", methods.exit_stacks, 0.0),
+        _clock("clock-p5-large-thresholds", "P5 Table 2", "large", methods.thresholds, 1.0),
+        _clock("clock-p5-large-rivals", "P5 Table 1", "large", methods.rivals, 1.0),
+        _clock("clock-p5-smollm2-rivals", "P5 Table 1", "smollm2", methods.rivals, 1.0),
+        _clock("clock-p2-smollm2", "P2 Figure 1", "exits", methods.with_plain(methods.orders), 0.0),
     )
 }
 RECORDED = {  # timed by ``hierspec reproduce``

@@ -274,10 +274,7 @@ def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
         "self-verify M1": (level(small, window, True),),
         "self-verify M2": (level(large, window, True),),
         "pre-verify": (level(small, window), level(large, window, verify=rule)),
-        "pre-verify + self-verify": (
-            level(small, window, True),
-            level(large, window, verify=rule),
-        ),
+        "pre-verify + self-verify": (level(small, window, True), level(large, window, verify=rule)),
         "full": (level(small, window, True), level(large, CAP, True, verify=rule)),
     }
     return {name: MethodSpec(levels, {"verify": rule}) for name, levels in every.items()}

@@ -295,16 +295,7 @@ def _levels(
         "rates and costs that were measured; calls a token of the text, measured and simulated",
         "level",
         rows,
-        (
-            "budget",
-            "rate",
-            "tests",
-            "ms a call",
-            "with coins",
-            "calls, real",
-            "coins",
-            "simulated",
-        ),
+        ("budget", "rate", "tests", "ms a call", "with coins", "calls, real", "coins", "simulated"),
         notes=(
             "Rate: of the level's tokens at the level above it. Of the smallest level a call is a "
             "drafted token. The target's call bears what a round spends outside all levels.",

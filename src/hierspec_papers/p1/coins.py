@@ -50,11 +50,7 @@ class Coins(Tokenwise):
         return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def decide(
-        self,
-        p_x: Sequence[float],
-        q_x: Sequence[float],
-        uniforms: Sequence[float],
-        excess: Excess,
+        self, p_x: Sequence[float], q_x: Sequence[float], uniforms: Sequence[float], excess: Excess
     ) -> tuple[int, float]:
         return self._kept(uniforms[: len(p_x)]), 1.0
 

@@ -12,11 +12,7 @@ from hierspec.bench.memory import level_parameters
 from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import (
-    by_level,
-    level_summaries,
-    standardized_walltime_improvement,
-)
+from hierspec.bench.summary import by_level, level_summaries, standardized_walltime_improvement
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency

@@ -77,10 +77,7 @@ def measure(lab: Lab) -> Reproduction:
         methods = [method(lab, name, *lengths) for name, lengths in wanted]
         plain, *found = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
         ran = {("plain", (0, 0)): plain, **dict(zip(wanted, found, strict=True))}
-        tables += [
-            _orders(lab, temperature, given, ran),
-            _sweep(lab, temperature, given, ran),
-        ]
+        tables += [_orders(lab, temperature, given, ran), _sweep(lab, temperature, given, ran)]
         figures.append(_figure(lab, temperature, given, ran))
     return Reproduction("p2-models", tuple(tables), tuple(figures), lab.to_dict())
 

@@ -14,13 +14,7 @@ from hierspec.planner.simulated import root_of
 from hierspec.simulation import CoinFlips, Simulation, simulate
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
-from .formula import (
-    Ordering,
-    compare,
-    horizontal_speedup,
-    interleaved_speedup,
-    interleaved_tokens,
-)
+from .formula import Ordering, compare, horizontal_speedup, interleaved_speedup, interleaved_tokens
 
 ALPHA, BETA, C, C_S, M = 0.8, 0.5, 0.1, 0.1, 4
 LONGEST_N = 16

@@ -65,10 +65,7 @@ def accepted(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[flo
 
 
 def _table(
-    lab: Lab,
-    exits: Sequence[int],
-    quarter: int,
-    shares: dict[float, list[list[float]]],
+    lab: Lab, exits: Sequence[int], quarter: int, shares: dict[float, list[list[float]]]
 ) -> Table:
     depth = lab.models.num_layers
     rows = []
@@ -98,10 +95,7 @@ def _table(
 
 
 def _figure(
-    lab: Lab,
-    exits: Sequence[int],
-    quarter: int,
-    shares: dict[float, list[list[float]]],
+    lab: Lab, exits: Sequence[int], quarter: int, shares: dict[float, list[list[float]]]
 ) -> Figure:
     curves = tuple(
         Curve(

@@ -63,11 +63,7 @@ def measure(
     chosen, model, record = sampling(lab, "p4-cap")
     tables = [_certified(lab, lengths, pairs)]
     tables += [_measured(lab, model, temperature, length) for temperature in chosen]
-    return Reproduction(
-        "p4-cap",
-        tuple(tables),
-        measured_on=record,
-    )
+    return Reproduction("p4-cap", tuple(tables), measured_on=record)
 
 
 # --- exactly, on tabular models

@@ -191,11 +191,7 @@ def measure(
         ]
         runs = measured(lab, methods, temperature, "p4-cost")
         tables.append(_table(dict(zip(RULES, runs, strict=True)), length, temperature))
-    return Reproduction(
-        "p4-cost",
-        (*tables, _computed(lab, vocab, lengths)),
-        measured_on=record,
-    )
+    return Reproduction("p4-cost", (*tables, _computed(lab, vocab, lengths)), measured_on=record)
 
 
 def parts(runs: Sequence[Run]) -> dict[str, float]:

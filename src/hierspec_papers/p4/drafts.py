@@ -68,12 +68,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         tables.append(_table(found, counts, length, temperature))
         tables.append(_batched(batches, counts, length, temperature))
         figures.append(_figure(found, counts, length, temperature))
-    return Reproduction(
-        "p4-drafts",
-        tuple(tables),
-        tuple(figures),
-        record,
-    )
+    return Reproduction("p4-drafts", tuple(tables), tuple(figures), record)
 
 
 def _beside(found: Found, counts: Sequence[int], length: int, name: str) -> Table:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,16 +158,20 @@ class _DraftObserver(Observer):
         self.verified_drafts.make_room()
 
 
-class _WatchedHierarchy(Hierarchy):
-    """The given hierarchy, its models and lock included, with a record of verified drafts."""
+class ObservedHierarchy(Hierarchy):
+    """The given hierarchy, its models and lock included, whose generations are observed.
 
-    def __init__(self, hierarchy: Hierarchy, verified_drafts: _VerifiedDrafts) -> None:
+    Args:
+        observer: makes a generation's observer from the index of the target's node.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, observer: Callable[[int], Observer]) -> None:
         self.__dict__.update(vars(hierarchy))
-        self.verified_drafts = verified_drafts
+        self.observer = observer
 
     def start(self, *args: Any, **options: Any) -> Generation:
         generation = super().start(*args, **options)
-        generation.runtime.observe(_DraftObserver(generation.root.index, self.verified_drafts))
+        generation.runtime.observe(self.observer(generation.root.index))
         return generation
 
 
@@ -191,7 +195,8 @@ class Watched(HierarchyMethod):
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return _WatchedHierarchy(super().hierarchy, self._verified)
+        verified = self._verified
+        return ObservedHierarchy(super().hierarchy, lambda root: _DraftObserver(root, verified))
 
     def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
         """Run as :meth:`HierarchyMethod.run` does; the time of evaluating drafts is taken off."""
