@@ -132,7 +132,7 @@ _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 def _rules(data: Data) -> str:
     """Return a table of the rules by data set beside P4 Table 1, and z of kept against expected."""
-    domains = [one["domain"] for one in data["prompts"]]
+    domains = [prompt["domain"] for prompt in data["prompts"]]
     rows = []
     for method in data["methods"]:
         runs = list(effects.runs_of(data, method).values())
@@ -215,8 +215,8 @@ def _account(name: str, data: Data) -> str:
     head = (*head, "ms a token") if clock else head
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     shown = "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-    given = data["settings"]
-    title = f"`{name}.json`: {given['target']}, temperature {given['temperature']:g}, "
+    settings = data["settings"]
+    title = f"`{name}.json`: {settings['target']}, temperature {settings['temperature']:g}, "
     return f"{title}{len(data['prompts'])} prompts\n\n{shown}"
 
 
@@ -230,10 +230,10 @@ def _level(runs: Sequence[Data], at: int, price: Mapping[str, float] | None, wri
 
 def _speedup_by_cost(runs: Sequence[Data], data: Data) -> float | None:
     """Return the speed-up by cost of all prompts together; ``None`` where a price is unknown."""
-    each = [(run["tokens"] - 1, effects.tokens_per_cost(run, data)) for run in runs]
-    if any(cost is None for _, cost in each):
+    pairs = [(run["tokens"] - 1, effects.tokens_per_cost(run, data)) for run in runs]
+    if any(speedup is None for _, speedup in pairs):
         return None
-    return sum(n for n, _ in each) / sum(n / cost for n, cost in each if cost)
+    return sum(n for n, _ in pairs) / sum(n / speedup for n, speedup in pairs if speedup)
 
 
 def _domains(name: str, data: Data) -> str:
@@ -243,23 +243,21 @@ def _domains(name: str, data: Data) -> str:
     priced = clock or data["prices"]["full"] is not None
     metric = metric if priced else effects.tokens_per_call
     what = "in time" if clock else "by weights" if priced else "tokens a call"
-    maths = [one["domain"] in MATHEMATICS for one in data["prompts"]]
-    full, vanilla = (effects.values(data, one, metric) for one in ("full", "vanilla M2"))
+    full, vanilla = (effects.values(data, system, metric) for system in ("full", "vanilla M2"))
     ratios = effects.log_ratio(full, vanilla)
+    kinds = [prompt["domain"] for prompt in data["prompts"]]
     groups = {
         "all": set(ratios),
-        "mathematics": {number for number in ratios if maths[number]},
-        "rest": {number for number in ratios if not maths[number]},
+        "mathematics": {number for number in ratios if kinds[number] in MATHEMATICS},
+        "rest": {number for number in ratios if kinds[number] not in MATHEMATICS},
     }
-    kinds = [one["domain"] for one in data["prompts"]]
     if len(kinds) >= LOOKS[0] * len(set(kinds)):  # enough of each
         groups |= {kind: {n for n in ratios if kinds[n] == kind} for kind in dict.fromkeys(kinds)}
     rows = []
-    for label, wanted in groups.items():
-        some = [ratios[number] for number in sorted(wanted)]
-        if len(some) > 1:
-            one = estimate(some, 1)
-            value, low, high = map(math.exp, (one.value, one.low, one.high))
-            rows.append(f"| {label} | {one.n} | {value:.2f} [{low:.2f}, {high:.2f}] |")
+    for label, numbers in groups.items():
+        if len(numbers) > 1:
+            gain = estimate([ratios[number] for number in sorted(numbers)], 1)
+            value, low, high = map(math.exp, (gain.value, gain.low, gain.high))
+            rows.append(f"| {label} | {gain.n} | {value:.2f} [{low:.2f}, {high:.2f}] |")
     head = f"| prompts | how many | full over vanilla M2, {what} |\n|---|---|---|"
     return f"`{name}.json` (95 % intervals, one look)\n\n{head}\n" + "\n".join(rows)

@@ -185,21 +185,21 @@ def _record(run: Run, found: list[Record], rounds: list[Round]) -> Record:
         "seconds": round(run.seconds, 5),
         "decode_seconds": round(run.decode_seconds or 0.0, 5),
         "levels": found,
-        "rounds": [[one.offered, one.kept] for one in rounds],
+        "rounds": [[each.offered, each.kept] for each in rounds],
     }
 
 
 def exact(drafts: Sequence[Seen]) -> Record:
     """Sum over drafts: tokens kept, expected, its variance, and expected by each rule."""
     curves = {
-        rule: round(sum(float(one.curves[rule][1:].sum()) for one in drafts), 6)
+        rule: round(sum(float(draft.curves[rule][1:].sum()) for draft in drafts), 6)
         for rule in ("tokenwise", "block")
     }
     return {
         "drafts": len(drafts),
-        "kept": sum(one.kept for one in drafts),
-        "expected": round(sum(one.mean for one in drafts), 6),
-        "variance": round(sum(one.variance for one in drafts), 6),
+        "kept": sum(draft.kept for draft in drafts),
+        "expected": round(sum(draft.mean for draft in drafts), 6),
+        "variance": round(sum(draft.variance for draft in drafts), 6),
         **curves,
     }
 

@@ -66,7 +66,7 @@ def window_deviation(run: Run, data: Data) -> float | None:
     if len(offered) < 2:
         return None
     mean = fmean(offered)
-    return math.sqrt(fmean((one - mean) ** 2 for one in offered))
+    return math.sqrt(fmean((number - mean) ** 2 for number in offered))
 
 
 def separation(run: Run, data: Data) -> float | None:
@@ -162,20 +162,20 @@ def values(data: Data, method: str, metric: Metric) -> dict[int, float]:
 
 def best(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
     """Return by prompt the metric of the method that is best on the prompts of other parity."""
-    every = {name: values(data, name, metric) for name in names}
+    by_method = {name: values(data, name, metric) for name in names}
     if len(names) == 1:
-        return every[names[0]]
+        return by_method[names[0]]
     by_prompt = {}
     for parity in (0, 1):
         means = {
             name: fmean(value for number, value in found.items() if number % 2 != parity)
-            for name, found in every.items()
+            for name, found in by_method.items()
             if any(number % 2 != parity for number in found)
         }
         if not means:
             continue
         chosen = max(means, key=lambda name: means[name])
-        by_prompt |= {n: value for n, value in every[chosen].items() if n % 2 == parity}
+        by_prompt |= {n: value for n, value in by_method[chosen].items() if n % 2 == parity}
     return by_prompt
 
 
@@ -234,11 +234,11 @@ def steadier(
 
     A variation is a statistic of means over prompts, so the values are the jackknife's.
     """
-    every = {name: values(data, name, metric) for name in (*ours, *theirs)}
-    common = sorted(set.intersection(*(set(found) for found in every.values())))
+    by_method = {name: values(data, name, metric) for name in (*ours, *theirs)}
+    common = sorted(set.intersection(*(set(found) for found in by_method.values())))
 
     def gap(prompts: Sequence[int]) -> float:
-        means = {name: fmean(found[n] for n in prompts) for name, found in every.items()}
+        means = {name: fmean(found[n] for n in prompts) for name, found in by_method.items()}
         return variation([means[n] for n in theirs]) - variation([means[n] for n in ours])
 
     return jackknife(common, gap)

@@ -17,7 +17,7 @@ from .paper_claims import CLAIMS
 from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
-_ANSWERS = " to ".join(str(f(one.tokens for one in EXPERIMENTS.values())) for f in (min, max))
+_ANSWERS = " to ".join(str(f(e.tokens for e in EXPERIMENTS.values())) for f in (min, max))
 ORDER = ("holds", "does not hold", "undecided", "cannot be had here")
 
 INTRO = f"""# What holds, here

@@ -1,4 +1,4 @@
-"""P1's reduction solved as it stands: generalized shortest path as a linear program.
+"""P1's reduction solved as printed: generalized shortest path as a linear program.
 
 Kept as an independent check of :mod:`hierspec.planner.dynamic`, which finds the same plans hundreds
 of times faster; nothing else uses it.

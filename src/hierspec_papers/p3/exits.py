@@ -53,16 +53,16 @@ def measure(lab: Lab) -> Reproduction:
     tables, figures = [], []
     for temperature in lab.temperatures:
         found = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
-        singles = dict(zip(exits, found[: len(exits)], strict=True))
-        doubles = dict(zip(pairs, found[len(exits) :], strict=False))
-        rules = [doubles[default], *found[len(exits) + len(pairs) :]]
+        by_exit = dict(zip(exits, found[: len(exits)], strict=True))
+        by_pair = dict(zip(pairs, found[len(exits) :], strict=False))
+        rules = [by_pair[default], *found[len(exits) + len(pairs) :]]
         tables += [
-            _throughput(lab, temperature, singles, doubles, default),
+            _throughput(lab, temperature, by_exit, by_pair, default),
             _rules(lab, temperature, default, rules),
         ]
         figures += [
-            _grid(lab, temperature, exits, doubles, default),
-            _tradeoff(lab, temperature, singles, doubles),
+            _grid(lab, temperature, exits, by_pair, default),
+            _tradeoff(lab, temperature, by_exit, by_pair),
         ]
     labels = [*map(str, exits), *(_named(pair, default) for pair in pairs)]
     tables.append(_memory(lab, labels, [*single_methods, *pair_methods]))
@@ -72,13 +72,14 @@ def measure(lab: Lab) -> Reproduction:
 def _throughput(
     lab: Lab,
     temperature: float,
-    singles: dict[int, Measured],
-    doubles: dict[Pair, Measured],
+    by_exit: dict[int, Measured],
+    by_pair: dict[Pair, Measured],
     default: Pair,
 ) -> Table:
-    rows = [(str(layer), one.numbers(temperature, -1)) for layer, one in singles.items()]
-    rows += [(_named(pair, default), one.numbers(temperature, -1)) for pair, one in doubles.items()]
-    fastest = max(doubles, key=lambda pair: _speed(doubles[pair]))
+    ran = {str(layer): measured for layer, measured in by_exit.items()}
+    ran |= {_named(pair, default): measured for pair, measured in by_pair.items()}
+    rows = [(name, measured.numbers(temperature, -1)) for name, measured in ran.items()]
+    fastest = max(by_pair, key=lambda pair: _speed(by_pair[pair]))
     return own_table(
         f"Figures 5 and 8, temperature {temperature:g}",
         "throughput over plain decoding: single exits (LayerSkip), and draft-intermediate pairs",
@@ -112,8 +113,8 @@ def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -
         f"the pair {default[0]}-{default[1]} under each rule of the intermediate exit",
         "rule",
         [
-            (rule, (*one.numbers(temperature, -1), one.acceptance(0)))
-            for rule, one in zip(RULES, rules, strict=True)
+            (rule, (*measured.numbers(temperature, -1), measured.acceptance(0)))
+            for rule, measured in zip(RULES, rules, strict=True)
         ],
         (*_COLUMNS, "kept by intermediate"),
         notes=(greedy if temperature == 0 else sampled,),
@@ -152,11 +153,11 @@ def _heads(lab: Lab) -> tuple[str, ...]:
 
 
 def _grid(
-    lab: Lab, temperature: float, exits: tuple[int, ...], doubles: dict[Pair, Measured], pair: Pair
+    lab: Lab, temperature: float, exits: tuple[int, ...], by_pair: dict[Pair, Measured], pair: Pair
 ) -> Figure:
     drafts, above = exits[:-1], exits[1:]
     values = tuple(
-        tuple(_speed(doubles[low, high]) if (low, high) in doubles else None for low in drafts)
+        tuple(_speed(by_pair[low, high]) if (low, high) in by_pair else None for low in drafts)
         for high in above
     )
     rows, columns = (
@@ -178,25 +179,25 @@ def _grid(
 
 
 def _tradeoff(
-    lab: Lab, temperature: float, singles: dict[int, Measured], doubles: dict[Pair, Measured]
+    lab: Lab, temperature: float, by_exit: dict[int, Measured], by_pair: dict[Pair, Measured]
 ) -> Figure:
-    drafts = {low for low, _ in doubles}
-    best = max(drafts, key=lambda layer: _speed(singles[layer]))
-    chosen = {high: one for (low, high), one in doubles.items() if low == best}
+    drafts = {low for low, _ in by_pair}
+    best = max(drafts, key=lambda layer: _speed(by_exit[layer]))
+    chosen = {high: measured for (low, high), measured in by_pair.items() if low == best}
     return Figure(
         f"Figure 6, temperature {temperature:g}",
         "acceptance by the target against throughput",
         "share of the tokens handed to the target that it keeps",
         "throughput over plain decoding",
         (
-            _points("single exit (LayerSkip)", singles),
+            _points("single exit (LayerSkip)", by_exit),
             _points(f"HiSpec, draft exit {best}", chosen),
         ),
         notes=(
             "Points from left to right are "
             + "; ".join(
-                f"{label}: {_by_acceptance(some)}"
-                for label, some in (("single exits", singles), ("intermediate exits", chosen))
+                f"{label}: {_by_acceptance(by_layer)}"
+                for label, by_layer in (("single exits", by_exit), ("intermediate exits", chosen))
             )
             + ".",
             "P3 (CodeLlama-34B, 48 layers): draft exit 7 with intermediate 12 has 1.25 times the "

@@ -93,10 +93,10 @@ def measure(lab: Lab) -> Reproduction:
 def _table(
     lab: Lab, temperature: float, found: Sequence[Measured], missing: dict[str, str]
 ) -> Table:
-    able = {one.name: one for one in found if not one.why}
-    missing = missing | {one.name: one.why for one in found if one.why}
+    ran = {method.name: method for method in found if not method.why}
+    missing = missing | {method.name: method.why for method in found if method.why}
     rows: list[tuple[str, tuple[object, ...]]] = [
-        ("plain", ("", "", "", *able["plain"].numbers(temperature)))
+        ("plain", ("", "", "", *ran["plain"].numbers(temperature)))
     ]
     for name in PRESETS:
         cells = printed(name)
@@ -105,11 +105,11 @@ def _table(
             f"{min(cells):.2f}–{max(cells):.2f}",
             fmean(printed(name, "HumanEval")),
         )
-        ours = able[name].numbers(temperature) if name in able else ("",) * 5
+        ours = ran[name].numbers(temperature) if name in ran else ("",) * 5
         rows.append((name, (*paper, *ours)))
     comparison = ()
-    if {"HiSpec", "LayerSkip"} <= able.keys():
-        gain = able["HiSpec"].over(able["LayerSkip"].runs)
+    if {"HiSpec", "LayerSkip"} <= ran.keys():
+        gain = ran["HiSpec"].over(ran["LayerSkip"].runs)
         comparison = (
             f"HiSpec over LayerSkip here: {gain.formatted(unit='')}; "
             f"P3's cells give {_printed_gain():.2f} on average (its text "

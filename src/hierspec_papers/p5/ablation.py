@@ -53,7 +53,7 @@ def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
         f"Systems at temperature {temperature:g}",
         "speed-up over plain decoding; tokens written and tokens offered per call of the target",
         "system",
-        [(one.name, _numbers(one, temperature)) for one in found],
+        [(system.name, _numbers(system, temperature)) for system in found],
         (*INTERVAL, "written a call", "offered a call", *greedy),
         roles(lab),
         notes=(
@@ -64,13 +64,13 @@ def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
     )
 
 
-def _numbers(one: Measured, temperature: float) -> tuple[object, ...]:
-    same = (one.same(temperature),) if temperature == 0.0 else ()
-    return (*one.interval, one.tokens_per_call, offered_per_call(one.runs), *same)
+def _numbers(system: Measured, temperature: float) -> tuple[object, ...]:
+    same = (system.same(temperature),) if temperature == 0.0 else ()
+    return (*system.interval, system.tokens_per_call, offered_per_call(system.runs), *same)
 
 
 def _table_2(lab: Lab, found: list[Measured]) -> Table:
-    ours = {one.name: one for one in found}
+    ours = {system.name: system for system in found}
     return _printed(
         lab,
         "Table 2",
@@ -111,8 +111,8 @@ def _printed(
         "system",
         ("speed-up",),
         tuple(
-            TableRow(label, (Cell(printed[column], one.interval[0]),), one.interval[1:])
-            for label, one, printed in rows
+            TableRow(label, (Cell(printed[column], system.interval[0]),), system.interval[1:])
+            for label, system, printed in rows
         ),
         INTERVAL[1:],
         roles(lab),
