@@ -50,7 +50,7 @@ def test_which_rows_of_the_examples_match(tables, name, speedups, latencies):
 
 
 def test_what_the_notes_say(tables):
-    """Claims about the printed numbers are claims of ours, so they are checked."""
+    """Check what the notes claim about the printed numbers."""
     first, second = tables["Table 1"], tables["Table 8"]
     for row in first.rows[2:]:
         ms = row.cells[1]

@@ -58,7 +58,7 @@ def test_interval():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "kind", "n", "said"),
+    ("low", "high", "kind", "n", "expected"),
     [
         (0.01, 0.2, "more", 24, "holds"),
         (0.005, 0.02, "more", 24, "does not hold"),  # above 0, by less than matters
@@ -71,23 +71,23 @@ def test_interval():
         (-0.2, -0.04, "same", 24, "does not hold"),
     ],
 )
-def test_verdict(low, high, kind, n, said):
-    assert verdict(Estimate((low + high) / 2, low, high, 0.1, n), 0.03, kind) == said
+def test_verdict(low, high, kind, n, expected):
+    assert verdict(Estimate((low + high) / 2, low, high, 0.1, n), 0.03, kind) == expected
 
 
 def stopped(rng, mean, looks, corrected):
-    """The verdict where one stops at the first look that decides."""
+    """Return verdict and estimate at the first look that decides, or at the last."""
     values = [rng.gauss(mean, 0.1) for _ in range(LOOKS[-1])]
     for n in looks:
         found = estimate(values[:n], len(looks) if corrected else 1)
-        said = verdict(found, 0.05)
-        if said != "undecided":
-            return said, found
-    return said, found
+        decision = verdict(found, 0.05)
+        if decision != "undecided":
+            return decision, found
+    return decision, found
 
 
 def test_looking_several_times_keeps_the_error():
-    """Without the correction, stopping at the first look that excludes 0 errs more often."""
+    """Count false findings: without the correction they are more than the error allowed."""
     errors = {}
     for corrected in (True, False):
         rng = random.Random(5)
@@ -111,8 +111,8 @@ def test_prompts_needed_have_the_power():
     assert 0.76 < held / 1000 < 0.86
     assert prompts_needed(0.0, 0.05) == 2
     rng = random.Random(7)
-    said = [stopped(rng, 0.08, LOOKS, True)[0] for _ in range(300)]
-    assert said.count("holds") > 290
+    decisions = [stopped(rng, 0.08, LOOKS, True)[0] for _ in range(300)]
+    assert decisions.count("holds") > 290
 
 
 # --- effects
@@ -186,14 +186,14 @@ def test_a_claim_on_a_file():
     assert decide(claim, EXPERIMENTS["p3-trunk"], None).verdict == "undecided"
 
 
-def of_verdict(said, experiment="p5-trunk-1", found=True, **more):
+def of_verdict(decision, experiment="p5-trunk-1", found=True, **more):
     claim = Claim("P5 Figure 1", (experiment,), "a over b", ("full",), **more)
     one = Estimate(0.1, 0.0, 0.2, 0.1, 24) if found else None
-    return Finding(claim, EXPERIMENTS[experiment], one, said, 30)
+    return Finding(claim, EXPERIMENTS[experiment], one, decision, 30)
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "said"),
+    ("verdicts", "expected"),
     [
         (("holds", "undecided"), "holds"),
         (("undecided", "holds"), "holds"),
@@ -202,16 +202,16 @@ def of_verdict(said, experiment="p5-trunk-1", found=True, **more):
         (("undecided", "undecided"), "undecided"),
     ],
 )
-def test_models_that_decide_differently(verdicts, said):
+def test_models_that_decide_differently(verdicts, expected):
     group = [
         of_verdict(verdict, name)
         for verdict, name in zip(verdicts, ("p5-trunk-1", "p5-smollm2-1"), strict=True)
     ]
-    assert together(group) == page.status_of([group], []) == said
+    assert together(group) == page.status_of([group], []) == expected
     shown = page.shown(group)
     decided = {verdict for verdict in verdicts if verdict != "undecided"}
     assert {one.verdict for one in shown} == (decided or {"undecided"})
-    lines = page._lines([group], [], said)
+    lines = page._lines([group], [], expected)
     assert len(lines) == len(shown)
     assert any("own copy in 4 bits" in line for line in lines) == (
         verdicts[1] != "undecided"  # it says so where that copy decides
@@ -273,11 +273,11 @@ def test_never_fewer_than_24_prompts():
 
 
 def test_counts_are_the_runs(tmp_path):
-    """Sequence by sequence in a batch, what one alone has; and the engine's own counters."""
+    """Compare a sequence of a batch with the same one alone, and with the engine's counters."""
     family = FAMILIES["trunk"]
-    way = hispec(family, 1, 2)
+    spec = hispec(family, 1, 2)
     models = family.models()
-    method = counting.ObservedMethod("hispec", models, way.levels, **way.top)
+    method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.Request(10, 0.0, 3)
     together = counting.records(method, texts, request)
@@ -433,12 +433,12 @@ def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
 
 
 def test_the_page_is_what_the_files_say():
-    """``python benchmarks/evidence.py page`` writes it again."""
+    """Compare with the stored page; ``python benchmarks/evidence.py page`` writes it again."""
     assert (ROOT / "docs" / "papers" / "evidence.md").read_text() == page.page(FOLDER)
 
 
 def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
-    """Kept tokens of the runtime's own verification, averaged over its random numbers."""
+    """Compare with tokens that the runtime's verification keeps, averaged over many seeds."""
     from tabular_cases import models
 
     from hierspec.core.distributions import DenseDistributions
@@ -474,7 +474,7 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
 
 
 def test_a_power_of_a_draft_is_another_temperature():
-    """Of scores z: softmax(z / .6) to the power 1.2 is softmax(z / .5), normalised."""
+    """Check that of scores z, softmax(z / .6) to the power 1.2 is softmax(z / .5), normalised."""
     from hierspec.core.distributions import DenseDistributions
 
     generator = torch.Generator().manual_seed(3)

@@ -17,7 +17,7 @@ ROUNDS = 500
 
 @pytest.fixture(scope="module")
 def found():
-    """Both, with fewer rounds than the command takes."""
+    """Reproduce both with fewer rounds than the command takes."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (p1_simulation, p2_orders):
             patch.setattr(module, "ROUNDS", ROUNDS)
@@ -25,7 +25,7 @@ def found():
 
 
 def within(simulated, expected, errors, count=4.0):
-    """All within four standard errors: fails once in 15,000 seeds for each."""
+    """Check that all are within four standard errors; each fails for one seed in 15,000."""
     gap = np.abs(np.array(simulated) - np.array(expected))
     return bool((gap <= count * np.array(errors) + 1e-9).all())
 

@@ -39,7 +39,7 @@ PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory):
-    """A tiny target of eight layers, float64: exits at 1 and 2 are the default ones."""
+    """Save a tiny target of eight layers, float64: exits 1 and 2 are its default ones."""
     return str(save_tiny("llama", tmp_path_factory.mktemp("deep"), seed=3, layers=8))
 
 
@@ -49,7 +49,7 @@ KNOWN = 40  # tokens that the heads score
 
 @pytest.fixture(scope="module")
 def headed(tmp_path_factory):
-    """The same target with heads in its folder, which score as exits without heads do."""
+    """Save the same target with heads in its folder that score as exits without heads do."""
     folder = save_tiny("llama", tmp_path_factory.mktemp("headed"), seed=3, layers=8)
     backend = load_model(str(folder), backend="hf")
     heads = Heads(TRANSFORM, HEADS, backend, torch.arange(KNOWN))
@@ -75,14 +75,14 @@ def run_of(seconds, tokens=(1, 2, 3), calls=2, drafted=4, kept=1, **more):
 
 
 def check_lossless(table, prompts=2):
-    """Greedy tables say that every method wrote plain decoding's tokens; others say nothing."""
+    """Check that in greedy tables all methods wrote plain decoding's tokens."""
     same = columns(table)["same as plain"]
     greedy = table.name.endswith(("temperature 0", "temperature 0.0"))
     assert set(same) == ({f"{prompts} of {prompts}"} if greedy else {""})
 
 
 def check_prints(found):
-    """JSON without tricks, and something to show."""
+    """Check that the result is plain JSON and that there is something to print."""
     assert json.loads(json.dumps(found.to_dict()))["what"] == found.what
     assert all(note.strip() for table in found.tables for note in table.notes)
     assert len(list(pictures(found))) >= 2 * len(found.tables)
@@ -229,11 +229,11 @@ def test_one_trained_exit_is_too_few_for_a_pair(deep, monkeypatch):
 
 @pytest.mark.parametrize("backend", ["lean", "hf"])
 def test_caches_of_a_hierarchy(deep, tiny_family, backend):
-    """Keys and values of each model once, and hidden states at each of its exits."""
+    """Count keys and values of each model once, and hidden states at each of its exits."""
 
     def of(target, *levels):
         models = BenchModels(TargetConfig(model=target, dtype="float64", backend=backend))
-        return p3_systems.cache_bytes(HierarchyMethod("it", models, levels))
+        return p3_systems.cache_bytes(HierarchyMethod("any", models, levels))
 
     def edge(model):
         size = load_model(model, backend="hf").hidden_size
@@ -262,7 +262,7 @@ def test_lengths(deep):
 
 
 def test_figure_4_against_transformers(deep):
-    """Equal choices and 1 − TV of exits and the last layer, from hidden states."""
+    """Compare with equal choices and 1 − TV of exits and the last layer from hidden states."""
     lab, exits = lab_of(deep, tokens=12), (1, 2, 4)
     pool = load(lab.models.target, [parse(f"exit:{n}") for n in exits], lab.models.loaded)
     model = tiny_model("llama", seed=3, layers=8)
@@ -304,11 +304,11 @@ def test_figure_4_of_a_model_whose_upper_layers_do_nothing(tmp_path):
 
 
 def test_the_wall_by_hand():
-    it = p3_wall.wall([run_of(1.0), run_of(1.0)], drafted=6)
-    assert it.draft_ms == pytest.approx(300)  # 0.4 s for 8 tokens
-    assert it.verify_ms == pytest.approx(50)  # 0.2 s for 4 calls
-    assert it.ratio == pytest.approx(1 / 6)
-    assert (it.drafting, it.verifying, it.outside) == pytest.approx((0.4, 0.2, 0.4))
+    wall = p3_wall.wall([run_of(1.0), run_of(1.0)], drafted=6)
+    assert wall.draft_ms == pytest.approx(300)  # 0.4 s for 8 tokens
+    assert wall.verify_ms == pytest.approx(50)  # 0.2 s for 4 calls
+    assert wall.ratio == pytest.approx(1 / 6)
+    assert (wall.drafting, wall.verifying, wall.outside) == pytest.approx((0.4, 0.2, 0.4))
     with pytest.raises(ValueError, match="nothing was drafted"):
         p3_wall.wall([run_of(1.0, drafted=0)])
 
@@ -331,7 +331,7 @@ def test_the_wall(tiny_family):
 
 
 def test_printed_tables_agree_with_themselves():
-    """Transcribed right: ratios follow from latencies, averages are those the text gives."""
+    """Check the transcription: ratios follow from latencies, averages are those of the text."""
     for *_, draft_ms, verify_ms, ratio in p3_wall.TABLE_2:
         decimals = len(ratio.partition(".")[2])
         assert f"{float(verify_ms) / float(draft_ms):.{decimals}f}" == ratio
@@ -399,7 +399,7 @@ def test_p2(tiny_family):
 
 
 def test_p2_inputs_and_shapes(tiny_family):
-    """A drafter that is the target itself is always accepted, and costs as much."""
+    """Check that the target as its own drafter is always accepted, and costs as much."""
     target, small = tiny_family["target"], tiny_family["small"]
     lab = lab_of(target, [small, target])
     other_way = lab_of(target, [target, small])

@@ -1,4 +1,4 @@
-"""P4 on models: what the exact law says of real drafts, and the tables that are made of it."""
+"""P4 on models: real drafts against the exact law, and the tables of both."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def proposal(tokens, rows):
 
 
 def all_drafts(draft, target, n):
-    """Every draft of n tokens: its probability, the draft itself, the target's n + 1 laws."""
+    """Yield every draft of n tokens: its chance, the draft, the target's n + 1 distributions."""
     for tokens in product(range(draft.vocab_size), repeat=n):
         q = [draft.law(tokens[:i]).tolist() for i in range(n)]
         p = [target.law(tokens[:i]).tolist() for i in range(n + 1)]
@@ -118,7 +118,7 @@ def test_expectations_over_all_drafts_are_the_interpreters(rule, kind):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_predicted_tokens_a_call_are_the_certificates(n):
-    """Naive's follow-up calls included: a law without zeros never cuts its resampling short."""
+    """Compare with certificates, naive's follow-up calls included: no zeros cut resampling short."""
     draft, target = pair("random", 7)
     drafts, chances = [], []
     for chance, one, p in all_drafts(draft, target, n):
@@ -182,7 +182,7 @@ def test_z_scores_and_gains_by_hand():
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
 def test_the_runtime_keeps_what_the_exact_law_says(models, rule):
-    """|z| < 5 for a correct runtime but once in 10⁶."""
+    """Check that |z| < 5, which a correct runtime fails once in 10⁶."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4}
     method = Watched(rule, models, [level], verify=rule)
     runs = [method.run(PROMPTS[0], Request(30, 1.0, seed)) for seed in range(25)]
@@ -263,7 +263,7 @@ def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
 
 
 def test_calls_of_a_batch_are_counted_per_sequence_and_per_forward(models):
-    """Greedy: a sequence writes the same in company, in as many calls of its own."""
+    """Check that in greedy decoding a sequence of a batch writes the same, in as many calls."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     method = HierarchyMethod("block", models, [level], verify="block")
     request = Request(20, 0.0, 0)
@@ -279,7 +279,7 @@ def test_calls_of_a_batch_are_counted_per_sequence_and_per_forward(models):
 
 
 def test_follow_up_calls_are_calls(models):
-    """Naive branch resampling: every call of the target counts, not only its rounds."""
+    """Count every call of the target in naive branch resampling, not only its rounds."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 5}
     method = Watched("naive", models, [level], verify="naive")
     run = method.run(PROMPTS[0], Request(30, 1.0, 0))
@@ -332,7 +332,7 @@ def test_drafts(lab):
     assert [cell.printed for cell in beside.rows[-1].cells] == ["8.26", "36.83"]
     assert [row.extra for row in beside.rows] == [(1,), (1,), (3,), (3,)]
     first = dict(zip(table.extra, table.rows[0].extra, strict=True))
-    # One draft: with and without replacement are one rule, and they share their dice.
+    # One draft: with and without replacement are one rule, and they share their random numbers.
     assert first["rrs /call"] == first["rrs-without-replacement /call"]
     assert beside.rows[0].cells[0].computed == first["rrs /call"]
     assert together.inputs["batch_size"] == len(PROMPTS)
@@ -389,7 +389,7 @@ def test_shares_of_a_round():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_made_up_drafts_are_kept_now_and_then(dtype):
-    """So that rows of the vocabulary are read, which is what is timed."""
+    """Check that verification reads rows of the vocabulary, which is what is timed."""
     found = p4_vocabulary.timing(500, 4, batch=2, dtype=dtype, rounds=30)
     assert all(0.5 < value < 3.9 for value in found.kept.values())
 
@@ -449,7 +449,7 @@ def test_a_lossless_text_has_no_shift_and_a_wrong_law_has_one(models):
 
 
 def test_the_kept_residual_is_the_one_drawn_from():
-    """Reusing the row that a passed test has summed: the same token as with a fresh one."""
+    """Check that reusing the row that a passed test has summed gives the same token."""
     from hierspec.core.nodes import Verify
     from hierspec.core.rng import PhiloxRng
     from hierspec.verifiers.verify import verify

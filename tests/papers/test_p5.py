@@ -60,7 +60,7 @@ def lab(tiny):
 
 @pytest.fixture(scope="module")
 def found(lab):
-    """Each reproduction once."""
+    """Run each reproduction once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(p5_window, "WINDOWS", (2, 5))
         return {name: reproduce(name, lab) for name in MODULES}
@@ -104,7 +104,7 @@ def test_which_levels_adapt():
 
 
 def test_the_printed_off_by_one_is_lossy_and_our_reading_is_not():
-    """By enumeration, with the windows that adapt as Algorithm 1 has them."""
+    """Enumerate both, with windows that adapt as in Algorithm 1."""
     worst = 0.0
     for seed in range(3):
         tables = models("random", 2, seed=seed)
@@ -186,7 +186,7 @@ def test_the_record_is_plain_json(found, lab, name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_all_numbers_follow_from_the_file(found, lab, name, monkeypatch):
-    """Every run is in the file, and no model is run to compute the tables and figures again."""
+    """Compute tables and figures again from the file, which has every run, without a model."""
     monkeypatch.setattr(p5_window, "WINDOWS", (2, 5))
     monkeypatch.setattr(HierarchyMethod, "run_batch", None)
     data = json.loads(json.dumps(found[name].to_dict()))
@@ -241,7 +241,7 @@ def test_ablation_at_another_temperature(tiny):
 
 
 def test_the_full_system_writes_what_plain_decoding_does(tiny, lab):
-    """Greedy; windows that adapt, and a text in which they have adapted."""
+    """Compare greedy texts, in which the windows have adapted."""
     plain = systems.method(lab, "plain")
     small, large = tiny.drafts
     for levels in (
@@ -280,7 +280,7 @@ def test_redundancy_and_utilisation_by_hand():
 
 
 def test_the_print_speaks_of_tokens_offered_to_the_target():
-    """Its σ and η of single drafts give K = 10, and about as much for three models."""
+    """Compute tokens offered from printed σ and η: K = 10 for one draft, about 10 for three models."""
     implied = {
         name: p5_redundancy.offered_a_call(float(sigma) / 100, float(eta) / 100)
         for name, (sigma, eta, _) in p5_redundancy.TABLE_4.items()
@@ -344,7 +344,7 @@ def test_area_under_the_curve_by_hand():
 
 
 def test_who_is_judged():
-    """Kept tokens and the first rejected one of each draft; the rest were never looked at."""
+    """Check that kept tokens and the first rejected one of each draft are judged, no others."""
     values = [0.1 * i for i in range(10)]
     seen = judged_tokens([Round(4, 3, 1), Round(6, 2, 2), Round(9, 4, 0)], values, 4)
     assert [(one.at, one.kept) for one in seen] == [
@@ -366,7 +366,7 @@ def test_the_running_threshold_is_the_windows():
 
 
 def test_entropies_are_those_the_window_saw(tiny, lab):
-    """A pass over the text gives what the drafter's rows said when it drafted."""
+    """Compare entropies of a pass over the text with those of the rows at drafting."""
     method = systems.method(lab, "draft", systems.vanilla(tiny.drafts[1], 4))
     run, seen = run_traced(lab, method, 1.0, 0)
     text = [*PROMPTS[0], *run.token_ids]
@@ -426,7 +426,7 @@ def test_figure_6(found):
 
 
 def test_entropies_that_part():
-    """Numbers of a constructed pair: two texts, one of them without a rejection."""
+    """Compute the numbers of a constructed pair of texts, one without a rejection."""
     texts = (
         (
             JudgedToken(0, 1.0, True),
