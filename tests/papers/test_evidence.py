@@ -14,7 +14,7 @@ from scipy import stats
 from hierspec.errors import HierspecError
 from hierspec_papers import prompts
 from hierspec_papers.evidence import counting, effects, experiments, measuring, page, recorded
-from hierspec_papers.evidence.claims import Claim, Finding, decide, effect_by_prompt, together
+from hierspec_papers.evidence.claims import Claim, Finding, combined, decide, effect_by_prompt
 from hierspec_papers.evidence.computed import law_of_tokens
 from hierspec_papers.evidence.experiments import EXPERIMENTS, Experiment
 from hierspec_papers.evidence.families import FAMILIES
@@ -207,7 +207,7 @@ def test_models_that_decide_differently(verdicts, expected):
         of_verdict(verdict, name)
         for verdict, name in zip(verdicts, ("p5-trunk-1", "p5-smollm2-1"), strict=True)
     ]
-    assert together(group) == page.status_of([group], []) == expected
+    assert combined(group) == page.status_of([group], []) == expected
     shown = page.shown(group)
     decided = {verdict for verdict in verdicts if verdict != "undecided"}
     assert {one.verdict for one in shown} == (decided or {"undecided"})

@@ -118,7 +118,7 @@ def test_expectations_over_all_drafts_are_the_interpreters(rule, kind):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_predicted_tokens_a_call_are_the_certificates(n):
-    """Compare with certificates, naive's follow-up calls included: no zeros cut resampling short."""
+    """Compare with certificates, follow-up calls included: no zero cuts resampling short."""
     draft, target = pair("random", 7)
     drafts, chances = [], []
     for chance, one, p in all_drafts(draft, target, n):

@@ -280,7 +280,7 @@ def test_redundancy_and_utilisation_by_hand():
 
 
 def test_the_print_speaks_of_tokens_offered_to_the_target():
-    """Compute tokens offered from printed σ and η: K = 10 for one draft, about 10 for three models."""
+    """Compute tokens offered from the printed σ and η: about K = 10 in every system."""
     implied = {
         name: p5_redundancy.offered_a_call(float(sigma) / 100, float(eta) / 100)
         for name, (sigma, eta, _) in p5_redundancy.TABLE_4.items()
@@ -437,13 +437,13 @@ def test_entropies_that_part():
         (JudgedToken(0, 0.5, True),),
     )
     pair = p5_entropy.Pair("x", texts)
-    assert p5_entropy._separated(pair) == (3, 2, pytest.approx(3.5 / 3), 4.0, 1.0, "1 of 1")
+    assert p5_entropy._separation_cells(pair) == (3, 2, pytest.approx(3.5 / 3), 4.0, 1.0, "1 of 1")
     # In force: 0, 0, 3, 3 and 0. Kept: 1 > 0, 2 ≤ 3, 0.5 > 0. Rejected: 3 > 0 and 5 > 3.
-    assert p5_entropy._decided(pair) == (4.0, pytest.approx(1 / 3), 1.0, 1.5)
+    assert p5_entropy._threshold_cells(pair) == (4.0, pytest.approx(1 / 3), 1.0, 1.5)
     turned = tuple(tuple(dataclasses.replace(t, kept=not t.kept) for t in text) for text in texts)
-    assert p5_entropy._separated(p5_entropy.Pair("x", turned))[4] == 0.0
+    assert p5_entropy._separation_cells(p5_entropy.Pair("x", turned))[4] == 0.0
     nothing = p5_entropy.Pair("x", (texts[1],))
-    assert p5_entropy._separated(nothing) == (1, 0, 0.5, "none", "none", "0 of 0")
+    assert p5_entropy._separation_cells(nothing) == (1, 0, 0.5, "none", "none", "0 of 0")
 
 
 # --- Windows over time

@@ -94,7 +94,7 @@ class Finding:
         return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def together(group: Sequence[Finding]) -> Verdict:
+def combined(group: Sequence[Finding]) -> Verdict:
     """Combine a claim's findings: it holds if one says so and none says that it does not."""
     verdicts = {finding.verdict for finding in group}
     if "does not hold" in verdicts:

@@ -72,24 +72,24 @@ def _table_a1() -> Fixed:
 def sections(files: Mapping[str, Data]) -> list[str]:
     """Return the page's further sections in Markdown, for the files there are."""
     parts = []
-    for title, names, lead in _ACCOUNTS:
-        tables = [_account(name, files[name]) for name in names if name in files]
+    for title, names, lead in _COST_SECTIONS:
+        tables = [_cost_table(name, files[name]) for name in names if name in files]
         if tables:
             parts += [f"## {title}", lead, *tables]
     if "p4-trunk" in files:
-        parts += ["## P4 Table 1 beside the printed", _TABLE_1, _rules(files["p4-trunk"])]
+        parts += ["## P4 Table 1 beside the printed", _TABLE_1, _rule_table(files["p4-trunk"])]
     if "p4-eagle3-several" in files:
-        parts += ["## P4 Table 4(b) with sampled drafts", _TABLE_4, _eagle(files)]
-    by_position = [_positions(name, files[name]) for name in _LONG if name in files]
+        parts += ["## P4 Table 4(b) with sampled drafts", _TABLE_4, _eagle_table(files)]
+    by_position = [_position_table(name, files[name]) for name in _LONG if name in files]
     if by_position:
         parts += ["## P4 Figure A.1 by position", _FIGURE_A1, *by_position]
-    by_domain = [_domains(name, files[name]) for name in _DOMAINS if name in files]
+    by_domain = [_domain_table(name, files[name]) for name in _DOMAINS if name in files]
     if by_domain:
         parts += ["## P5 Table 3: mathematics apart", _TABLE_3, *by_domain]
     return parts
 
 
-_ACCOUNTS = (
+_COST_SECTIONS = (
     (
         "HiSpec against LayerSkip: why",
         ("clock-p3-smollm2", "p3-smollm2", "clock-p3-large", "p3-trunk"),
@@ -130,7 +130,7 @@ _LONG = ("p4-trunk-long", "p4-smollm2-long")
 _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 
-def _rules(data: Data) -> str:
+def _rule_table(data: Data) -> str:
     """Return a table of the rules by data set beside P4 Table 1, and z of kept against expected."""
     domains = [prompt["domain"] for prompt in data["prompts"]]
     rows = []
@@ -153,7 +153,7 @@ def _rules(data: Data) -> str:
     return f"`p4-trunk.json`: {len(domains)} prompts, of them {counts}\n\n{shown}"
 
 
-def _eagle(files: Mapping[str, Data]) -> str:
+def _eagle_table(files: Mapping[str, Data]) -> str:
     """Return a table of tokens a call of every rule on drafts that EAGLE-3 samples."""
     rows = []
     for data in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
@@ -172,7 +172,7 @@ def _eagle(files: Mapping[str, Data]) -> str:
     return head + "\n" + "\n".join(rows)
 
 
-def _positions(name: str, data: Data) -> str:
+def _position_table(name: str, data: Data) -> str:
     """Return a table of the chance that the first m tokens of a draft are kept, by rule."""
     exact = [run["exact"]["positions"] for run in data["runs"] if run["exact"]["positions"]]
     longest = max(len(sums["block"]) for sums in exact)
@@ -188,7 +188,7 @@ def _positions(name: str, data: Data) -> str:
     return f"`{name}.json`: {len(data['prompts'])} prompts, {drafts} drafts\n\n" + "\n".join(lines)
 
 
-def _account(name: str, data: Data) -> str:
+def _cost_table(name: str, data: Data) -> str:
     """Return a table of the cost of a token, level by level."""
     rows = []
     clock = data["settings"]["together"] == 1
@@ -236,7 +236,7 @@ def _speedup_by_cost(runs: Sequence[Data], data: Data) -> float | None:
     return sum(n for n, _ in pairs) / sum(n / speedup for n, speedup in pairs if speedup)
 
 
-def _domains(name: str, data: Data) -> str:
+def _domain_table(name: str, data: Data) -> str:
     """Return a table of the full system over vanilla M2 on mathematics and other prompts."""
     clock = data["settings"]["together"] == 1
     metric = effects.tokens_per_second if clock else effects.tokens_per_cost

@@ -62,11 +62,11 @@ class Experiment:
         """The methods by name, in the order they are run in."""
         return self.make(self.family)
 
-    def kin(self, names: Sequence[str]) -> str:
+    def note_on(self, names: Sequence[str]) -> str:
         """Return the family's remark on its larger drafter if one of the named methods uses it."""
         large = self.family.large.items()
         levels = [level for name in names for level in self.methods[name].levels]
-        return self.family.kin if any(large <= level.items() for level in levels) else ""
+        return self.family.large_note if any(large <= level.items() for level in levels) else ""
 
 
 def _experiment(

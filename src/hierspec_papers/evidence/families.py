@@ -29,7 +29,7 @@ class Family:
         small, large: the drafters as levels without ``num_speculative_tokens``.
         exits: layers of early exits, ascending; the first two are P3's pair (about L/8 and L/4).
         head: file of trained heads of the exits, if there is one.
-        kin: why the larger drafter is closer to the target than a drafter usually is, if it is.
+        large_note: why the larger drafter is unusually close to the target, if it is.
         rivals: presets of other papers to compare with P5's full system.
     """
 
@@ -40,7 +40,7 @@ class Family:
     large: Mapping[str, Any]
     exits: tuple[int, ...]
     head: str | None = None
-    kin: str = ""
+    large_note: str = ""
     rivals: tuple[str, ...] = ()
 
     def models(self) -> BenchModels:
@@ -124,7 +124,7 @@ FAMILIES = {
             _model("zoo:small"),
             _model("zoo:trunk"),
             (2, 4, 8),
-            kin="the target's law is made from M2's",
+            large_note="the target's law is made from M2's",
             rivals=("specdec++", "pearl"),
         ),
     )

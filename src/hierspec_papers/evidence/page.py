@@ -10,7 +10,7 @@ from typing import Any
 from hierspec_papers.prompts import LONGEST
 
 from . import computed, recorded
-from .claims import Claim, Finding, decide, together
+from .claims import Claim, Finding, combined, decide
 from .experiments import EXPERIMENTS, RECORDED
 from .items import ITEMS, Fixed, Item, Status
 from .paper_claims import CLAIMS
@@ -119,7 +119,7 @@ def fixed(item: Item) -> list[Fixed]:
 
 def status_of(groups: list[list[Finding]], facts: list[Fixed]) -> Status:
     """Combine an item's findings, by claim, and fixed verdicts into its own."""
-    verdicts: set[Status] = {together(group) for group in groups if group[0].claim.decides}
+    verdicts: set[Status] = {combined(group) for group in groups if group[0].claim.decides}
     verdicts |= {fact.status for fact in facts}
     by_weight: tuple[Status, ...] = ("does not hold", "undecided", "holds")
     for status in by_weight:
@@ -156,7 +156,7 @@ def _lines(groups: list[list[Finding]], facts: list[Fixed], status: Status) -> l
 def _where(finding: Finding, group: list[Finding]) -> str:
     """Return models, prompts, what is special about the models, and where nothing is decided."""
     undecided = [_models(other, group) for other in group if other.verdict == "undecided"]
-    special = finding.experiment.kin(finding.claim.methods)
+    special = finding.experiment.note_on(finding.claim.methods)
     parts = [_models(finding, group) + _count(finding), special]
     if undecided and finding.verdict != "undecided":
         parts.append(f"undecided: {', '.join(undecided)}")

@@ -113,19 +113,19 @@ def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> l
         pools, by_pool, tails_by_pool, tempered_by_pool, strict=True
     ):
         tables += [
-            _rates(pool, temperature),
-            _sizes(lab, pool, trials, temperature),
-            _memory(pool, trials, temperature),
+            _rate_table(pool, temperature),
+            _size_table(lab, pool, trials, temperature),
+            _memory_table(pool, trials, temperature),
         ]
         if tails:
-            tables.append(_heuristic(pool, best_planned(trials, 3), tails, temperature))
-        tables.append(_improvements(pool, trials, tails, temperature))
+            tables.append(_heuristic_table(pool, best_planned(trials, 3), tails, temperature))
+        tables.append(_improvement_table(pool, trials, tails, temperature))
         if tempered:
-            tables.append(_draft_temperatures(pool, trials, tempered, temperature))
+            tables.append(_draft_temperature_table(pool, trials, tempered, temperature))
     return tables
 
 
-def _rates(pool: ProfiledPool, temperature: float) -> Table:
+def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
     shown = [pool.shown(name) for name in names]
@@ -153,7 +153,7 @@ def _rates(pool: ProfiledPool, temperature: float) -> Table:
     )
 
 
-def _sizes(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
+def _size_table(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return predicted and measured speeds in the shape of P1's Tables 1 and 3."""
     best = best_planned(trials, 1)
     rows = []
@@ -182,14 +182,14 @@ def _sizes(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperature: f
                 if pool.heads and pool.title == "early exits"
                 else ()
             ),
-            *([_table_3()] if pool.title == "early exits" else ()),
+            *([_printed_table_3()] if pool.title == "early exits" else ()),
             "Profiled on every other prompt, measured on those between.",
             *notes(lab),
         ),
     )
 
 
-def _memory(pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
+def _memory_table(pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return the bytes that each hierarchy needs beyond plain decoding's."""
     plain, *_ = trials
     weights = plain.estimates.bytes(plain.choice.chain.levels)
@@ -214,7 +214,7 @@ def _memory(pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> 
     )
 
 
-def _table_3() -> str:
+def _printed_table_3() -> str:
     cells = (
         f"{name} {hsd} against {single} ({hsd / single:.2f})"
         for name, (hsd, single) in TABLE_3.items()
@@ -235,7 +235,7 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
     )
 
 
-def _heuristic(
+def _heuristic_table(
     pool: ProfiledPool, base: Trial | None, tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return the horizontal heuristic (Chen et al., 2023b): h more tokens of the smallest model."""
@@ -258,7 +258,7 @@ def _heuristic(
     )
 
 
-def _improvements(
+def _improvement_table(
     pool: ProfiledPool, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return walltime improvements in the shape of P1's Table 4."""
@@ -295,7 +295,7 @@ def _improvements(
     )
 
 
-def _draft_temperatures(
+def _draft_temperature_table(
     pool: ProfiledPool, trials: Sequence[Trial], tempered: Sequence[Trial], temperature: float
 ) -> Table:
     """Return single draft and hierarchy with drafters at temperatures of their own [P1 §5]."""

@@ -75,7 +75,7 @@ _ESTIMATED = "P1 estimates γ by simulation (§2.4); here it is exact."
 
 def compute() -> Reproduction:
     """Compute all three tables."""
-    first = _growing(
+    first = _by_number_of_models(
         "Table 1",
         "first example",
         (FIRST_COSTS, TABLE_6),
@@ -89,7 +89,7 @@ def compute() -> Reproduction:
             "column says: the printed latencies lie between that and the formula.",
         ),
     )
-    second = _growing(
+    second = _by_number_of_models(
         "Table 8",
         "second example",
         (SECOND_COSTS, TABLE_7),
@@ -139,7 +139,7 @@ def best(estimates: Estimates) -> tuple[float, Chain]:
     return shortest(graph(estimates))[0]
 
 
-def _growing(
+def _by_number_of_models(
     name: str,
     caption: str,
     inputs: tuple[Sequence[float], Sequence[Sequence[float]]],

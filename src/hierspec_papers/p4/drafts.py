@@ -31,7 +31,7 @@ TABLE_2 = {
 _ROWS = (("Tokenwise", "rrs", 1), ("HSD", "block-rrs", 1))
 _MULTI = (("Tokenwise Multi-draft", "rrs"), ("HSD Multi-draft", "block-rrs"))
 
-Found = dict[tuple[str, int], list[Run]]
+RunsByRule = dict[tuple[str, int], list[Run]]
 _TOGETHER = 8  # prompts in one batch
 
 
@@ -64,14 +64,16 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
             key: [run_of(run) for run in batch] for key, batch in zip(keys, together, strict=True)
         }
         if temperature == 1.0 and 1 in counts:
-            tables.append(_beside(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K")))
-        tables.append(_table(found, counts, length, temperature))
-        tables.append(_batched(batches, counts, length, temperature))
+            tables.append(
+                _printed_table(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K"))
+            )
+        tables.append(_rules_table(found, counts, length, temperature))
+        tables.append(_batch_table(batches, counts, length, temperature))
         figures.append(_figure(found, counts, length, temperature))
     return Reproduction("p4-drafts", tuple(tables), tuple(figures), record)
 
 
-def _beside(found: Found, counts: Sequence[int], length: int, name: str) -> Table:
+def _printed_table(found: RunsByRule, counts: Sequence[int], length: int, name: str) -> Table:
     most = max(counts)
     ways = (*_ROWS, *((label, rule, most) for label, rule in _MULTI))
     rows = []
@@ -96,7 +98,9 @@ def _beside(found: Found, counts: Sequence[int], length: int, name: str) -> Tabl
     )
 
 
-def _table(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:
+def _rules_table(
+    found: RunsByRule, counts: Sequence[int], length: int, temperature: float
+) -> Table:
     rows = []
     for k in counts:
         runs = [found[rule, k] for rule in RULES]
@@ -136,7 +140,9 @@ def _run_together(
     return by_method
 
 
-def _batched(found: Found, counts: Sequence[int], length: int, temperature: float) -> Table:
+def _batch_table(
+    found: RunsByRule, counts: Sequence[int], length: int, temperature: float
+) -> Table:
     prompts = len(next(iter(found.values())))
     rows = [(str(k), tuple(tokens_per_second(found[rule, k]) for rule in RULES)) for k in counts]
     return own_table(
@@ -150,7 +156,7 @@ def _batched(found: Found, counts: Sequence[int], length: int, temperature: floa
     )
 
 
-def _figure(found: Found, counts: Sequence[int], length: int, temperature: float) -> Figure:
+def _figure(found: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Figure:
     x = tuple(map(float, counts))
     curves = (
         Curve(rule, x, tuple(tokens_per_call(found[rule, k]) for k in counts)) for rule in RULES

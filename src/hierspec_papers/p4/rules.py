@@ -49,7 +49,7 @@ class Measurement:
     drafts: list[Seen]
 
 
-Found = dict[tuple[str, int], Measurement]
+Measurements = dict[tuple[str, int], Measurement]
 
 
 def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> Reproduction:
@@ -65,9 +65,12 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
     found = {temperature: _measured(lab, model, lengths, temperature) for temperature in chosen}
     tables: list[Table] = []
     if 1.0 in found:
-        tables += _beside(found[1.0])
+        tables += _printed_tables(found[1.0])
     for temperature, cells in found.items():
-        tables += [_speeds(cells, lengths, temperature), _laws(cells, lengths, temperature)]
+        tables += [
+            _speed_table(cells, lengths, temperature),
+            _exact_law_table(cells, lengths, temperature),
+        ]
     return Reproduction(
         "p4-rules",
         (*tables, one_hot(pairs)),
@@ -76,7 +79,7 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
     )
 
 
-def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) -> Found:
+def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) -> Measurements:
     keys = [(rule, n) for n in lengths for rule in RULES]
     methods = [
         Watched(f"{rule} {n}", lab.models, [draft_level(model, n)], verify=rule) for rule, n in keys
@@ -91,7 +94,7 @@ def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) 
 # --- what was printed
 
 
-def _beside(found: Found) -> list[Table]:
+def _printed_tables(found: Measurements) -> list[Table]:
     lengths = [n for n in BESIDE if ("block", n) in found]
     tables = []
     if lengths:
@@ -118,12 +121,16 @@ def _beside(found: Found) -> list[Table]:
             )
         )
     if ("block", DRAFT_LENGTH) in found:
-        tables.append(_temperatures(found))
+        tables.append(_temperature_table(found))
     return tables
 
 
 def _cells(
-    found: Found, rule: str, printed: tuple[str, ...], lengths: Sequence[int], columns: list[int]
+    found: Measurements,
+    rule: str,
+    printed: tuple[str, ...],
+    lengths: Sequence[int],
+    columns: list[int],
 ) -> tuple[Cell, ...]:
     runs = [found[rule, n].runs for n in lengths]
     efficiency = [Cell(printed[i], tokens_per_call(r)) for i, r in zip(columns, runs, strict=True)]
@@ -131,7 +138,7 @@ def _cells(
     return (*efficiency, *speed)
 
 
-def _temperatures(found: Found) -> Table:
+def _temperature_table(found: Measurements) -> Table:
     rows = []
     for method, printed in TABLE_3A.items():
         runs = found[_OURS[method], DRAFT_LENGTH].runs
@@ -156,7 +163,7 @@ def _temperatures(found: Found) -> Table:
 # --- what was measured
 
 
-def _speeds(found: Found, lengths: Sequence[int], temperature: float) -> Table:
+def _speed_table(found: Measurements, lengths: Sequence[int], temperature: float) -> Table:
     rows = []
     for n in lengths:
         runs = {rule: found[rule, n].runs for rule in RULES}
@@ -186,7 +193,7 @@ def _speeds(found: Found, lengths: Sequence[int], temperature: float) -> Table:
     )
 
 
-def _laws(found: Found, lengths: Sequence[int], temperature: float) -> Table:
+def _exact_law_table(found: Measurements, lengths: Sequence[int], temperature: float) -> Table:
     rows, scores = [], []
     for n in lengths:
         drafts = {rule: found[rule, n].drafts for rule in RULES}
@@ -224,7 +231,7 @@ def _laws(found: Found, lengths: Sequence[int], temperature: float) -> Table:
     )
 
 
-def _figure(found: Found, lengths: Sequence[int], temperature: float) -> Figure:
+def _figure(found: Measurements, lengths: Sequence[int], temperature: float) -> Figure:
     longest = max(lengths)
     drafts = found["block", longest].drafts
     curves = []

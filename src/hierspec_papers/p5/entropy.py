@@ -138,7 +138,10 @@ def measure(lab: Lab) -> Reproduction:
             share = (i * len(plans) + j) / total
             method = HierarchyMethod(name, models, vanilla(draft), verify=RULE)
             pairs.append(_pair(lab, method, temperature, stage, share, 1 / total))
-        tables += [_separation(lab, temperature, pairs), _threshold(lab, temperature, pairs)]
+        tables += [
+            _separation_table(lab, temperature, pairs),
+            _threshold_table(lab, temperature, pairs),
+        ]
         figures.append(_calibration(lab, temperature, pairs))
         for pair in pairs:
             figures += [_per_text(lab, temperature, pair), _histogram(lab, temperature, pair)]
@@ -162,12 +165,12 @@ def _pair(
     return Pair(method.name, tuple(texts))
 
 
-def _separation(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
+def _separation_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
     return own_table(
         f"Figure 6 in numbers, temperature {temperature:g}",
         "entropies of drafted tokens, nats, and how well they tell what will be rejected",
         "pair",
-        [(pair.name, _separated(pair)) for pair in pairs],
+        [(pair.name, _separation_cells(pair)) for pair in pairs],
         ("kept", "rejected", "mean kept", "mean rejected", "AUC", "texts apart"),
         {**roles(lab), "K": WINDOW},
         notes=(
@@ -184,12 +187,12 @@ def _separation(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
     )
 
 
-def _threshold(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
+def _threshold_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
     return own_table(
         f"The running threshold, temperature {temperature:g}",
         "where self-verify's threshold would stand, nats, and what it would have decided",
         "pair",
-        [(pair.name, _decided(pair)) for pair in pairs],
+        [(pair.name, _threshold_cells(pair)) for pair in pairs],
         ("at the end", "kept, gone on", "rejected, stopped", "first rejection"),
         {**roles(lab), "K": WINDOW},
         notes=(
@@ -204,7 +207,7 @@ def _threshold(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
     )
 
 
-def _separated(pair: Pair) -> tuple[object, ...]:
+def _separation_cells(pair: Pair) -> tuple[object, ...]:
     kept, rejected = pair.entropies(True), pair.entropies(False)
     means = zip(pair.means(True), pair.means(False), strict=True)
     both = [(a, b) for a, b in means if a is not None and b is not None]
@@ -219,7 +222,7 @@ def _separated(pair: Pair) -> tuple[object, ...]:
     )
 
 
-def _decided(pair: Pair) -> tuple[object, ...]:
+def _threshold_cells(pair: Pair) -> tuple[object, ...]:
     calls = [
         (token, limit)
         for text in pair.texts

@@ -45,7 +45,7 @@ def measure(lab: Lab) -> Reproduction:
     tables = []
     for temperature in lab.temperatures:
         _, *systems = all_ran(side_by_side(lab, methods, temperature, "p5-redundancy"))
-        tables += [_table(lab, temperature, systems), _behind(lab, temperature, systems)]
+        tables += [_table(lab, temperature, systems), _detail_table(lab, temperature, systems)]
     return Reproduction("p5-redundancy", tuple(tables), measured_on=lab.to_dict())
 
 
@@ -109,12 +109,12 @@ def _row(system: Measured) -> TableRow:
     return TableRow(system.name, cells, tuple(interval))
 
 
-def _behind(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
+def _detail_table(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
     return own_table(
         f"Behind Table 4, temperature {temperature:g}",
         "what the target is offered, and what becomes of M1's tokens at M2",
         "system",
-        [(system.name, _work(system)) for system in systems],
+        [(system.name, _detail_cells(system)) for system in systems],
         ("offered a call", "print implies", "M1: σ % at M2", "M1: drafted a token"),
         roles(lab),
         notes=(
@@ -125,7 +125,7 @@ def _behind(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:
     )
 
 
-def _work(system: Measured) -> tuple[object, ...]:
+def _detail_cells(system: Measured) -> tuple[object, ...]:
     below: tuple[object, object] = ("", "")
     if len(system.runs[0].levels) > 1:
         below = (100 * redundancy(system.runs, 0), drafted(system.runs, 0) / written(system.runs))
