@@ -37,29 +37,20 @@ def claims() -> list[Claim]:
             _CLOCK_SINGLE,
             _SPEED,
         ),
-        Claim(
-            "P1 Table 4",
-            ("p1-trunk-0", "p1-trunk-1"),
-            "best three models over best single draft, by weights",
-            _DEEP,
-            _SINGLE,
-            _COST,
-        ),
-        Claim(
-            "P1 Table 4",
-            ("p1-t5-0", "p1-t5-1"),
-            "best three encoder-decoders over best single draft, by weights",
-            _DEEP,
-            _SINGLE,
-            _COST,
-        ),
-        Claim(
-            "P1 Table 4",
-            ("p1-tuned-0", "p1-tuned-1"),
-            "best three models over best single draft, the smallest fine-tuned on M2, by weights",
-            _DEEP,
-            _SINGLE,
-            _COST,
+        *(
+            Claim(
+                "P1 Table 4",
+                (f"p1-{family}-0", f"p1-{family}-1"),
+                f"best three {models}, by weights",
+                _DEEP,
+                _SINGLE,
+                _COST,
+            )
+            for family, models in (
+                ("trunk", "models over best single draft"),
+                ("t5", "encoder-decoders over best single draft"),
+                ("tuned", "models over best single draft, the smallest fine-tuned on M2"),
+            )
         ),
         Claim(
             "P1 Table 4",

@@ -137,89 +137,64 @@ def claims() -> list[Claim]:
                 ("clock-p5-large-1", "vanilla M1", "a model of 1/70 of the target"),
             )
         ),
-        Claim(
-            "P3 Figure 4",
-            (real,),
-            "acceptance of the exit after 10 of 30 layers, less one half",
-            ("exit 10",),
-            metric=effects.first_acceptance,
-            against=0.5,
-            scale="difference",
-            least=SHARE,
-        ),
-        Claim(
-            "P3 Figure 4",
-            (trunk,),
-            "acceptance of the exit at L/4, less one half",
-            ("exit 2",),
-            metric=effects.first_acceptance,
-            against=0.5,
-            scale="difference",
-            least=SHARE,
+        *(
+            Claim(
+                "P3 Figure 4",
+                (experiment,),
+                f"acceptance of the exit {place}, less one half",
+                (exit_name,),
+                metric=effects.first_acceptance,
+                against=0.5,
+                scale="difference",
+                least=SHARE,
+            )
+            for experiment, exit_name, place in (
+                (real, "exit 10", "after 10 of 30 layers"),
+                (trunk, "exit 2", "at L/4"),
+            )
         ),
         *(
             _pairs(item, family, shown)
             for item in ("P3 Figure 5", "P3 Figure 8")
             for family, shown in (("smollm2", "5 and 10 of 30 layers"), ("trunk", "1 and 2 of 8"))
         ),
-        Claim(
-            "P3 Figure 6",
-            (real, chats),
-            "acceptance, HiSpec less a single exit at its draft layer",
-            ("hispec",),
-            ("exit 5",),
-            effects.acceptance,
-            scale="difference",
-            least=SHARE,
+        *(
+            Claim(
+                "P3 Figure 6",
+                experiments,
+                "acceptance, HiSpec less a single exit at its draft layer",
+                ("hispec",),
+                (draft_exit,),
+                effects.acceptance,
+                scale="difference",
+                least=SHARE,
+            )
+            for experiments, draft_exit in (((real, chats), "exit 5"), ((trunk,), "exit 1"))
         ),
-        Claim(
-            "P3 Figure 6",
-            (trunk,),
-            "acceptance, HiSpec less a single exit at its draft layer",
-            ("hispec",),
-            ("exit 1",),
-            effects.acceptance,
-            scale="difference",
-            least=SHARE,
+        *(
+            Claim(
+                "P3 Figure 6",
+                experiments,
+                "HiSpec over the best single exit, by layers run",
+                ("hispec",),
+                tuple(f"exit {layer}" for layer in layers),
+                _COST,
+            )
+            for experiments, layers in (((real, chats), (5, 10, 15)), ((trunk,), (1, 2, 4)))
         ),
-        Claim(
-            "P3 Figure 6",
-            (real, chats),
-            "HiSpec over the best single exit, by layers run",
-            ("hispec",),
-            ("exit 5", "exit 10", "exit 15"),
-            _COST,
-        ),
-        Claim(
-            "P3 Figure 6",
-            (trunk,),
-            "HiSpec over the best single exit, by layers run",
-            ("hispec",),
-            ("exit 1", "exit 2", "exit 4"),
-            _COST,
-        ),
-        Claim(
-            "P3 Figure 7",
-            ("p3-trunk-lengths",),
-            "N_d = 2 over N_d = 8, by layers run",
-            ("2/4",),
-            ("8/4",),
-            _COST,
-        ),
-        Claim(
-            "P3 Figure 7",
-            ("p3-trunk-lengths",),
-            "N_d = 2 over N_d = 1, by layers run",
-            ("2/4",),
-            ("1/4",),
-            _COST,
-        ),
-        Claim(
-            "P3 Figure 7",
-            ("p3-trunk-lengths",),
-            "N_i = 4 over N_i = 12, by layers run",
-            ("2/4",),
-            ("2/12",),
-            _COST,
+        *(
+            Claim(
+                "P3 Figure 7",
+                ("p3-trunk-lengths",),
+                f"{text}, by layers run",
+                ("2/4",),
+                (n,),
+                _COST,
+            )
+            for text, n in (
+                ("N_d = 2 over N_d = 8", "8/4"),
+                ("N_d = 2 over N_d = 1", "1/4"),
+                ("N_i = 4 over N_i = 12", "2/12"),
+            )
         ),
     ]
