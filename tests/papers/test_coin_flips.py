@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
+import paper_cases
 import pytest
 import torch
-from paper_cases import columns
+from paper_cases import PROMPTS, columns
 
 from hierspec.bench.methods.base import Request, Run
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.config.schema import TargetConfig
+from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Batch, scan
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import registry
 from hierspec_papers import replayed, reproduce
-from hierspec_papers.lab import Lab
 from hierspec_papers.measured import tokens_per_call
 from hierspec_papers.p1 import coin_flips, levels
 from hierspec_papers.p1.coin_flips import hierarchy_of
@@ -25,12 +25,7 @@ from hierspec_papers.p1.coins import CoinMethod, Coins
 from hierspec_papers.p1.levels import AcceptanceCounts, Levels
 from hierspec_papers.terminal import pictures
 
-PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
-
-
-def lab_of(target, drafts=(), prompts=PROMPTS, tokens=24, temperatures=(0.0, 1.0)):
-    models = BenchModels(TargetConfig(model=target, dtype="float64"), tuple(drafts))
-    return Lab(models, prompts, tokens, temperatures)
+lab_of = partial(paper_cases.lab_of, tokens=24)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,33 @@
+"""Targets with early exits that tests of several papers use."""
+
+import pytest
+import torch
+from paper_cases import HEADS, KNOWN
+
+from hierspec.config import exit_heads
+from hierspec.lm.exit_heads import TRANSFORM, Heads
+from hierspec.lm.load import load as load_model
+from hierspec.utils.testing import save_tiny
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """Save a tiny target of eight layers, float64: exits 1 and 2 are its default ones."""
+    return str(save_tiny("llama", tmp_path_factory.mktemp("deep"), seed=3, layers=8))
+
+
+@pytest.fixture(scope="module")
+def headed(tmp_path_factory):
+    """Save the same target with heads in its folder that score as exits without heads do."""
+    folder = save_tiny("llama", tmp_path_factory.mktemp("headed"), seed=3, layers=8)
+    backend = load_model(str(folder), backend="hf")
+    heads = Heads(TRANSFORM, HEADS, backend, torch.arange(KNOWN))
+    info = {
+        "kind": TRANSFORM,
+        "exits": list(HEADS),
+        "model": str(folder),
+        "vocabulary_size": KNOWN,
+        **{key: getattr(backend, key) for key in ("hidden_size", "vocab_size", "num_layers")},
+    }
+    exit_heads.write(folder / exit_heads.FILE, heads, torch.float64, info)
+    return str(folder)
