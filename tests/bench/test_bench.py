@@ -16,6 +16,7 @@ from rich.console import Console
 
 from hierspec import TargetConfig, cli
 from hierspec.bench import correctness, memory, results, roofline, spec_bench, summary
+from hierspec.bench.chats import in_turn
 from hierspec.bench.method_records import LevelCounters, RunRecord
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.base import Request, Unavailable
@@ -867,7 +868,7 @@ def test_spec_bench_questions_are_taken_from_each_category_in_turn(tmp_path):
     assert [(one.id, one.prompt) for one in read] == [
         (81, "Compose."), (82, "Describe."), (301, "Translate."),
     ]  # fmt: skip
-    assert [one.id for one in spec_bench.in_turn(read)] == [81, 301, 82]
+    assert [one.id for one in in_turn(read, lambda question: question.category)] == [81, 301, 82]
     path.write_text(json.dumps({"prompt": "x"}))
     assert spec_bench.read(path) is None
 

@@ -24,13 +24,13 @@ PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
 GOES_ON = "interrupted: the same command continues where it stopped"
 NOTHING = "interrupted: nothing was measured"
 BLANK = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
-WRITES = 8  # of the results file: begun, two methods arranged, two rounds, measured, judged, done
+WRITES = 8  # of the results file: begun, two methods configured, two rounds, measured, judged, done
 
 
 @pytest.fixture(autouse=True)
 def _blank_pictures(monkeypatch):
     """Whether a picture's file is whole is of interest here, not what it shows."""
-    monkeypatch.setattr("hierspec.bench.report.pictures._rendered", lambda figure, kind: BLANK)
+    monkeypatch.setattr("hierspec.bench.report.pictures.file_content", lambda figure, kind: BLANK)
 
 
 @pytest.fixture(scope="module")

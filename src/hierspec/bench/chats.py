@@ -3,11 +3,11 @@
 A row of a ``.jsonl`` file is a chat: ``messages`` (``role`` and ``content``, the user's last),
 ``turns`` (Spec-Bench: what the user says, one after the other), ``question`` (GSM8K) or ``prompt``
 (HumanEval's functions, which have an ``entry_point``, come with the request to complete them). A
-folder stands for all its ``.jsonl`` files. Every domain gets as many chats: a row's own ``domain``,
-Spec-Bench's six tasks, else the file's name.
+folder stands for all its ``.jsonl`` files. Domains take turns. A chat's domain is the row's
+``domain``, else its task in Spec-Bench, else the file's name.
 
-Each turn of a chat is a prompt of its own. Those after the first have the answers before them that
-plain decoding gives, greedily: so all methods read the same text, whatever they write.
+Each turn of a chat is a prompt of its own. Later turns follow plain decoding's greedy answers, so
+that all methods read the same text, whatever they write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hierspec.errors import HierspecError
 from hierspec.utils.prompts import KEYS, apply_chat
@@ -27,6 +27,7 @@ COMPLETE = "Complete this Python function:\n\n"
 _MT_BENCH = "mt_bench"  # Spec-Bench keeps MT-Bench's own categories, and names its other tasks
 _TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
+T = TypeVar("T")
 Message = Mapping[str, str]
 Answer = Callable[[list[int]], str]  # token ids of a prompt → the text that follows
 
@@ -37,8 +38,8 @@ class Chat:
 
     Attributes:
         category: within the domain; chats of one domain take turns by it.
-        before: messages that stand before the first turn, answers included.
-        turns: what the user says.
+        before: messages before the first turn, answers included.
+        turns: the user's messages.
     """
 
     domain: str
@@ -56,10 +57,10 @@ class ChatTurn:
 
 
 def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
-    """The chats of a file or a folder, and what identifies it: ``file`` and ``sha256``.
+    """Read the chats of a file or a folder, and what identifies it: ``file`` and ``sha256``.
 
     Raises:
-        HierspecError: nothing is there, or a line holds no chat; names file and line.
+        HierspecError: there are no chats, or a line holds none; names file and line.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
@@ -79,32 +80,33 @@ def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
                 chats.append(_chat(line, file.stem, f"{file}, line {number}"))
     if not chats:
         raise HierspecError(f"{path} holds no prompt")
-    return in_turn(chats), {"file": path.name, "sha256": digest.hexdigest()}
+    by_category = in_turn(chats, lambda chat: chat.category)
+    chats = in_turn(by_category, lambda chat: chat.domain)
+    return chats, {"file": path.name, "sha256": digest.hexdigest()}
 
 
-def in_turn(chats: Sequence[Chat]) -> list[Chat]:
-    """One of each domain, then the next of each; within a domain one of each category."""
+def in_turn(rows: Sequence[T], group: Callable[[T], str]) -> list[T]:
+    """Order rows as the first of each group, then the second of each, and so on.
 
-    def taken(rows: Sequence[Chat], key: Callable[[Chat], str]) -> list[Chat]:
-        groups: dict[str, list[Chat]] = {}
-        for row in rows:
-            groups.setdefault(key(row), []).append(row)
-        rounds = itertools.zip_longest(*groups.values())
-        return [row for each in rounds for row in each if row is not None]
-
-    return taken(taken(chats, lambda chat: chat.category), lambda chat: chat.domain)
+    Files are sorted by their groups, and the first few rows would all be of one kind.
+    """
+    groups: dict[str, list[T]] = {}
+    for row in rows:
+        groups.setdefault(group(row), []).append(row)
+    rounds = itertools.zip_longest(*groups.values())
+    return [row for each in rounds for row in each if row is not None]
 
 
 def choose(
     chats: Sequence[Chat], measured: int, tuning: int, profiling: int = 0
 ) -> tuple[list[ChatTurn], list[ChatTurn]]:
-    """The first turns to measure on, and first turns of later chats to tune on.
+    """Return turns of the first chats to measure on, and first turns of later ones to tune on.
 
     Args:
-        profiling: of the latter, if there are so many.
+        profiling: how many of the latter to return at least, if there are so many.
 
     Raises:
-        HierspecError: there are too few.
+        HierspecError: there are too few chats.
     """
     turns: list[ChatTurn] = []
     rest = iter(chats)
@@ -120,22 +122,22 @@ def choose(
 
 
 def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list[list[int]]:
-    """Each turn as the model reads it, in its chat template, after the turns before it.
+    """Encode each turn in the model's chat template, after the turns before it.
 
     Args:
-        answer: asked once for every turn that another one follows.
+        answer: called once for every turn that another one follows.
     """
     found: list[list[int]] = []
-    said: dict[tuple[int, int], str] = {}
+    answers: dict[tuple[int, int], str] = {}
     for turn in turns:
         chat = turn.chat
         messages = list(chat.before)
         for number in range(turn.number):
             messages.append({"role": "user", "content": chat.turns[number]})
             key = id(chat), number
-            if key not in said:
-                said[key] = answer(apply_chat(tokenizer, messages))
-            messages.append({"role": "assistant", "content": said[key]})
+            if key not in answers:
+                answers[key] = answer(apply_chat(tokenizer, messages))
+            messages.append({"role": "assistant", "content": answers[key]})
         messages.append({"role": "user", "content": chat.turns[turn.number]})
         found.append(apply_chat(tokenizer, messages))
     return found
@@ -162,13 +164,13 @@ def _chat(line: str, stem: str, where: str) -> Chat:
 
 
 def _messages(value: Any, where: str) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-    sound = isinstance(value, list) and value and all(
+    is_valid = isinstance(value, list) and value and all(
         isinstance(each, Mapping)
         and isinstance(each.get("role"), str)
         and isinstance(each.get("content"), str)
         for each in value
     )  # fmt: skip
-    if not sound or value[-1]["role"] != "user":
+    if not is_valid or value[-1]["role"] != "user":
         raise HierspecError(
             f'{where}: messages must be a list of {{"role": …, "content": …}}, the last the user\'s'
         )

@@ -1,7 +1,7 @@
-"""Are outputs right? Token ids where decoding is greedy, the target's likelihood elsewhere.
+"""Checks outputs: token ids where decoding is greedy, the target's likelihood elsewhere.
 
 Both use one teacher-forced pass of the target over an output: all positions at once, no sampling,
-nothing of the method that wrote it.
+and no part of the method that wrote it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from hierspec.lm.encoder_decoder import opening
 
 MOST_DEVIATION = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
 MOST_LAW_DEVIATION = 4.0  # of all tokens against the law itself: 0.006 %
-# What rounding may do to a score, in steps of the data type at the size of the largest score: a
-# coarse type rounds the score itself, a fine one shows what many layers add up.
+# The error that rounding may cause in a score, in steps of the data type at the size of the largest
+# score: a coarse type rounds the score itself, a fine one shows what many layers add up.
 _STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
 _FINE_STEPS = 32.0
-_LEAST = 1e-9  # nats: the deviation of a law that leaves nothing to chance, above rounding
+_LEAST = 1e-9  # nats: replaces the deviation 0 of outputs without chance; above rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """An output under the target's law at a temperature, in nats.
+    """An output under the target's distributions at a temperature, in nats.
 
     Attributes:
         logprob: Σ log p(token), n tokens.
-        surplus: Σ (log p(token) + H), H the entropy of the law at each position: a sum of
-            differences whose expectation given the past is 0 if tokens have the target's law.
-        variance: Σ Var(log p) of the same laws: the variance of ``surplus``.
+        surplus: Σ (log p(token) + H), H the entropy of the distribution at each position. If
+            tokens have the target's distribution, each term's expectation given the past is 0.
+        variance: Σ Var(log p) of the same distributions: the variance of ``surplus``.
     """
 
     num_tokens: int
@@ -50,7 +50,7 @@ class Likelihood:
 
 
 def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
-    """The target's scores [len(ids), V] for each token of ``ids``, given all before it."""
+    """Compute the target's scores [len(ids), V] for each token of ``ids``, given all before it."""
     slot = model.open()
     try:
         begun, source = opening(model, prompt)
@@ -63,14 +63,14 @@ def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> t
 def likelihood(
     model: LanguageModel, prompt: Sequence[int], ids: Sequence[int], temperature: float
 ) -> Likelihood:
-    """How an output looks to the target at a temperature > 0."""
+    """Compute an output's likelihood under the target at a temperature > 0."""
     if not ids:
         return Likelihood(0, 0.0, 0.0, 0.0)
     logs = torch.log_softmax(scores(model, prompt, ids).double() / temperature, dim=-1)
-    law = logs.exp()
-    finite = torch.where(law > 0, logs, torch.zeros_like(logs))
-    mean = (law * finite).sum(-1)  # −H
-    variance = (law * finite.square()).sum(-1) - mean.square()
+    probs = logs.exp()
+    finite = torch.where(probs > 0, logs, torch.zeros_like(logs))
+    mean = (probs * finite).sum(-1)  # −H
+    variance = (probs * finite.square()).sum(-1) - mean.square()
     chosen = logs.gather(1, torch.tensor(ids, device=logs.device)[:, None])[:, 0]
     return Likelihood(
         num_tokens=len(ids),
@@ -81,7 +81,7 @@ def likelihood(
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Where two outputs part; ``None`` if they are equal. The end of one counts."""
+    """Find where two outputs part, the end of one included; ``None`` if they are equal."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i
@@ -91,11 +91,11 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def gap(
     model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
 ) -> float | None:
-    """How far the less likely of two outputs' first differing tokens lies below the best score.
+    """Measure how far the less likely of two outputs' first differing tokens is below the best.
 
     In logits of one teacher-forced pass: near 0 where the two best scores tie, and rounding
-    decides. ``None``: the outputs are equal, or one merely ends sooner, or the target's scores say
-    that one of the tokens cannot be.
+    decides. ``None``: the outputs are equal, or one merely ends sooner, or the target gives one of
+    the tokens a score of −∞.
     """
     at = first_difference(plain, ids)
     if at is None or at >= min(len(plain), len(ids)):
@@ -108,8 +108,11 @@ def gap(
 def tolerance(
     model: LanguageModel, prompt: Sequence[int], dtype: torch.dtype | None = None
 ) -> float:
-    """The largest :func:`gap` that rounding in a data type explains, by default the model's own,
-    in logits."""
+    """Return the largest :func:`gap`, in logits, that rounding in a data type explains.
+
+    Args:
+        dtype: default: the model's own.
+    """
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
     own = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
     chosen: torch.dtype = dtype or own
@@ -121,20 +124,20 @@ def tolerance(
 def law_test(
     found: Sequence[Likelihood], plain: Sequence[Likelihood], is_plain: bool = False
 ) -> LikelihoodSummary:
-    """Outputs of a method against plain sampling's, and against the law itself.
+    """Test a method's outputs against plain sampling's, and against the target's distribution.
 
     Two tests. *Paired*: per prompt, the mean log-probability a token, less plain sampling's on the
     same prompt. *Law*: all tokens' surplus over its standard deviation, which takes the conditional
-    laws for granted instead of a second sample, so it sees far less noise. Either alone far out of
-    what chance allows makes ``within_noise`` false.
+    distributions for granted instead of a second sample, so it sees far less noise. Either one far
+    outside what chance allows makes ``within_noise`` false.
     """
     differences = [a.per_token - b.per_token for a, b in zip(found, plain, strict=True)]
     count = len(differences)
-    spent = math.sqrt(sum(one.variance for one in found))
-    law_z = sum(one.surplus for one in found) / max(spent, _LEAST)
+    standard_deviation = math.sqrt(sum(output.variance for output in found))
+    law_z = sum(output.surplus for output in found) / max(standard_deviation, _LEAST)
     paired_ok = is_plain or count < 2 or abs(deviation(differences)) <= MOST_DEVIATION
     return LikelihoodSummary(
-        mean=statistics.fmean(one.per_token for one in found),
+        mean=statistics.fmean(output.per_token for output in found),
         difference_from_plain=statistics.fmean(differences),
         standard_error=statistics.stdev(differences) / math.sqrt(count) if count > 1 else None,
         law_z=law_z,

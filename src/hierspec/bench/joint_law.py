@@ -1,7 +1,7 @@
-"""Does sampled output have the target's law? The joint law of the first tokens, and a χ² test.
+"""Tests that sampled output has the target's law: the exact law of the first tokens, and χ².
 
 For real models, where enumerating the hierarchy's own randomness is out of reach: the target's
-law of the first few tokens is computed by expanding its tree, and samples are held against it.
+joint law of the first few tokens is computed by expanding its tree, and compared with samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tokens = tuple[int, ...]
 def joint_law(
     hierarchy: Hierarchy, prompt: Sequence[int], params: SamplingParams, length: int
 ) -> dict[Tokens, float]:
-    """The target's exact law of the next ``length`` tokens: {tokens: probability}.
+    """Compute the target's exact law of the next ``length`` tokens: {tokens: probability}.
 
     Every continuation of positive probability is expanded, so ``params`` must keep few tokens
     (top-k): k^length cells, about k^(length−1) rows of the target.
@@ -63,7 +63,7 @@ def sample(
     batch_size: int = 64,
     seed: int = 0,
 ) -> Counter[Tokens]:
-    """Counts of the first ``length`` tokens of ``num_samples`` independent generations."""
+    """Count the first ``length`` tokens of ``num_samples`` independent generations."""
     counts: Counter[Tokens] = Counter()
     for number, start in enumerate(range(0, num_samples, batch_size)):
         size = min(batch_size, num_samples - start)
@@ -90,7 +90,7 @@ class ChiSquare:
 def chi_square(
     counts: Mapping[Tokens, int], law: Mapping[Tokens, float], min_expected: float = 10.0
 ) -> ChiSquare:
-    """Hold counts against a law; cells with a smaller expectation are pooled into one.
+    """Test counts against a law; cells expected less than ``min_expected`` times are pooled.
 
     The log p-value comes from the Wilson–Hilferty cube-root normal approximation (1931), good to
     a few per cent of log p for ten degrees of freedom and more. Outcomes of probability 0 that
@@ -121,7 +121,7 @@ def chi_square(
 
 
 def _log10_upper_tail(z: float) -> float:
-    """log10 P(N(0, 1) > z), also where it underflows."""
+    """Compute log10 P(N(0, 1) > z), also where the probability underflows."""
     if z < 30.0:
         return math.log10(max(0.5 * math.erfc(z / math.sqrt(2.0)), 1e-300))
     return (-z * z / 2 - math.log(z * math.sqrt(2 * math.pi))) / math.log(10)

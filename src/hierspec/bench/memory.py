@@ -2,8 +2,8 @@
 
 All methods of a bench share one process and most of its weights, so the process's own peak says
 nothing about one of them. What counts for a method is the weights it needs (shared ones count for
-each method that needs them) and by how much one run of it raises the resident set, or an
-accelerator's allocations, above what was there before. Nobody times that run.
+each method that needs them) and by how much one run of it, which is not timed, raises the resident
+set or an accelerator's allocations.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ parameters = functools.cache(count)
 
 
 def level_parameters(method: Any) -> dict[str, int] | None:
-    """Weights that a call of each level runs through, by the level's name; tables have none.
+    """Count the weights that a call of each level runs through, by level name; 0 for tables.
 
-    An encoder runs once for a text, and of a table of embeddings that is no head as well a token
-    reads one row: neither counts. ``None`` for what is no hierarchy of
-    ours, where weights cannot be counted, and where a level decides anew at every call how many
-    layers it runs.
+    Two do not count: an encoder, which runs once for a text, and a table of embeddings that is not
+    also the head, of which a token reads one row. ``None`` for methods of other engines, where
+    weights cannot be counted, and where a level decides at every call how many layers it runs.
     """
     if not isinstance(method, HierarchyMethod):
         return None
@@ -48,9 +47,9 @@ def level_parameters(method: Any) -> dict[str, int] | None:
 
 
 def weight_bytes(method: Any) -> int | None:
-    """Of all models that a method needs, shared ones once.
+    """Add up the bytes of all models that a method needs, shared ones once.
 
-    Other engines may say so themselves, by an attribute ``weight_bytes``.
+    Methods of other engines may have them as an attribute ``weight_bytes``.
     """
     if not isinstance(method, HierarchyMethod):
         return getattr(method, "weight_bytes", None)
@@ -66,13 +65,13 @@ def weight_bytes(method: Any) -> int | None:
 
 
 def backend(model: Any) -> Any:
-    """The transformer behind a level, all of its layers; ``None`` for tables and the like."""
+    """Return the whole transformer behind a level; ``None`` for tables and the like."""
     whole = getattr(getattr(model, "cache_owner", None), "backend", None)
     return getattr(whole, "backend", whole)  # of one that skips layers
 
 
 def _count(models: BenchModels, backend: Any, **counted: bool) -> int:
-    """Weights of a loaded checkpoint; what counts is as for :func:`parameters`."""
+    """Count the weights of a loaded checkpoint; ``counted`` as for :func:`parameters`."""
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:
             return parameters(name, **counted)
@@ -80,7 +79,7 @@ def _count(models: BenchModels, backend: Any, **counted: bool) -> int:
 
 
 def itemsize(backend: Any) -> int:
-    """Bytes of a weight: a backend's ``dtype`` is that of its hidden states."""
+    """Return the bytes of a weight; a backend's ``dtype`` may be of its hidden states alone."""
     return getattr(backend, "weight_dtype", backend.dtype).itemsize
 
 
@@ -88,7 +87,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
-    """Bytes by which ``run`` raises the peak; ``None`` where the system does not say.
+    """Measure by how many bytes ``run`` raises the peak; ``None`` where the system cannot say.
 
     On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).
     Memory that an earlier run gave back to the allocator but not to the system is used again

@@ -47,7 +47,7 @@ class Record(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object: what was set or read, in the file's order."""
+        """Return the JSON object: the fields that were set or read, in the file's order."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -62,7 +62,7 @@ class Spread(Record):
     standard_error: Number | None
 
 
-PROMPTS_OF_AN_INTERVAL = 5  # the fewest that have one
+PROMPTS_OF_AN_INTERVAL = 5  # fewest prompts for which an interval is given
 
 
 class PairedRatio(Record):
@@ -91,7 +91,7 @@ class PairedRatio(Record):
         return self.interval or (None, None)
 
     def formatted(self, decimals: int = 2, unit: str = "×") -> str:
-        """The median with its interval, as in ``2.68× [2.22, 3.35]``, or alone without one."""
+        """Format the median with its interval, as in ``2.68× [2.22, 3.35]``, if it has one."""
         low, high = self.ends
         ends = "" if low is None else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
         return f"{self.median:.{decimals}f}{unit}{ends}"
@@ -124,7 +124,8 @@ class RunRecord(Record):
     """A method's run on a prompt.
 
     Attributes:
-        prompt: its number; ``turn``: the method's place in the round, from 0 on.
+        prompt: its index.
+        turn: the method's place in the round, from 0 on.
         first_difference_gap: how far the first token that differs from plain decoding's lies below
             the target's best score, in logits; ``None`` where no score says so.
     """
@@ -148,7 +149,7 @@ class RunRecord(Record):
 
 
 class LevelSummary(Record):
-    """What a token after the first takes at a level, over all runs."""
+    """Calls and times of a level per token after the first, over all runs."""
 
     name: str
     calls_per_token: Number
@@ -215,10 +216,10 @@ class LevelShape(Record):
 
 
 def level_shapes(configuration: Mapping[str, Any]) -> list[LevelShape]:
-    """The levels of a configuration that is a hierarchy's.
+    """Read the levels of a hierarchy's configuration.
 
     Raises:
-        HierspecError: names the place.
+        HierspecError: a level is damaged; names the place.
     """
     return schema.read(list[LevelShape], configuration["levels"], "levels")
 
@@ -238,7 +239,7 @@ class TuningTrial(Record):
 
 
 class TuningRecord(Record):
-    """What a method's configuration was chosen from, on how many prompts, how many at once."""
+    """All configurations tried, on how many prompts, and how many at once."""
 
     prompts: Count
     batch_size: Count = 1
@@ -255,13 +256,13 @@ class PredictionError:
 
 
 class MethodRecord(Record):
-    """A method at a temperature.
+    """A method's results at a temperature.
 
     Attributes:
         configuration: a hierarchy file's levels and rule, or another engine's options.
         skipped: why it was left out.
         parameters: weights that a call of each level runs through.
-        near_tie_tolerance: its own, where it computes in another data type than the target.
+        near_tie_tolerance: the method's own, if its data type differs from the target's.
     """
 
     name: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.bench import chats, spec_bench
-from hierspec.bench.chats import ChatTurn
+from hierspec.bench.chats import ChatTurn, in_turn
 from hierspec.bench.spec_bench import SpecBenchQuestion
 from hierspec.bench.turns import whole_batches
 from hierspec.errors import HierspecError
@@ -16,19 +16,19 @@ from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 
-NUM_PROMPTS, TUNE_PROMPTS = 16, 4  # where nobody says how many
+NUM_PROMPTS, TUNE_PROMPTS = 16, 4  # defaults
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Texts for a bench: those measured, then those tuned on.
+    """Prompts of a bench: to measure on, and others to tune and profile on.
 
     Attributes:
-        profiling: those tuned on and what follows, as many as a profile takes by default.
+        profiling: those to tune on and further ones, as many as a profile takes by default.
         identity: ``file`` and ``sha256``.
-        asked: Spec-Bench's questions behind the measured ones; empty for other prompts.
+        asked: Spec-Bench's questions behind the measured prompts; empty for others.
         notes: on the choice, for the results file.
-        categories: of the measured ones; empty where they have none.
+        categories: of the measured prompts; empty where they have none.
     """
 
     measured: tuple[str | ChatTurn, ...]
@@ -56,21 +56,20 @@ def choose(
     batch_size: int = 1,
     chat: bool = False,
 ) -> Prompts:
-    """The first prompts to measure on, the next to tune on; of a category each, where they have
-    categories.
+    """Choose the first prompts to measure on and the next to tune on, categories taking turns.
 
     Args:
-        target: whose built-in texts there are without a file.
-        measured: how many. Default: 16 (of those built in: all but the others), whole batches.
+        target: the model whose built-in texts are used without a file.
+        measured: how many. Default: 16 (of built-in texts: all others), in whole batches.
         tuning: how many. Default: 4, or the next multiple of ``batch_size``.
-        chat: the file's rows are chats, of which every turn is a prompt
+        chat: whether the file's rows are chats, of which every turn is a prompt
             (:mod:`hierspec.bench.chats`).
 
     Raises:
-        HierspecError: too few, or they do not make full batches.
+        HierspecError: there are too few, or they do not make full batches.
     """
     if chat:
-        return _chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
+        return _of_chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
     source = _built_in(target) if path is None else _of_file(path)
     found, notes = source.texts, [*source.notes]
     if tuning is None:
@@ -99,7 +98,7 @@ def choose(
     )
 
 
-def _chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
+def _of_chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
     if path is None:
         raise HierspecError("--chat measures on chats: give --prompts FILE.jsonl, or a folder")
     whole_batches(measured, batch_size)
@@ -118,7 +117,7 @@ def _chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Pr
 
 
 def _profiled(tuning: int) -> int:
-    """How many prompts to profile on: few show what a look-up finds in long texts."""
+    """Return how many prompts to profile on: look-ups need several to show what they find."""
     return max(tuning, ProfileSettings().prompts)
 
 
@@ -128,7 +127,7 @@ def _built_in(target: str) -> _Source:
 
 
 def _mixed(built_in: Sequence[str]) -> list[str]:
-    """Both halves in turn: the first may be code and the second prose."""
+    """Interleave both halves: the first may be code and the second prose."""
     half = len(built_in) // 2
     pairs = zip(built_in[:half], built_in[half:], strict=True)
     return [text for pair in pairs for text in pair]
@@ -139,6 +138,6 @@ def _of_file(path: Path) -> _Source:
     identity = {"file": file.name, "sha256": file.sha256}
     if file.name == "-" or not (read := spec_bench.read(path)):
         return _Source(file.prompts, identity, ())
-    asked = spec_bench.in_turn(read)
+    asked = in_turn(read, lambda question: question.category)
     note = "Spec-Bench questions by their first turn, one of each category in turn"
     return _Source([question.prompt for question in asked], identity, (note,), asked)

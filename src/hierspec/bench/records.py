@@ -22,7 +22,7 @@ KIND, SCHEMA_VERSION = "hierspec-bench", 1
 
 
 class LoadAverages(Record):
-    """Of 1, 5 and 15 minutes, before and after a temperature."""
+    """The machine's load averages of 1, 5 and 15 minutes, before and after a temperature."""
 
     before: list[Number] | None
     after: list[Number] | None
@@ -30,8 +30,7 @@ class LoadAverages(Record):
 
 @dataclass(frozen=True, slots=True)
 class GreedyComparison:
-    """How many of a method's greedy texts are plain decoding's, part from it at a near-tie, are
-    wrong."""
+    """How many of a method's greedy texts equal plain decoding's, part at a near-tie, are wrong."""
 
     equal: int
     near_ties: int
@@ -69,12 +68,15 @@ class TemperatureRecord(Record):
 
     @property
     def unmeasured(self) -> list[MethodRecord]:
-        """Left out, or not measured yet."""
+        """Methods left out, or not measured yet."""
         return [method for method in self.methods if method.summary is None]
 
     def compared(self, method: MethodRecord) -> GreedyComparison:
-        """Greedy texts against plain decoding's, run by run. One that differs parts at a near-tie
-        if the target scores the two tokens alike, as far as its data type resolves."""
+        """Compare greedy texts with plain decoding's, run by run.
+
+        A text that differs parts at a near-tie if the target scores the two tokens alike, as far as
+        its data type resolves.
+        """
         others = [run.first_difference_gap for run in method.runs if not run.same_as_plain]
         own = method.near_tie_tolerance
         limit = self.near_tie_tolerance if own is None else own
@@ -83,7 +85,7 @@ class TemperatureRecord(Record):
 
 
 class BenchSettings(Record):
-    """What makes two benches the same.
+    """Settings, which are equal where one bench continues another.
 
     Attributes:
         methods: names, plain decoding among them.
@@ -110,11 +112,11 @@ class BenchSettings(Record):
     until_eos: Boolean = False
 
 
-_NEWER = ("chat", "until_eos")  # settings that files of before do not say
+_NEWER = ("chat", "until_eos")  # settings that older files lack
 
 
 def _with_all_settings(value: Any) -> Any:
-    """A file says all of them; defaults are for who writes a new one."""
+    """Refuse a file that lacks a setting; defaults are for new results alone."""
     if isinstance(value, Mapping):
         for key in BenchSettings.model_fields:
             if key not in value and key not in _NEWER:
@@ -123,7 +125,7 @@ def _with_all_settings(value: Any) -> Any:
 
 
 class BenchEnvironment(Record):
-    """Where it was measured; ``threads`` and the OpenMP settings are those of this process."""
+    """The machine and software; ``threads`` and the OpenMP settings are those of this process."""
 
     commit: str | None = None
     versions: dict[str, Any] = Field(default_factory=dict)
@@ -178,11 +180,11 @@ class BenchResults(Record):
         return self
 
     def at(self, temperature: float) -> TemperatureRecord | None:
-        """What was measured at this temperature."""
+        """Return the record of this temperature, if there is one."""
         return next((cell for cell in self.cells if cell.temperature == temperature), None)
 
     def conditions(self, cell: TemperatureRecord) -> str:
-        """``zoo:large, bfloat16, temperature 0 (greedy), 20 prompts × 200 tokens``."""
+        """Return ``zoo:large, bfloat16, temperature 0 (greedy), 20 prompts × 200 tokens``."""
         settings = self.settings
         words = [settings.target, "" if settings.dtype == "auto" else settings.dtype, cell.title]
         if settings.batch_size > 1:
@@ -193,7 +195,7 @@ class BenchResults(Record):
 
 
 def _check_runs(methods: Sequence[MethodRecord], prompts: int, where: str) -> None:
-    """Methods that ran have as many runs as plain decoding, which is among them."""
+    """Refuse methods with more or fewer runs than plain decoding, or without plain decoding."""
     plain = next((method for method in methods if method.name == PLAIN), None)
     if plain is None:
         raise HierspecError(f"{where} has no method 'plain', which all are compared with")

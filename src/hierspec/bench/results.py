@@ -1,7 +1,7 @@
 """The results file: locked, begun, continued, read, and written whole after every round of prompts.
 
-A reader refuses what it does not know instead of guessing; :mod:`hierspec.bench.records` says what
-the file holds.
+A reader refuses what it does not know instead of guessing; :mod:`hierspec.bench.records` describes
+the file's content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils import files, schema
 from hierspec.utils.files import write_whole
 
-# What two parts of one measurement must share; a commit may change, and is noted.
+# Must be equal where a measurement is continued; the commit may change, and is noted.
 SAME_MACHINE = (
     "versions", "cpu", "cores", "threads", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "accelerator",
 )  # fmt: skip
@@ -33,7 +33,7 @@ SAME_MACHINE = (
 def make(
     settings: BenchSettings, environment: Mapping[str, Any], notes: Sequence[str] = ()
 ) -> BenchResults:
-    """Results before anything is measured."""
+    """Make the results as they are before anything is measured."""
     now = datetime.datetime.now(datetime.UTC)
     return BenchResults(
         schema_version=SCHEMA_VERSION,
@@ -49,7 +49,7 @@ def make(
 
 
 def parse(data: Any, where: str) -> BenchResults:
-    """The results in a file's JSON.
+    """Check a file's JSON and return the results in it.
 
     Raises:
         HierspecError: another kind or schema version, or damaged; names ``where`` and the place.
@@ -71,7 +71,7 @@ def parse(data: Any, where: str) -> BenchResults:
 
 
 def read(path: Path) -> BenchResults:
-    """The results in a file, finished or not.
+    """Read the results in a file, finished or not.
 
     Raises:
         HierspecError: no such file, not JSON, or as :func:`parse`.
@@ -84,7 +84,7 @@ def read(path: Path) -> BenchResults:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether there is a bench in this file that lacks nothing."""
+    """Return whether the file holds a finished bench."""
     with contextlib.suppress(HierspecError):
         return path.is_file() and read(path).finished  # a pipe would keep a reader waiting
     return False
@@ -100,7 +100,7 @@ def write(path: Path, data: BenchResults) -> None:
 
 
 def begin(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:
-    """As :func:`resume`; the file is there afterwards."""
+    """Resume as :func:`resume` does, and write the file if it is new."""
     data = resume(path, fresh, overwrite)
     if path is not None and data is fresh:
         write(path, fresh)  # before minutes of work
@@ -108,9 +108,9 @@ def begin(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> Be
 
 
 def resume(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:
-    """``fresh`` (of :func:`make`), or what an interrupted run with the same settings left there.
+    """Return what an interrupted run with the same settings left, else ``fresh`` (:func:`make`).
 
-    A file without a cell holds no measurement, and its settings bind nobody.
+    A file without a cell holds no measurement, and is overwritten whatever its settings.
 
     Raises:
         HierspecError: the file holds something else, is finished, or was begun with other settings

@@ -18,13 +18,13 @@ _SECONDS = 0.4
 def roofline(
     models: BenchModels, batch_size: int = 1, before: Roofline | None = None
 ) -> Roofline | None:
-    """The least time plain decoding can take per token; ``None`` where weights cannot be counted.
+    """Estimate the least time of plain decoding per token; ``None`` if weights cannot be counted.
 
-    A forward writes a token of each sequence of a batch. Whatever else the machine does can only
-    make a sample of the bandwidth slower, so the fastest one counts; a call adds one.
+    A forward writes a token of each sequence of a batch. Other work on the machine can only make a
+    sample of the bandwidth slower, so the fastest one counts; a call adds one.
 
     Args:
-        before: what earlier calls have found; an older file may hold one without ``samples``.
+        before: the result of earlier calls; an older file may hold one without ``samples``.
     """
     try:
         weight_bytes = read_per_token(models)
@@ -42,31 +42,33 @@ def roofline(
 
 
 def read_per_token(models: BenchModels) -> int:
-    """Bytes of the target's weights without its table of embeddings, of which a token reads one
-    row; where the head is that same table, all of it counts."""
+    """Count the bytes of the target's weights that a token reads.
+
+    The table of embeddings, of which it reads one row, counts only if the head shares it.
+    """
     size = parameters(models.target.model, embedding=False)
     return size * itemsize(backend(models.plain.root.model))
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes a second when a buffer is read from end to end; the median of some tries."""
+    """Measure memory's bandwidth in bytes a second; the median of some reads of a buffer."""
     return statistics.median(_reads(device))
 
 
 def fastest_read(device: torch.device) -> float:
-    """As :func:`bandwidth`, the fastest of the tries."""
+    """Measure as :func:`bandwidth`; the fastest of the reads."""
     return max(_reads(device))
 
 
 def _reads(device: torch.device) -> list[float]:
-    """Bytes a second of some reads of a buffer."""
+    """Measure bytes a second of some reads of a buffer from end to end."""
     free = _BUFFER
     if device.type == "cuda":
         free = min(free, torch.cuda.mem_get_info(device)[0] // 4)
     buffer = torch.ones(free // 4, dtype=torch.float32, device=device)
-    seen, end = [], time.perf_counter() + _SECONDS
-    while len(seen) < 5 or time.perf_counter() < end:
+    durations, end = [], time.perf_counter() + _SECONDS
+    while len(durations) < 5 or time.perf_counter() < end:
         began = time.perf_counter()
         buffer.sum().item()  # .item() waits for an accelerator
-        seen.append(time.perf_counter() - began)
-    return [buffer.numel() * 4 / seconds for seconds in seen[1:]]
+        durations.append(time.perf_counter() - began)
+    return [buffer.numel() * 4 / seconds for seconds in durations[1:]]

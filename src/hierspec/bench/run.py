@@ -1,9 +1,9 @@
-"""The whole bench: tune, measure in turns, check; written down after every round of prompts.
+"""The whole bench: tune, measure in turns, check; saved after every round of prompts.
 
-A :class:`MethodCell` is what is measured at one temperature. Its methods are first arranged
-(configurations found, tuned where there is a choice), then all of them take turns on every prompt,
-then their outputs are judged and summed up, which nobody times. Each stage leaves its mark in the
-file, so that the same command goes on where an interrupted one was.
+A :class:`MethodCell` measures at one temperature. Each method is first configured, tuned where
+there is a choice; then all of them take turns on every prompt; then their outputs are checked and
+summed up, untimed. Every stage is saved in the file, so that the same command continues an
+interrupted one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
 from hierspec.bench.roofline import roofline
-from hierspec.bench.tuning import as_json, same, tune
+from hierspec.bench.tuning import as_json, tune, with_configuration
 from hierspec.bench.turns import (
     grouped,
     repeated,
@@ -54,13 +54,14 @@ class Bench:
 
     Attributes:
         entries: methods, plain decoding among them.
-        measured: prompts that count, as token ids, and ``tuning``: others.
-        data: the results, new or of an interrupted run; changed as the bench goes on.
+        measured: prompts to measure on, as token ids.
+        tuning: other prompts, to tune on.
+        data: the results, new or of an interrupted run; filled in as the bench goes on.
         categories: of the measured prompts, where they have some.
-        path: where results are written; ``None``: nowhere.
-        seconds: no prompt is begun when so long has passed, shared out among the temperatures;
+        path: file that results are written to; ``None``: none.
+        seconds: time limit after which no prompt is begun, split evenly among the temperatures;
             ``None``: all prompts are measured.
-        report: called with what is being done, and the share of all work that is done.
+        report: called with the current stage, and the share of all work that is done.
     """
 
     models: BenchModels
@@ -117,7 +118,7 @@ class MethodCell:
 
     Args:
         begins: the share of the bench's work that is done before.
-        ends: no prompt is begun later, by the monotonic clock; but a first one always is.
+        ends: time of the monotonic clock after which no prompt is begun but a first one.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class MethodCell:
         alive = [record for record in self.cell.methods if record.skipped is None]
         if all(record.summary is not None for record in alive):
             return
-        self.arrange()
+        self.configure()
         self.bench.sample_bandwidth()  # memory is faster when nothing else runs: now, or later
         if self.measure():
             self.bench.sample_bandwidth()
@@ -151,7 +152,7 @@ class MethodCell:
         self.bench.save()
 
     def report(self, stage: str, share: float) -> None:
-        """``share`` is of the cell. What follows a dot changes often."""
+        """Report a stage of this cell, of which ``share`` is done."""
         width = 1 / len(self.bench.settings.temperatures)
         self.bench.report(f"temperature {self.temperature:g}: {stage}", self.begins + width * share)
 
@@ -165,22 +166,22 @@ class MethodCell:
         record.skipped, record.runs = reason(error), []
         self.methods.pop(record.name, None)
 
-    # Arranging: which configuration each method runs with.
+    # Configuring: which configuration each method runs with.
 
-    def arrange(self) -> None:
-        """Find every method's configuration; what an earlier run has found stays."""
+    def configure(self) -> None:
+        """Choose every method's configuration; those of an earlier run are kept."""
         for number, record in enumerate(self.cell.methods):
             if record.skipped is not None:
                 continue
             at = _TUNED * number / len(self.records)
             self.report(f"tuning {record.name}", at)
             try:
-                self.methods[record.name] = self._arranged(record, at)
-            except Exception as error:  # a row with its reason, whatever it is
+                self.methods[record.name] = self._configured(record, at)
+            except Exception as error:  # is shown as the reason in the method's row
                 self.skip(record, error)
             self.bench.save()
 
-    def _arranged(self, record: MethodRecord, at: float) -> Method:
+    def _configured(self, record: MethodRecord, at: float) -> Method:
         bench, name = self.bench, record.name
         if bench.models.planning is not None:
             bench.models.planning.report = lambda stage, _: self.report(f"profiling, {stage}", at)
@@ -188,7 +189,7 @@ class MethodCell:
         if not candidates:
             raise Unavailable("has no configuration for these models")
         if record.configuration is not None:
-            method = same(record.configuration, candidates)
+            method = with_configuration(record.configuration, candidates)
             if method is None:
                 raise Unavailable("its configuration of before is no longer among its candidates")
             return method
@@ -206,8 +207,10 @@ class MethodCell:
     # Measuring: every method on every prompt, in turns.
 
     def measure(self) -> bool:
-        """The rounds that are missing; false if none was. A round counts when all methods have had
-        their turn."""
+        """Measure the missing rounds; return whether there were any.
+
+        A round counts when all methods have had their turn.
+        """
         bench, size = self.bench, self.bench.settings.batch_size
         groups = grouped(bench.measured, size)
         done = len(self.records[PLAIN].runs) // size
@@ -247,19 +250,21 @@ class MethodCell:
 
     @property
     def is_late(self) -> bool:
-        """Whether no further prompt is begun."""
+        """Whether the time limit has passed, so that no further prompt is begun."""
         return time.monotonic() >= self.ends
 
     def _note_stop(self, done: int) -> None:
-        said = f"stopped after {done} of {len(self.bench.measured)} prompts, when its time was over"
-        note = f"temperature {self.temperature:g}: {said}"
+        stopped = (
+            f"stopped after {done} of {len(self.bench.measured)} prompts, when its time was over"
+        )
+        note = f"temperature {self.temperature:g}: {stopped}"
         if note not in self.bench.data.notes:  # summing up may have been interrupted
             self.bench.data.notes.append(note)
 
-    # Judging: whether outputs are right, and the runs' summary.
+    # Judging: whether outputs are correct, and the runs' summary.
 
     def judge(self) -> None:
-        """Fill in what runs, predictions and summaries of a measured cell lack."""
+        """Check the outputs of a measured cell; fill in predictions and summaries."""
         if self.cell.greedy:
             limit = correctness.tolerance(self.target, self.bench.measured[0])
             self.cell.near_tie_tolerance = limit
@@ -268,7 +273,7 @@ class MethodCell:
             share = _MEASURED + (1 - _MEASURED) * number / len(self.records)
             self.report(f"checking {name}", share)
             try:
-                self._judge_one(self.records[name], method, plain_likelihoods)
+                self._judge_method(self.records[name], method, plain_likelihoods)
             except Exception as error:  # another engine's output may be no tokens of the target's
                 self.skip(self.records[name], error)
         self._compare_with_transformers()
@@ -277,7 +282,7 @@ class MethodCell:
     def target(self) -> Any:
         return self.bench.models.plain.root.model
 
-    def _judge_one(
+    def _judge_method(
         self, record: MethodRecord, method: Method, plain_likelihoods: list[Likelihood]
     ) -> None:
         plain, found = self.records[PLAIN].runs, []
@@ -331,7 +336,7 @@ class MethodCell:
         return planned.predicted_ms(bench.models, configuration, self.temperature, context)
 
     def _peak_memory(self, method: Method) -> int | None:
-        """Bytes of the weights it needs, and of one run more."""
+        """Return the bytes of the weights that a method needs, and that one run adds."""
         weights = memory.weight_bytes(method)
         if weights is None:
             return None
@@ -353,7 +358,7 @@ class MethodCell:
         return out
 
     def _compare_with_transformers(self) -> None:
-        """Paired ratios to the fastest method of transformers, if one ran."""
+        """Fill in paired ratios to the fastest method of transformers, if one ran."""
         measured = self.cell.measured
         theirs = [record for record in measured if _is_transformers(record)]
         if theirs:
@@ -365,7 +370,7 @@ class MethodCell:
 
 
 def _recorded(prompt: int, turn: int, run: Run) -> RunRecord:
-    """A run as the results file has it; judging fills in the rest."""
+    """Make a run's record for the results file; judging fills in the rest."""
     return RunRecord(
         prompt=prompt,
         turn=turn,

@@ -1,4 +1,4 @@
-"""Spec-Bench's questions in, and answers in its form out (github.com/hemingkx/Spec-Bench).
+"""Reads Spec-Bench's questions and writes answers as it does (github.com/hemingkx/Spec-Bench).
 
 The fields are those that its ``evaluation/eval.py`` writes and its ``evaluation/speed.py`` reads.
 That script takes a file for one method and another for the baseline, so each method gets its own.
@@ -21,7 +21,7 @@ from hierspec.utils.files import write_whole
 
 @dataclass(frozen=True, slots=True)
 class SpecBenchQuestion:
-    """A question by its first turn: later ones need the answer to it in a chat."""
+    """A question; ``prompt`` is its first turn alone, since later ones need its answer."""
 
     id: int
     category: str
@@ -29,10 +29,10 @@ class SpecBenchQuestion:
 
 
 def read(path: Path) -> list[SpecBenchQuestion] | None:
-    """The questions of a file, or ``None`` where it is not of Spec-Bench's form.
+    """Read the questions of a file; ``None`` where it has not Spec-Bench's form.
 
     Raises:
-        HierspecError: it cannot be read.
+        HierspecError: the file cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -56,29 +56,19 @@ def read(path: Path) -> list[SpecBenchQuestion] | None:
     return questions or None
 
 
-def in_turn(questions: Sequence[SpecBenchQuestion]) -> list[SpecBenchQuestion]:
-    """One of each category, then the next of each: the file is sorted by category, and the first
-    few would all be of one kind."""
-    rows: dict[str, list[SpecBenchQuestion]] = {}
-    for question in questions:
-        rows.setdefault(question.category, []).append(question)
-    longest = max((len(row) for row in rows.values()), default=0)
-    return [row[i] for i in range(longest) for row in rows.values() if i < len(row)]
-
-
 def write(
     results: BenchResults,
     path: Path,
     tokenizer: Any,
     questions: Sequence[SpecBenchQuestion] = (),
 ) -> list[Path]:
-    """Answer files beside ``path``: ``NAME-METHOD-temperature-T.jsonl``, one line per prompt.
+    """Write answer files beside ``path``, ``NAME-METHOD-temperature-T.jsonl``; return their paths.
 
-    ``accept_lengths`` holds the mean tokens a call once per call, for only sums are kept; the
-    script takes no more than its mean. ``wall_time`` counts the prompt's reading, as theirs does.
+    A file has a line per prompt. ``accept_lengths`` repeats the mean tokens a call, since only sums
+    are kept and the script takes its mean. ``wall_time`` includes reading the prompt, as theirs.
 
     Args:
-        questions: of the measured prompts; others get their number and the category ``prompts``.
+        questions: of the measured prompts; others get their index and the category ``prompts``.
 
     Raises:
         HierspecError: a file cannot be written.

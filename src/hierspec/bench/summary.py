@@ -20,7 +20,7 @@ Parts = Mapping[str, Sequence[LevelCounters]]  # by level, the target last
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """``median``, ``q1``, ``q3`` and ``n``."""
+    """Return ``median``, ``q1``, ``q3`` and ``n`` of values."""
     ordered = sorted(values)
     if len(ordered) < 2:
         return {"median": ordered[0], "q1": ordered[0], "q3": ordered[0], "n": len(ordered)}
@@ -29,7 +29,7 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> PairedRatio:
-    """Paired ratios: median, quartiles and a 95 % bootstrap interval of the median."""
+    """Summarise paired ratios: median, quartiles, 95 % bootstrap interval of the median."""
     ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
     rng = random.Random(0)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
@@ -39,14 +39,14 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> PairedR
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Quartiles, the mean and its standard error (``None`` for a single value)."""
+    """Return quartiles, the mean, and its standard error (``None`` for a single value)."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     mean = statistics.fmean(values)
     return Spread.model_validate({**quartiles(values), "mean": mean, "standard_error": error})
 
 
 def deviation(differences: Sequence[float]) -> float:
-    """How many standard errors a mean lies from 0, as a normal deviate of the same rarity.
+    """Return a mean over its standard error, mapped to a normal deviate of the same rarity.
 
     Few values make Student's t, which has heavy tails: it is mapped to a normal deviate with
     Wallace's approximation (1959), z = (8ν + 1)/(8ν + 3) · √(ν ln(1 + t²/ν)), ν = n − 1, good to
@@ -69,11 +69,11 @@ def summary(
     parameters: Mapping[str, int] | None = None,
     greedy: bool = True,
 ) -> MethodSummary:
-    """A method's summary, without what its checks, its memory and transformers' methods add.
+    """Summarise a method's runs; checks, memory, ratios to transformers' methods come later.
 
     Args:
         plain: runs of our plain decoding on the same prompts.
-        parameters: of each level by name, for :func:`standardized_walltime_improvement`.
+        parameters: weights of each level by name, for :func:`standardized_walltime_improvement`.
     """
     decode = [run.decode_ms_per_token for run in runs]
     overhead = [run.overhead_ms_per_token for run in runs]
@@ -109,7 +109,7 @@ def _spread_if_known(values: Sequence[float | None]) -> Spread | None:
 
 
 def paired(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio | None:
-    """The speed-up of ``fast`` over ``slow``, per prompt that both have; > 1 is faster."""
+    """Compare ``fast`` with ``slow`` on each prompt that both have; a ratio > 1 is faster."""
     before = {run.prompt: run.ms_per_token for run in slow}
     both = [run for run in fast if run.prompt in before]
     if not both:
@@ -118,14 +118,14 @@ def paired(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio 
 
 
 def after_first(num_tokens: Sequence[int]) -> int:
-    """Tokens after each run's first: those that decoding wrote."""
+    """Count the tokens after each run's first, which decoding wrote."""
     return sum(max(0, count - 1) for count in num_tokens)
 
 
 def by_level(
     runs: Sequence[tuple[Sequence[LevelCounters], LevelCounters | None]],
 ) -> dict[str, list[LevelCounters]]:
-    """Every level's counters over all runs of (levels, target)."""
+    """Group the counters of runs, given as (levels, target), by level."""
     found: dict[str, list[LevelCounters]] = {}
     for levels, target in runs:
         for part in (*levels, *([target] if target else [])):
@@ -134,10 +134,10 @@ def by_level(
 
 
 def level_summaries(tokens: int, parts: Parts) -> list[LevelSummary]:
-    """Per level, the target last: what a token after the first takes there.
+    """Summarise calls and times per token after the first of each level, the target last.
 
     Args:
-        tokens: after the first of each run.
+        tokens: number of tokens after the first of each run.
     """
     count, out = max(1, tokens), []
     for name, counters in parts.items():
@@ -156,8 +156,10 @@ def level_summaries(tokens: int, parts: Parts) -> list[LevelSummary]:
 
 
 def acceptance_per_position(parts: Parts) -> dict[str, list[float]]:
-    """Per level below the target: the share of its drafts whose token at position 0, 1, … was
-    kept by the level above. A draft that stopped short of a position counts as not kept there."""
+    """Compute each level's share of drafts whose token at position 0, 1, … was kept.
+
+    Kept by the level above; a draft that stopped short of a position counts as not kept there.
+    """
     out = {}
     for name, counters in parts.items():
         drafts = sum(part.num_drafts for part in counters)
@@ -172,7 +174,7 @@ def acceptance_per_position(parts: Parts) -> dict[str, list[float]]:
 def standardized_walltime_improvement(
     tokens: int, levels: Sequence[LevelSummary], parameters: Mapping[str, int] | None
 ) -> float | None:
-    """Speed-up over plain decoding if a call costs a constant, whatever the machine and its code.
+    """Compute the speed-up over plain decoding if a call costs a constant on any machine.
 
     P1 (§5, Table 4) reports it "as in Chen et al. 2023b", cascade speculative drafting
     (arXiv 2312.11462), without a formula of its own. There every forward of a model is charged a
@@ -185,11 +187,11 @@ def standardized_walltime_improvement(
     layers.
 
     Args:
-        tokens: after the first of each run.
+        tokens: number of tokens after the first of each run.
         levels: the target last.
         parameters: c_k by the level's name; ``None``: unknown.
     """
-    if not levels or parameters is None or any(one.name not in parameters for one in levels):
+    if not levels or parameters is None or any(level.name not in parameters for level in levels):
         return None
-    spent = sum(one.calls_per_token * tokens * parameters[one.name] for one in levels)
+    spent = sum(level.calls_per_token * tokens * parameters[level.name] for level in levels)
     return tokens * parameters[levels[-1].name] / spent if spent else None

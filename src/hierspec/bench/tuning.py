@@ -1,8 +1,8 @@
-"""Choosing a method's configuration on prompts that are not measured.
+"""Chooses a method's configuration on prompts that are not measured.
 
 Candidates of one method take turns on every group of prompts, as measured methods do; the one with
-the smallest median of milliseconds a token stays. All methods with something to choose get as many
-prompts and tokens.
+the smallest median of milliseconds a token is chosen. All methods are tuned on equally many prompts
+and tokens.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def tune(
     request: Request,
     report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Method, TuningRecord]:
-    """The fastest candidate, and what it was chosen from.
+    """Return the fastest candidate, and the record of all that were tried.
 
     Args:
-        groups: tuning prompts, in groups of one size.
+        groups: tuning prompts, in groups of equal size.
         report: called with the share that is done.
 
     Raises:
@@ -58,11 +58,13 @@ def tune(
     return candidates[min(able, key=lambda i: medians[i])], found
 
 
-def same(configuration: dict[str, Any], candidates: Sequence[Method]) -> Method | None:
-    """The candidate with a configuration that was read back from a file."""
-    return next((one for one in candidates if as_json(one.configuration) == configuration), None)
+def with_configuration(
+    configuration: dict[str, Any], candidates: Sequence[Method]
+) -> Method | None:
+    """Find the candidate with a configuration that was read from a file."""
+    return next((c for c in candidates if as_json(c.configuration) == configuration), None)
 
 
 def as_json(configuration: dict[str, Any]) -> dict[str, Any]:
-    """A configuration as JSON gives it back."""
+    """Return a configuration as it is read back from JSON."""
     return json.loads(json.dumps(configuration))

@@ -1,9 +1,9 @@
 """Methods taking turns on groups of prompts, in a seeded order that favours none.
 
-A method finds caches, clock rates and memory as the one before it has left them. A rotation keeps
-the neighbours, so that one of two methods always has the same predecessor; rows of a Williams
-design (E. J. Williams, Aust. J. Sci. Res. A 2, 1949, 149–168) do not. A *group* is as many prompts
-as run at once: one, or ``--batch-size``.
+A method finds caches, clock rates and memory as the one before it has left them. In a rotation each
+method would always have the same predecessor; in the rows of a Williams design (E. J. Williams,
+Aust. J. Sci. Res. A 2, 1949, 149–168) it does not. A *group* is the prompts that run at once: one,
+or ``--batch-size``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ R = TypeVar("R")
 
 
 def rounds(count: int) -> int:
-    """After how many rounds everything is balanced: of as many methods, twice as many if odd."""
+    """Return the number of rounds that balance ``count`` methods: as many, twice that if odd."""
     if count < 2:
         return 1
     return 2 * count if count % 2 else count
 
 
 def order(count: int, number: int, seed: int) -> list[int]:
-    """Methods 0 … ``count`` − 1 in the order of round ``number``.
+    """Return methods 0 … ``count`` − 1 in the order of round ``number``.
 
-    Of :func:`rounds` rounds from a multiple of it on, every method has every place equally often
-    (once; twice if ``count`` is odd), and comes directly after every other equally often
-    (likewise). Fewer rounds hold none of these more often. ``seed`` decides which method is
-    where in the design, and shuffles its rows; it and ``number`` are all that the order depends
-    on.
+    In every cycle of :func:`rounds` rounds each method has each place equally often (once; twice
+    if ``count`` is odd), and comes directly after each other method equally often (likewise).
+    Fewer rounds hold none of these more often. ``seed`` assigns the methods to the design and
+    shuffles its rows; the order depends on it and ``number`` alone.
     """
     cycle, row = divmod(number, rounds(count))
     rng = random.Random(f"{seed} {cycle}")
@@ -48,21 +47,23 @@ def order(count: int, number: int, seed: int) -> list[int]:
 
 
 def _zigzag(count: int) -> list[int]:
-    """0, −1, 1, −2, 2, … modulo ``count``: where that is even, no two steps are alike; where it is
-    odd, the reverse has those that are missing."""
+    """Return 0, −1, 1, −2, 2, … modulo ``count``.
+
+    No two steps are alike if it is even; if odd, the reversed list has the missing steps.
+    """
     return [((i + 1) // 2) * (-1) ** i % count for i in range(count)]
 
 
 def interleaved(
     methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: Request
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
-    """Every method on every prompt, in turns → (prompt, method, its run or why there is none).
+    """Run every method on every prompt; yield (prompt, method, its run or why there is none).
 
     Methods take turns on each prompt in an order of its own (:func:`order`), so that drift of the
-    machine and caches that the one before has filled favour nobody. Before anything counts, each
-    method runs once on the last prompt, whose turn is furthest off. Prompt i is seeded with
-    ``request.seed + i``, warming up with a seed of no counted run. A method that cannot run is
-    reported once and left out from then on.
+    machine and caches filled by the one before favour none. Before anything counts, each method
+    runs once on the last prompt, whose turn is furthest off. Prompt i is seeded with
+    ``request.seed + i``, and warming up with another seed. A method that cannot run is reported
+    once and left out from then on.
     """
     return _in_turns([method.run for method in methods], prompts, request)
 
@@ -74,14 +75,14 @@ def turns(
     start: int = 0,
     warm_up: Group | None = None,
 ) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
-    """Every method on every group from number ``start`` on → (group, method, runs or why not).
+    """Run every method on every group from ``start`` on; yield (group, method, runs or why not).
 
-    As :func:`interleaved`, and whatever a method raises is a reason. The turns are those of
+    As :func:`interleaved`, but any exception of a method is a reason. The turns are those of
     ``start`` 0 if the same methods are left, so that an interrupted bench goes on as if nothing
     had happened.
 
     Args:
-        warm_up: the group to warm up on; best one that is not measured. Default: the last.
+        warm_up: the group to warm up on, preferably one not measured. Default: the last.
     """
 
     def attempt(method: Method) -> Callable[[Group, Request], list[Run]]:
@@ -91,10 +92,10 @@ def turns(
 
 
 def run_group(method: Method, group: Group, request: Request) -> list[Run]:
-    """One run per prompt of the group.
+    """Run the method on a group; return a run per prompt.
 
     Raises:
-        Unavailable: also for what the method did not expect: one line, type and message.
+        Unavailable: for every exception of the method, in one line with type and message.
     """
     try:
         if len(group) == 1:
@@ -139,7 +140,7 @@ def whole_batches(prompts: int, size: int) -> None:
     """Refuse a number of prompts that is no multiple of the batch size.
 
     Raises:
-        HierspecError: a smaller group would be left, whose time a token is that of another batch.
+        HierspecError: a smaller group would remain, whose time a token is no measure of the others.
     """
     if prompts % size:
         fewer = prompts // size * size
@@ -151,7 +152,7 @@ def whole_batches(prompts: int, size: int) -> None:
 
 
 def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
-    """Prompts in groups of ``size``.
+    """Split prompts into groups of ``size``.
 
     Raises:
         HierspecError: as :func:`whole_batches`.
@@ -161,14 +162,13 @@ def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
 
 
 def tuning_groups(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
-    """Whole groups of ``size``; what is left over is left out. One smaller group, if there are
-    fewer prompts than that."""
+    """Split prompts into whole groups of ``size``, without a remainder; fewer make one group."""
     size = max(1, min(size, len(prompts)))
     return grouped(prompts[: len(prompts) // size * size], size)
 
 
 def tuning_notes(prompts: int, size: int) -> list[str]:
-    """Where tuning is on other batches than what is measured, or not on all prompts: that it is."""
+    """Say where tuning uses other batches than measuring does, or leaves prompts out."""
     if 0 < prompts < size:
         return [
             f"tuned on batches of {prompts}, measured on batches of {size}: --tune-prompts {size} "
@@ -180,5 +180,5 @@ def tuning_notes(prompts: int, size: int) -> list[str]:
 
 
 def repeated(prompts: Sequence[Sequence[int]], size: int) -> Group:
-    """A group of ``size``, in which prompts recur where they are fewer: to warm up on."""
+    """Return a group of ``size`` to warm up on; prompts repeat where they are fewer."""
     return [prompts[i % len(prompts)] for i in range(size)]

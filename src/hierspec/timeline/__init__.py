@@ -1,8 +1,8 @@
-"""Pictures of a generation, from its trace: who called when, what became of every drafted token.
+"""Pictures of a generation, from its trace: each level's calls, and the fate of every token.
 
 ``read`` a trace (:mod:`hierspec.engine.trace`), then draw it: ``svg`` (one sequence), ``html`` (a
-page with every sequence), or ``chrome`` (for Perfetto and chrome://tracing). After P1 Figure 1,
-whose stack of calls the rows of levels are, and P5 Figure 8, whose windows the last row shows.
+page with every sequence), or ``chrome`` (for Perfetto and chrome://tracing). The rows of levels are
+P1 Figure 1's stack of calls; the last row shows windows as P5 Figure 8 does.
 """
 
 from .drawing import svg

@@ -1,9 +1,9 @@
 """One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
 
-The target's row is on top. A bar is a call; below it hang the tokens it handed up, first one on
-top, so the height of a column is a window, and its colours say what became of it [P1 Figure 1].
-The row of windows shows what the target was offered in each round, and kept [P5 Figure 8]. The text
-below has each token in the colour of the level that first wrote it.
+The target's row is on top. A bar is a call; the column below it holds the tokens it handed up, the
+first one on top: its height is a window, its colours are the tokens' fates [P1 Figure 1]. The row
+of windows shows the tokens that each round offered the target, and those it kept [P5 Figure 8]. The
+text below has each token in the colour of the level that first wrote it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS = {
     "follow-up": "drawn after the check",
 }
 _LEVELS = (BLUE, PURPLE, SKY, "#8C6D31", "#7B61C4", "#1B9E9E")
-# Attributes say the light colours, so that viewers without style sheets show them.
+# Attributes have the light colours, which viewers without style sheets show.
 CSS = (
     "text{font:11px system-ui,sans-serif}"
     ".text{font:12px ui-monospace,monospace;white-space:pre}"
@@ -48,29 +48,31 @@ CSS = (
 )
 PAPER, SOFT, LINE = "#ffffff", GREY, "#c9ced6"
 MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
-COLUMN = 7.0  # of cells
+COLUMN = 7.0  # width of a column of cells
+# Pixels: height of a bar, of a cell, of a token in a window; distance of a row's labels; header.
 _BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
-_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100  # of the text, in pixels, pixels, and letters
+_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100  # text: pixels a letter and a line; letters a line
 
 
 def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | None = None) -> str:
-    """The picture of one sequence.
+    """Draw one sequence; return a whole SVG document.
 
     Args:
-        sequence: which, from 0; those of later batches in the same trace count on.
-        texts: the text of a token id; without it the row of text is left out.
+        sequence: its index from 0; later batches in the same trace continue the count.
+        texts: token id → text; without it the row of text is left out.
 
     Raises:
         HierspecError: there is no such sequence, or an event that cannot be drawn.
     """
-    found = stories(events)
-    if not 0 <= sequence < len(found):
-        raise HierspecError(f"the trace holds sequences 0 to {len(found) - 1}; got {sequence}")
-    return draw(found[sequence], texts)
+    sequences = stories(events)
+    if not 0 <= sequence < len(sequences):
+        last = len(sequences) - 1
+        raise HierspecError(f"the trace holds sequences 0 to {last}; got {sequence}")
+    return draw(sequences[sequence], texts)
 
 
 def draw(story: Story, texts: Texts | None = None) -> str:
-    """The picture of a story, a whole SVG document."""
+    """Draw a story; return a whole SVG document."""
     scale = scale_of(story)
     out, y = _legend(), 44.0
     top = y
@@ -96,7 +98,7 @@ def draw(story: Story, texts: Texts | None = None) -> str:
 
 
 def level_colour(index: int, levels: dict[int, str]) -> tuple[str, str]:
-    """Colour and class of a level; the target has the ink's."""
+    """Return colour and CSS class of a level; the target's are those of ink."""
     place = list(levels).index(index)
     if place == len(levels) - 1:
         return INK, "ink"
@@ -104,14 +106,14 @@ def level_colour(index: int, levels: dict[int, str]) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that suits it: ``12.3 ms``."""
+    """Format a duration in a fitting unit: ``12.3 ms``."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def quoted(text: str) -> str:
-    """Text that XML may hold and a line can show: breaks and tabs as signs."""
+    """Prepare text for XML and for one line: breaks and tabs become signs."""
     signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
     return escape(
         "".join(
@@ -123,7 +125,7 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """Linear; pixels."""
+    """A linear scale from seconds to pixels."""
 
     start: float
     per_second: float
@@ -134,7 +136,7 @@ class TimeScale:
 
 
 def scale_of(story: Story) -> TimeScale:
-    """Most columns of cells get their full width; the closest quarter may be narrower."""
+    """Choose a scale that gives three quarters of the columns of cells their full width."""
     start = min(call.began for call in story.calls)
     span = max(call.began + call.seconds for call in story.calls) - start or 1.0
     gaps = sorted(
@@ -149,7 +151,7 @@ def scale_of(story: Story) -> TimeScale:
 
 
 def rows(story: Story) -> dict[int, list[Call]]:
-    """Calls by level, in order of time."""
+    """Group calls by level, in order of time."""
     out: dict[int, list[Call]] = {index: [] for index in story.levels}
     for call in story.calls:
         out[call.index].append(call)
@@ -157,7 +159,7 @@ def rows(story: Story) -> dict[int, list[Call]]:
 
 
 def ticks(scale: TimeScale, seconds: float) -> list[float]:
-    """Round times at least 80 pixels apart, from 0."""
+    """Return times from 0 for the axis, in round numbers and at least 80 pixels apart."""
     at_least = 80 / scale.per_second
     power = 10.0 ** math.floor(math.log10(at_least))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= at_least)
@@ -165,8 +167,8 @@ def ticks(scale: TimeScale, seconds: float) -> list[float]:
 
 
 def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
-    """Lines of ``text`` elements, and where they end."""
-    out, y = _key(story, left, y)
+    """Draw the text; return its ``text`` elements and the y below them."""
+    out, y = _text_legend(story, left, y)
     column, position = 0, None
     for cell, writer in story.text:
         if position is not None and cell.position > position:
@@ -175,7 +177,7 @@ def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[
         position = cell.position + 1
         colour, kind = level_colour(writer, story.levels)
         title = f"{cell.token} at {cell.position}; written by {quoted(story.levels[writer])}"
-        for piece in _broken(texts(cell.token)):
+        for piece in _pieces(texts(cell.token)):
             if piece == "\n":
                 out.append(_piece("⏎", left, column, y, colour, kind, title))
                 column, y = 0, y + _LINE
@@ -187,7 +189,7 @@ def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[
     return out, y + 6
 
 
-def _key(story: Story, left: float, y: float) -> tuple[list[str], float]:
+def _text_legend(story: Story, left: float, y: float) -> tuple[list[str], float]:
     out, column = [_piece("written by", left, 0, y + 10, SOFT, "soft")], 12
     for index, name in story.levels.items():
         colour, kind = level_colour(index, story.levels)
@@ -196,8 +198,8 @@ def _key(story: Story, left: float, y: float) -> tuple[list[str], float]:
     return out, y + 32
 
 
-def _broken(text: str) -> list[str]:
-    """Runs without line breaks, short enough for a line, and the breaks."""
+def _pieces(text: str) -> list[str]:
+    """Split text into line breaks and pieces short enough for a line."""
     out: list[str] = []
     for i, line in enumerate(text.split("\n")):
         out += ["\n"] if i else []
@@ -259,7 +261,7 @@ def _axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
 
 
 def _rounds(story: Story, scale: TimeScale, top: float, bottom: float) -> list[str]:
-    """Where the target's rounds end."""
+    """Draw a line at the end of each of the target's rounds."""
     ends = [c.began + c.seconds for c in story.calls if c.index == story.root and c.kind == "check"]
     path = "".join(f"M{scale.x(end):.1f} {top:.1f}V{bottom:.1f}" for end in ends)
     return [f'<path class="line" d="{path}" stroke="{LINE}" stroke-width="0.5"/>']
@@ -295,7 +297,7 @@ def _row(
 
 
 def _mark(x: float, y: float, width: float, kind: str) -> str:
-    """A dot on a corrected token, a stroke on a bonus."""
+    """Mark a recovered token by a dot, a bonus token by a stroke."""
     if kind == "corrected":
         radius = min(1.9, width / 3)
         at = f'cx="{x + width / 2:.2f}" cy="{y + _CELL / 2:.2f}"'
@@ -307,7 +309,7 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
 
 
 def _windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
-    """Per round, what the target was offered (pale) and what it kept."""
+    """Draw how many tokens the target was offered in each round (pale), and how many it kept."""
     checks = [c for c in story.calls if c.index == story.root and c.kind == "check"]
     longest = max((call.drafted for call in checks), default=0)
     out = [label(MARGIN, y + 11, "window of each round: tokens offered to the target, and kept")]

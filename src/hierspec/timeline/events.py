@@ -16,12 +16,12 @@ from hierspec.utils import schema
 
 Count = Annotated[int, Strict(), Field(ge=0)]
 Seconds = Annotated[float, Strict(), Field(ge=0)]
-_OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace tells more than is drawn
+_OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace holds more than is drawn
 
 
 @pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
 class _Event:
-    """One request of one sequence that a level answered, as a trace tells it."""
+    """A request of one sequence, and a level's answer to it, as a trace records them."""
 
     sequence: Count
     index: Count
@@ -33,7 +33,7 @@ class _Event:
 
 @pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
 class DraftEvent(_Event):
-    """Tokens that a level drafted; ``others``: alternatives to them, from the same place."""
+    """Tokens that a level drafted; ``others`` are alternatives from the same position."""
 
     kind: Literal["draft"]
     tokens: list[Count]
@@ -43,7 +43,7 @@ class DraftEvent(_Event):
 
 @pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
 class CheckEvent(_Event):
-    """A verification: what was handed up, by whom, and what became of it."""
+    """A verification: the draft, the owner of each token, and what was accepted and emitted."""
 
     kind: Literal["check"]
     draft: list[Count]
@@ -66,7 +66,7 @@ class CheckEvent(_Event):
 
     @property
     def drafts(self) -> Iterator[tuple[list[int], list[int]]]:
-        """The draft and its alternatives, with whose each token is; alternatives are a leaf's."""
+        """The draft and its alternatives with each token's owner; a leaf owns alternatives."""
         yield self.draft, self.owners
         for tokens in self.others:
             yield tokens, self.owners[:1] * len(tokens)
@@ -74,7 +74,7 @@ class CheckEvent(_Event):
 
 @pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
 class RowEvent(_Event):
-    """The follow-up row that some rules need."""
+    """The follow-up call that some rules need."""
 
     kind: Literal["row"]
 
@@ -84,12 +84,12 @@ _ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The events of a trace file, in order.
+    """Read the events of a trace file, in order.
 
     A last line that was cut off by an interruption is left out.
 
     Raises:
-        HierspecError: the file cannot be read, a line is damaged, or nothing is in it; names both.
+        HierspecError: the file cannot be read, a line is damaged, or it is empty; names both.
     """
     path = Path(path)
     try:
@@ -119,10 +119,10 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 
 def check(event: Any) -> Event:
-    """An event as a record, which can be drawn.
+    """Check that an event can be drawn, and return it as a record.
 
     Raises:
-        HierspecError: it cannot be drawn; says why.
+        HierspecError: it cannot be drawn; with the reason.
     """
     if isinstance(event, Mapping) and not {"began", "seconds"} <= event.keys():
         raise HierspecError(

@@ -1,4 +1,4 @@
-"""A page with the picture of every sequence; it needs nothing but itself."""
+"""A self-contained HTML page with the picture of every sequence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .story import Story, stories
 
 
 def html(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> str:
-    """The page; hovering over a bar or a token says what it is.
+    """Render the page; hovering over a bar or a token explains it.
 
     Args:
-        texts: the text of a token id; without it the text is left out.
+        texts: token id → text; without it the text is left out.
 
     Raises:
         HierspecError: an event cannot be drawn, or there is none.
@@ -24,13 +24,14 @@ def html(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> str
     # Pictures and names are escaped already, as XML needs it.
     page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     template = Template(page, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    found = stories(events)
-    parts = [{"table": list(_table(one)), "picture": draw(one, texts)} for one in found]
+    parts = [
+        {"table": list(_table(story)), "picture": draw(story, texts)} for story in stories(events)
+    ]
     return template.render(sequences=parts)
 
 
 def _table(story: Story) -> Iterator[list[str | int]]:
-    """Calls, seconds and fates of every level, target first, below their names."""
+    """Yield a heading, then calls, time and fates of each level, the target first."""
     yield ["level", "calls", "time", *(words for _, words in FATES.values())]
     fates = story.fates()
     for index, name in reversed(story.levels.items()):

@@ -10,13 +10,13 @@ from .story import Call, Story, stories
 
 
 def chrome(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> dict[str, Any]:
-    """The object to write as JSON: a process per sequence, a track per level, target on top.
+    """Return the object to write as JSON: a process per sequence, a track per level, target on top.
 
     ``ts`` and ``dur`` are microseconds. Generations that share a trace are laid side by side:
     each starts at 0.
 
     Args:
-        texts: the text of a token id.
+        texts: token id → text.
     """
     out: list[dict[str, Any]] = []
     for pid, story in enumerate(stories(events)):

@@ -1,8 +1,8 @@
-"""What became of every token: the calls of one sequence, and the cells they handed up.
+"""The fate of every token: the calls of one sequence, and the cells they handed up.
 
 A level hands its tokens up; the level above keeps some and adds one of its own. So each token of
-a level is a *cell* that knows the cell of the level below it was kept from, and what the level
-above said. What the target emits is the text; whatever leads there was kept for good.
+a level is a *cell*, which knows the cell of the level below that it was kept from, and whether the
+level above accepted it. Tokens that the target emits, and the cells they come from, are the text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .events import CheckEvent, DraftEvent, Event, RowEvent, check
 
 _ROUNDING = 2e-6  # seconds; times in files are rounded
 FATES = ("text", "dropped", "rejected", "unseen")
+CellKey = tuple[int, int, int]  # level, position, number of the draft
 
 
 @dataclass(slots=True, eq=False)
@@ -25,12 +26,12 @@ class TokenCell:
 
     Attributes:
         position: in the sequence, prompt included.
-        kind: how the level came to it: ``"drafted"``, ``"kept"`` (from the level below),
+        kind: how the level produced it: ``"drafted"``, ``"kept"`` (from the level below),
             ``"corrected"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
             (the draws after a check that some rules need).
-        source: the cell below that was kept.
-        accepted: what the level above decided; ``None``: it never saw the token.
-        in_text: the target emitted it.
+        source: the cell of the level below that it was kept from.
+        accepted: whether the level above kept it; ``None``: it never saw the token.
+        in_text: whether the target emitted it.
     """
 
     token: int
@@ -51,7 +52,7 @@ class TokenCell:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What one level did at a time. Seconds; ``drafted`` and ``accepted`` of checks."""
+    """One call of a level; times in seconds; ``drafted`` and ``accepted`` count for checks."""
 
     kind: str
     index: int
@@ -64,7 +65,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Story:
-    """One sequence. ``levels`` are the names of its generation's, by node index, target last."""
+    """One sequence; ``levels`` are its generation's names by node index, the target last."""
 
     generation: int
     sequence: int
@@ -89,7 +90,7 @@ class Story:
         return out
 
     def fates(self) -> dict[int, dict[str, int]]:
-        """How many tokens of each level met each fate."""
+        """Count the tokens of each level by fate."""
         out: dict[int, dict[str, int]] = {i: dict.fromkeys(FATES, 0) for i in self.levels}
         for call in self.calls:
             for cell in call.cells:
@@ -97,16 +98,16 @@ class Story:
         return out
 
     def verdicts(self, index: int) -> tuple[int, int]:
-        """Of a level's tokens: how many the level above judged, and how many it kept.
+        """Count a level's tokens that the level above judged, and those of them that it kept.
 
-        A beginning that several drafts share counts in each of them.
+        A prefix that several drafts share counts in each of them.
         """
         judged = [c.accepted for call in self.calls if call.index == index for c in call.cells]
         return sum(a is not None for a in judged), sum(a is True for a in judged)
 
 
 def stories(events: Sequence[Mapping[str, Any]]) -> list[Story]:
-    """The sequences of a trace, in order; batches that share a file come one after another.
+    """Return the sequences of a trace, in order; batches that share a file follow each other.
 
     Raises:
         HierspecError: an event cannot be drawn, or there is none.
@@ -123,7 +124,7 @@ def stories(events: Sequence[Mapping[str, Any]]) -> list[Story]:
 
 
 def _generations(events: Sequence[Event]) -> list[list[Event]]:
-    """Calls by generation: times start again, and a sequence asks for one thing at a time."""
+    """Split events by generation, where times start again or requests of a sequence overlap."""
     out: list[list[Event]] = []
     latest, ends = float("inf"), {}
     for event in events:
@@ -138,10 +139,8 @@ def _generations(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def _linked(events: Sequence[Event], story: Story) -> Story:
-    """The story with the calls of its events, each token linked to where it was kept from."""
-    latest: dict[
-        tuple[int, int, int], TokenCell
-    ] = {}  # by level, position, and number of the draft
+    """Add the events' calls to the story, each token linked to the cell it was kept from."""
+    latest: dict[CellKey, TokenCell] = {}
     calls: dict[int, Call] = {}
     for event in events:
         index, at = event.index, event.base_length
@@ -152,7 +151,7 @@ def _linked(events: Sequence[Event], story: Story) -> Story:
                 made.append([TokenCell(t, at + i, "drafted") for i, t in enumerate(tokens)])
         elif isinstance(event, CheckEvent):
             drafts = [
-                _found(tokens, owners, at, number, latest, calls)
+                _offered(tokens, owners, at, number, latest, calls)
                 for number, (tokens, owners) in enumerate(event.drafts)
             ]
             chosen = _chosen(event, drafts)
@@ -169,15 +168,15 @@ def _linked(events: Sequence[Event], story: Story) -> Story:
     return story
 
 
-def _found(
+def _offered(
     tokens: list[int],
     owners: list[int],
     at: int,
     number: int,
-    latest: dict[tuple[int, int, int], TokenCell],
+    latest: dict[CellKey, TokenCell],
     calls: dict[int, Call],
 ) -> list[TokenCell]:
-    """The cells of an offered draft; those that no event told of join their level's last call."""
+    """Find the cells of an offered draft; tokens without an event join their level's last call."""
     out = []
     for i, (token, owner) in enumerate(zip(tokens, owners, strict=True)):
         cell = latest.pop((owner, at + i, number), None)
@@ -190,7 +189,7 @@ def _found(
 
 
 def _chosen(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]:
-    """The draft that begins with what was accepted."""
+    """Return the draft that begins with the accepted tokens."""
     kept = event.emitted[: event.num_accepted]
     for draft in drafts:
         if [cell.token for cell in draft[: len(kept)]] == kept:
@@ -199,7 +198,7 @@ def _chosen(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]
 
 
 def _emitted(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
-    """The cells of a check; those below learn what was decided."""
+    """Make the cells of a check, and record its decision in those below."""
     kept, at = event.num_accepted, event.base_length
     own = "plain" if not below else "corrected" if kept < len(below) else "bonus"
     cells = []
