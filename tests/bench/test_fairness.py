@@ -24,13 +24,13 @@ from hierspec.bench.report.pictures import draw
 from hierspec.bench.spec_bench import write as write_answers
 from hierspec.bench.tuning import tune
 from hierspec.bench.turns import (
+    balanced_rounds,
     grouped,
     interleaved,
-    order,
     repeated,
-    rounds,
     tuning_groups,
     tuning_notes,
+    turn_order,
     turns,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -48,8 +48,8 @@ NAMES = ["a", "b", "c"]
 def test_orders_are_balanced(count, seed):
     each = 1 + (count % 2 and count > 1)
     for cycle in (0, 1):
-        first = cycle * rounds(count)
-        rows = [order(count, first + i, seed) for i in range(rounds(count))]
+        first = cycle * balanced_rounds(count)
+        rows = [turn_order(count, first + i, seed) for i in range(balanced_rounds(count))]
         assert all(sorted(row) == list(range(count)) for row in rows)
         places = Counter((i, which) for row in rows for i, which in enumerate(row))
         assert len(places) == count**2
@@ -61,11 +61,11 @@ def test_orders_are_balanced(count, seed):
 
 def test_orders_depend_on_the_seed_and_on_the_cycle():
     def rows(seed, first):
-        return [order(6, first + i, seed) for i in range(6)]
+        return [turn_order(6, first + i, seed) for i in range(6)]
 
     assert rows(0, 0) == rows(0, 0)
     assert len({repr(rows(seed, first)) for seed in (0, 1) for first in (0, 6)}) == 4
-    assert order(0, 3, 0) == []
+    assert turn_order(0, 3, 0) == []
 
 
 def taken(start=0, broken=(), **more):
@@ -87,7 +87,7 @@ def taken(start=0, broken=(), **more):
 
 def test_turns_are_those_of_the_order_also_from_a_later_start():
     whole, asked = taken()
-    expected = [(g, NAMES[i]) for g in range(5) for i in order(3, g, 10)]
+    expected = [(g, NAMES[i]) for g in range(5) for i in turn_order(3, g, 10)]
     assert whole == expected
     assert [(prompt[0], name) for name, prompt, _ in asked[3:]] == expected
     assert all(seed == 10 + prompt[0] for _, prompt, seed in asked[3:])
@@ -100,10 +100,12 @@ def test_turns_are_those_of_the_order_also_from_a_later_start():
 
 def test_turns_go_on_when_a_method_has_dropped_out():
     whole, _ = taken(broken={("b", (1,))})
-    assert [name for group, name in whole if group == 1] == [NAMES[i] for i in order(3, 1, 10)]
+    assert [name for group, name in whole if group == 1] == [NAMES[i] for i in turn_order(3, 1, 10)]
     left = ["a", "c"]
     for g in (2, 3, 4):  # as a bench that is continued without it would take them
-        assert [name for group, name in whole if group == g] == [left[i] for i in order(2, g, 10)]
+        assert [name for group, name in whole if group == g] == [
+            left[i] for i in turn_order(2, g, 10)
+        ]
 
 
 def test_warming_up_takes_no_run_that_counts():
@@ -269,7 +271,7 @@ def test_a_table_may_draft_too_but_not_verify():
 def test_other_engines_get_as_many_trials(drafts, monkeypatch):
     """vLLM half as many: ``docs/peers.md`` says why."""
     for module in ("llama_cpp", "sequential", "vllm"):
-        monkeypatch.setattr(f"hierspec.bench.peers.{module}.needed", lambda *args: None)
+        monkeypatch.setattr(f"hierspec.bench.peers.{module}.import_peer", lambda *args: None)
     monkeypatch.setattr("hierspec.bench.peers.sequential.step_of", lambda method: None)
     sizes = {}
     for entry in peers():

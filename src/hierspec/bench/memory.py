@@ -86,7 +86,7 @@ def itemsize(backend: Any) -> int:
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
+def peak_rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
     """Measure by how many bytes ``run`` raises the peak; ``None`` where the system cannot say.
 
     On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).

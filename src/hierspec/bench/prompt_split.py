@@ -10,7 +10,7 @@ from typing import Any
 from hierspec.bench import chats, spec_bench
 from hierspec.bench.chats import ChatTurn, in_turn
 from hierspec.bench.spec_bench import SpecBenchQuestion
-from hierspec.bench.turns import whole_batches
+from hierspec.bench.turns import refuse_partial_batches
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import builtin
@@ -79,7 +79,7 @@ def choose(
         measured = max(batch_size, default // batch_size * batch_size)
         if measured < default:
             notes.append(f"{measured} prompts, not {default}: whole batches of {batch_size}")
-    whole_batches(measured, batch_size)
+    refuse_partial_batches(measured, batch_size)
     needed = measured + tuning
     if len(found) < needed:
         raise HierspecError(
@@ -101,7 +101,7 @@ def choose(
 def _of_chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
     if path is None:
         raise HierspecError("--chat measures on chats: give --prompts FILE.jsonl, or a folder")
-    whole_batches(measured, batch_size)
+    refuse_partial_batches(measured, batch_size)
     found, identity = chats.read(path)
     turns, others = chats.choose(found, measured, tuning, _profiled(tuning))
     domains = tuple(turn.chat.domain for turn in turns)

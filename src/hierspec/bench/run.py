@@ -34,12 +34,12 @@ from hierspec.bench.roofline import roofline
 from hierspec.bench.tuning import as_json, tune, with_configuration
 from hierspec.bench.turns import (
     grouped,
+    refuse_partial_batches,
     repeated,
     run_group,
     tuning_groups,
     tuning_notes,
     turns,
-    whole_batches,
 )
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import Report
@@ -88,7 +88,7 @@ class Bench:
             HierspecError: plain decoding itself cannot run, the prompts do not make full batches,
                 or the file cannot be written.
         """
-        whole_batches(len(self.measured), self.settings.batch_size)
+        refuse_partial_batches(len(self.measured), self.settings.batch_size)
         for note in tuning_notes(len(self.tuning), self.settings.batch_size):
             if note not in self.data.notes:
                 self.data.notes.append(note)
@@ -343,7 +343,9 @@ class MethodCell:
         group = self.bench.measured[: self.bench.settings.batch_size]
         request = self.request(self.bench.settings.max_new_tokens)
         try:
-            run = memory.rise(lambda: run_group(method, group, request), self.target.device.type)
+            run = memory.peak_rise(
+                lambda: run_group(method, group, request), self.target.device.type
+            )
         except Unavailable:
             return None
         return None if run is None else weights + run

@@ -21,24 +21,24 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
-def rounds(count: int) -> int:
+def balanced_rounds(count: int) -> int:
     """Return the number of rounds that balance ``count`` methods: as many, twice that if odd."""
     if count < 2:
         return 1
     return 2 * count if count % 2 else count
 
 
-def order(count: int, number: int, seed: int) -> list[int]:
+def turn_order(count: int, number: int, seed: int) -> list[int]:
     """Return methods 0 … ``count`` − 1 in the order of round ``number``.
 
-    In every cycle of :func:`rounds` rounds each method has each place equally often (once; twice
+    In every cycle of :func:`balanced_rounds` each method has each place equally often (once; twice
     if ``count`` is odd), and comes directly after each other method equally often (likewise).
     Fewer rounds hold none of these more often. ``seed`` assigns the methods to the design and
     shuffles its rows; the order depends on it and ``number`` alone.
     """
-    cycle, row = divmod(number, rounds(count))
+    cycle, row = divmod(number, balanced_rounds(count))
     rng = random.Random(f"{seed} {cycle}")
-    labels, rows = list(range(count)), list(range(rounds(count)))
+    labels, rows = list(range(count)), list(range(balanced_rounds(count)))
     rng.shuffle(labels)
     rng.shuffle(rows)
     mirrored, shift = divmod(rows[row], max(1, count))
@@ -59,8 +59,8 @@ def interleaved(
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
     """Run every method on every prompt; yield (prompt, method, its run or why there is none).
 
-    Methods take turns on each prompt in an order of its own (:func:`order`), so that drift of the
-    machine and caches filled by the one before favour none. Before anything counts, each method
+    Methods take turns on each prompt in an order of its own (:func:`turn_order`), so that drift of
+    the machine and caches filled by the one before favour none. Before anything counts, each method
     runs once on the last prompt, whose turn is furthest off. Prompt i is seeded with
     ``request.seed + i``, and warming up with another seed. A method that cannot run is reported
     once and left out from then on.
@@ -132,11 +132,11 @@ def _in_turns(
             if isinstance(found, Unavailable):
                 yield start, which, found
     for i in range(start, len(prompts)):
-        for which in [alive[k] for k in order(len(alive), i, request.seed)]:
+        for which in [alive[k] for k in turn_order(len(alive), i, request.seed)]:
             yield i, which, attempt(which, prompts[i], i)
 
 
-def whole_batches(prompts: int, size: int) -> None:
+def refuse_partial_batches(prompts: int, size: int) -> None:
     """Refuse a number of prompts that is no multiple of the batch size.
 
     Raises:
@@ -155,9 +155,9 @@ def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
     """Split prompts into groups of ``size``.
 
     Raises:
-        HierspecError: as :func:`whole_batches`.
+        HierspecError: as :func:`refuse_partial_batches`.
     """
-    whole_batches(len(prompts), size)
+    refuse_partial_batches(len(prompts), size)
     return [prompts[i : i + size] for i in range(0, len(prompts), size)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hierspec.bench.methods.base import Request
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.bench.turns import order
+from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
 from hierspec.utils.files import write_whole
 from hierspec.utils.machine import environment, load_average
@@ -144,7 +144,7 @@ def _add(
     ids = [prompt.token_ids(models.tokenizer, answer) for prompt in chosen]
     request = Request(experiment.tokens, experiment.temperature, experiment.seed + first)
     began = load_average()
-    for index in order(len(methods), first // experiment.together, experiment.seed):
+    for index in turn_order(len(methods), first // experiment.together, experiment.seed):
         method = methods[index]
         records = counting.records(method, ids, request, method.name in experiment.entropies)
         if method.name not in data["prices"]:

@@ -12,7 +12,7 @@ from stub_openai import Stub, serving
 
 from hierspec import cli
 from hierspec.bench.load.client import Endpoint, RequestOutcome, events
-from hierspec.bench.load.counters import counted, parse
+from hierspec.bench.load.counters import parse, spec_decode_fields
 from hierspec.bench.load.run import Load, run
 from hierspec.bench.load.summary import busiest_second, details, summary
 from hierspec.errors import HierspecError
@@ -155,7 +155,7 @@ hierspec_spec_decode_num_drafts_created{level="trunk"} 1.7e9
 
 def test_counters_are_what_grew_and_the_highest_level_speaks_for_all():
     before, after = parse(LEVELS.replace("@", "1")), parse(LEVELS.replace("@", "5"))
-    fields = counted(before, after)
+    fields = spec_decode_fields(before, after)
     assert fields["spec_decode_num_drafts"] == 4
     assert fields["spec_decode_draft_tokens"] == 40
     assert fields["spec_decode_accepted_tokens"] == 4
@@ -167,10 +167,10 @@ def test_counters_are_what_grew_and_the_highest_level_speaks_for_all():
 
 def test_vllms_counters_are_read_and_others_are_not():
     text = 'vllm:spec_decode_num_drafts_total{engine="0"} 2.0\nvllm:generation_tokens_total 5\n'
-    assert counted(None, parse(text))["spec_decode_num_drafts"] == 2
-    assert "spec_decode_levels" not in counted(None, parse(text))
+    assert spec_decode_fields(None, parse(text))["spec_decode_num_drafts"] == 2
+    assert "spec_decode_levels" not in spec_decode_fields(None, parse(text))
     assert parse("vllm:generation_tokens_total 5\n") is None
-    assert counted(None, None) == {}
+    assert spec_decode_fields(None, None) == {}
 
 
 def test_the_busiest_second():

@@ -65,7 +65,7 @@ def parse(text: str) -> Counters | None:
     return found or None
 
 
-def counted(before: Counters | None, after: Counters | None) -> dict[str, Any]:
+def spec_decode_fields(before: Counters | None, after: Counters | None) -> dict[str, Any]:
     """Return vLLM's ``spec_decode_*`` fields of the level that drafts for the target.
 
     Where the server counts levels apart, ``spec_decode_levels`` has the fields of each.

@@ -95,15 +95,15 @@ async def run(
             if outcome.error:
                 raise HierspecError(f"{endpoint.url}: the first request failed: {outcome.error}")
         before = await counters(session, endpoint.base_url)
-        sending = _Sending(session, endpoint, max_tokens, load, report)
+        sender = _Sender(session, endpoint, max_tokens, load, report)
         began = time.perf_counter()
-        outcomes = await sending.all(prompts)
+        outcomes = await sender.all(prompts)
         duration = time.perf_counter() - began
         after = await counters(session, endpoint.base_url)
-    return LoadRun(outcomes, duration, sending.most, before, after)
+    return LoadRun(outcomes, duration, sender.peak, before, after)
 
 
-class _Sending:
+class _Sender:
     def __init__(
         self,
         session: aiohttp.ClientSession,
@@ -115,7 +115,7 @@ class _Sending:
         self.session, self.endpoint, self.max_tokens = session, endpoint, max_tokens
         self.load, self.report = load, report
         self.slots = asyncio.Semaphore(load.max_concurrency)
-        self.live = self.most = self.done = self.failed = 0
+        self.live = self.peak = self.done = self.failed = 0
 
     async def all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
         delays = self.load.delays(len(prompts))
@@ -135,7 +135,7 @@ class _Sending:
         await asyncio.sleep(delay)
         async with self.slots:
             self.live += 1
-            self.most = max(self.most, self.live)
+            self.peak = max(self.peak, self.live)
             try:
                 outcome = await request(self.session, self.endpoint, prompt, self.max_tokens)
             finally:

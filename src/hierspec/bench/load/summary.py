@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .client import RequestOutcome
-from .counters import counted
+from .counters import spec_decode_fields
 from .run import LoadRun
 
 METRICS = {
@@ -29,9 +29,9 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
     Args:
         goodput: limits of a good request, milliseconds by metric (``ttft``, ``tpot``, ``e2el``).
     """
-    good = [one for one in run.outcomes if one is not None and not one.error]
-    outputs = sum(one.num_output_tokens for one in good)
-    inputs = sum(one.num_input_tokens for one in good)
+    good = [outcome for outcome in run.outcomes if outcome is not None and not outcome.error]
+    outputs = sum(outcome.num_output_tokens for outcome in good)
+    inputs = sum(outcome.num_input_tokens for outcome in good)
     times = samples(good)
     seconds = run.duration or float("inf")
     result: dict[str, Any] = {
@@ -45,10 +45,12 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
         "total_token_throughput": (inputs + outputs) / seconds,
         "max_output_tokens_per_s": busiest_second(good),
         "max_concurrent_requests": run.max_concurrent_requests,
-        "output_tokens_counted_by": "server" if all(one.counted for one in good) else "pieces",
+        "output_tokens_counted_by": "server"
+        if all(outcome.counted for outcome in good)
+        else "pieces",
     }
     if goodput:
-        result["request_goodput"] = sum(_is_good(one, goodput) for one in good) / seconds
+        result["request_goodput"] = sum(_is_good(outcome, goodput) for outcome in good) / seconds
     for name in METRICS:
         values = np.asarray(times[name]) * 1e3
         some = values.size > 0
@@ -56,35 +58,41 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
         result[f"median_{name}_ms"] = float(np.median(values)) if some else 0.0
         result[f"std_{name}_ms"] = float(values.std()) if some else 0.0
         result[f"p99_{name}_ms"] = float(np.percentile(values, 99)) if some else 0.0
-    return {**result, **counted(run.before, run.after), "error_counts": errors(run.outcomes)}
+    result |= spec_decode_fields(run.before, run.after)
+    return {**result, "error_counts": errors(run.outcomes)}
 
 
 def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
     """Return vLLM's lists over all requests: lengths in tokens, times in seconds."""
-    sent = [RequestOutcome(0.0, error="never sent") if one is None else one for one in outcomes]
+    sent = [
+        RequestOutcome(0.0, error="never sent") if outcome is None else outcome
+        for outcome in outcomes
+    ]
     return {
-        "input_lens": [one.num_input_tokens for one in sent],
-        "output_lens": [one.num_output_tokens for one in sent],
-        "ttfts": [one.ttft for one in sent],
-        "itls": [one.itls for one in sent],
-        "generated_texts": [one.text for one in sent],
-        "errors": [one.error for one in sent],
+        "input_lens": [outcome.num_input_tokens for outcome in sent],
+        "output_lens": [outcome.num_output_tokens for outcome in sent],
+        "ttfts": [outcome.ttft for outcome in sent],
+        "itls": [outcome.itls for outcome in sent],
+        "generated_texts": [outcome.text for outcome in sent],
+        "errors": [outcome.error for outcome in sent],
     }
 
 
 def errors(outcomes: Sequence[RequestOutcome | None]) -> dict[str, int]:
     """Count each error, most frequent first."""
-    found = ["given up at the time limit" if one is None else one.error for one in outcomes]
+    found = [
+        "given up at the time limit" if outcome is None else outcome.error for outcome in outcomes
+    ]
     return dict(Counter(error for error in found if error).most_common())
 
 
 def samples(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
     """Collect each metric's values in seconds: one per request (``itl``: one per gap)."""
     return {
-        "ttft": [one.ttft for one in outcomes],
-        "tpot": [_tpot(one) for one in outcomes if one.num_output_tokens > 1],
-        "itl": [gap for one in outcomes for gap in one.itls],
-        "e2el": [one.latency for one in outcomes],
+        "ttft": [outcome.ttft for outcome in outcomes],
+        "tpot": [_tpot(outcome) for outcome in outcomes if outcome.num_output_tokens > 1],
+        "itl": [gap for outcome in outcomes for gap in outcome.itls],
+        "e2el": [outcome.latency for outcome in outcomes],
     }
 
 
@@ -94,11 +102,11 @@ def busiest_second(outcomes: Sequence[RequestOutcome]) -> float:
     Each piece of a request counts an equal share of the request's tokens.
     """
     shares: dict[int, float] = {}
-    first = min((one.started for one in outcomes), default=0.0)
-    for one in outcomes:
-        for at in one.arrivals:
+    first = min((outcome.started for outcome in outcomes), default=0.0)
+    for outcome in outcomes:
+        for at in outcome.arrivals:
             second = int(at - first)
-            share = one.num_output_tokens / len(one.arrivals)
+            share = outcome.num_output_tokens / len(outcome.arrivals)
             shares[second] = shares.get(second, 0.0) + share
     return max(shares.values(), default=0.0)
 

@@ -61,7 +61,7 @@ class Peer:
         if request.end and not self.ends_texts:
             raise Unavailable(f"{self.package} does not stop at the end of a text")
         watch = Stopwatch()
-        with reported(self.package):
+        with failures_as_unavailable(self.package):
             written, target_calls = self.decode(list(prompt), request, watch)
         if not request.ended(written):
             raise Unavailable(
@@ -85,7 +85,7 @@ class Peer:
         """
 
 
-def needed(module: str, package: str) -> Any:
+def import_peer(module: str, package: str) -> Any:
     """Import ``module``.
 
     Raises:
@@ -104,7 +104,7 @@ def needed(module: str, package: str) -> Any:
 
 
 @contextmanager
-def reported(package: str) -> Iterator[None]:
+def failures_as_unavailable(package: str) -> Iterator[None]:
     """Turn whatever fails inside into ``Unavailable``, so that a bench goes on without it."""
     try:
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.peers.edge import needed
+from hierspec.bench.peers.edge import import_peer
 
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -26,7 +26,7 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     Raises:
         Unavailable: the model is of another family, dtype or rotation, or ``gguf`` is missing.
     """
-    gguf = needed("gguf", "gguf")
+    gguf = import_peer("gguf", "gguf")
     config = model.config
     dtype = dtype or str(model.dtype).removeprefix("torch.")
     if why := unsupported(config, dtype):

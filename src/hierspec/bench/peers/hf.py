@@ -133,7 +133,7 @@ def plain(models: BenchModels, temperature: float) -> list[Method]:
 def assisted(models: BenchModels, temperature: float) -> list[Method]:
     return [
         TransformersMethod("transformers-assisted", models, _exported_plan(models, draft, n))
-        for draft, n in drafting(models)
+        for draft, n in drafts_and_lengths(models)
     ]
 
 
@@ -141,7 +141,7 @@ def dynamic(models: BenchModels, temperature: float) -> list[Method]:
     """List every draft model under schedules of ``DYNAMIC``."""
     out: list[Method] = []
     seen = Counter[str]()
-    for draft, _ in drafting(models):
+    for draft, _ in drafts_and_lengths(models):
         n, schedule, threshold = DYNAMIC[seen[draft]]
         seen[draft] += 1
         configuration = _exported_plan(models, draft, n)
@@ -192,7 +192,7 @@ def _exported_plan(models: BenchModels, drafter: str | int, length: int) -> dict
     return ENGINES["transformers"].write(target, level, length)["configuration"]
 
 
-def drafting(models: BenchModels) -> list[tuple[str, int]]:
+def drafts_and_lengths(models: BenchModels) -> list[tuple[str, int]]:
     """List the draft models and lengths that our own single draft is tuned over.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hierspec.bench.methods.base import Request, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, needed
+from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
 from hierspec.bench.peers.gguf_file import unsupported, write_gguf
 from hierspec.bench.peers.hf import LOOKUPS
 from hierspec.zoo import registry
@@ -86,7 +86,7 @@ class _Llamas:
     def _make(self, original: bool, speculative: bool, room: int) -> Any:
         import torch
 
-        package = needed("llama_cpp", PACKAGE)
+        package = import_peer("llama_cpp", PACKAGE)
         checkpoints = exported(self.models)
         if checkpoints.device.type != "cpu":
             raise Unavailable("llama.cpp is run on the CPU only: add --device cpu")
@@ -147,7 +147,7 @@ def _finder(configuration: dict[str, Any]) -> Any:
     """Make a prompt lookup that counts its calls: one before each forward after the prompt's."""
     if not configuration:
         return None
-    speculative = needed("llama_cpp.llama_speculative", PACKAGE)
+    speculative = import_peer("llama_cpp.llama_speculative", PACKAGE)
 
     class Counted(speculative.LlamaPromptLookupDecoding):
         calls = 0
@@ -179,8 +179,8 @@ def _refuse_unsupported(models: BenchModels, original: bool) -> None:
 
     if original:
         _own_file(models.target.model)
-    needed("llama_cpp", PACKAGE)
-    needed("gguf", "gguf")
+    import_peer("llama_cpp", PACKAGE)
+    import_peer("gguf", "gguf")
     if why := unsupported(target_config(models.target.model), "float32"):
         raise Unavailable(f"no GGUF file of this model is written: {why}")
 

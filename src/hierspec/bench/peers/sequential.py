@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 from hierspec.bench.methods.base import Request
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.edge import LEVIATHAN, Peer, Stopwatch, needed, reported, seeded
-from hierspec.bench.peers.hf import drafting
+from hierspec.bench.peers.edge import (
+    LEVIATHAN,
+    Peer,
+    Stopwatch,
+    failures_as_unavailable,
+    import_peer,
+    seeded,
+)
+from hierspec.bench.peers.hf import drafts_and_lengths
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
@@ -86,8 +93,8 @@ def step_of(method: str) -> Callable[..., Any]:
         Unavailable: the package is missing, or has no such function.
     """
     module, name = STEPS[method]
-    with reported(PACKAGE):
-        return getattr(needed(f"seqspecdecod.{module}", PACKAGE), name)
+    with failures_as_unavailable(PACKAGE):
+        return getattr(import_peer(f"seqspecdecod.{module}", PACKAGE), name)
 
 
 def _candidates(method: str) -> Callable[[BenchModels, float], list[Method]]:
@@ -99,7 +106,7 @@ def _candidates(method: str) -> Callable[[BenchModels, float], list[Method]]:
                 models,
                 {"method": method, "draft_model": draft, "gamma": n},
             )
-            for draft, n in drafting(models)
+            for draft, n in drafts_and_lengths(models)
         ]
 
     return candidates

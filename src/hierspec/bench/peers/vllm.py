@@ -22,7 +22,7 @@ from hierspec.bench.peers.edge import (
     Peer,
     Stopwatch,
     draft_models,
-    needed,
+    import_peer,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class VllmMethod(Peer):
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
-        vllm = needed("vllm", PACKAGE)
+        vllm = import_peer("vllm", PACKAGE)
         engine = _engines(self.models).get(self.configuration)
         params = vllm.SamplingParams(
             max_tokens=request.max_new_tokens,
@@ -89,7 +89,7 @@ class _VllmEngines:
         if "model" in speculative:
             speculative["model"] = str(checkpoints.directory(speculative["model"]))
         with _environment(torch.get_num_threads()):
-            llm = needed("vllm", PACKAGE).LLM(
+            llm = import_peer("vllm", PACKAGE).LLM(
                 model=str(checkpoints.directory(checkpoints.target)),
                 skip_tokenizer_init=True,
                 dtype=str(checkpoints.dtype).removeprefix("torch."),
@@ -129,12 +129,12 @@ def _environment(threads: int) -> Iterator[None]:
 
 
 def plain(models: BenchModels, temperature: float) -> list[Method]:
-    needed("vllm", PACKAGE)
+    import_peer("vllm", PACKAGE)
     return [VllmMethod("vllm", models, {})]
 
 
 def ngram(models: BenchModels, temperature: float) -> list[Method]:
-    needed("vllm", PACKAGE)
+    import_peer("vllm", PACKAGE)
     return [
         VllmMethod(
             "vllm-ngram",
@@ -155,7 +155,7 @@ def draft_model(models: BenchModels, temperature: float) -> list[Method]:
 
     Fewer greedy drafts would be kept.
     """
-    needed("vllm", PACKAGE)
+    import_peer("vllm", PACKAGE)
     draft = draft_models(models)[-1]
     how = {"draft_sample_method": "probabilistic"} if temperature else {}
     return [
