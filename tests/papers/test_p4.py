@@ -25,7 +25,6 @@ from hierspec_papers.lab import Lab
 from hierspec_papers.measured import Measured, tokens_per_call
 from hierspec_papers.p4 import cap as p4_cap
 from hierspec_papers.p4 import cost as p4_cost
-from hierspec_papers.p4 import cost as p4_vocabulary
 from hierspec_papers.p4 import drafts as p4_drafts
 from hierspec_papers.p4 import rules as p4_rules
 from hierspec_papers.p4 import watching as p4_watching
@@ -378,19 +377,19 @@ def test_verification_is_part_of_a_levels_time(models):
 
 
 def test_shares_of_a_round():
-    timing = p4_vocabulary.Timing(2.0, 3.0, {"block": 5.0}, {"block": 1.0})
-    assert p4_vocabulary.shares(timing, "block", 4, 10.0, 50.0) == {
+    timing = p4_cost.Timing(2.0, 3.0, {"block": 5.0}, {"block": 1.0})
+    assert p4_cost.shares(timing, "block", 4, 10.0, 50.0) == {
         "verification": 0.05,
         "sampling": 0.05,
         "forwards": 0.9,
     }
-    assert p4_vocabulary.roofline_ms(5e8, 1e10) == 100.0
+    assert p4_cost.roofline_ms(5e8, 1e10) == 100.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_made_up_drafts_are_kept_now_and_then(dtype):
     """Check that verification reads rows of the vocabulary, which is what is timed."""
-    found = p4_vocabulary.timing(500, 4, batch=2, dtype=dtype, rounds=30)
+    found = p4_cost.timing(500, 4, batch=2, dtype=dtype, rounds=30)
     assert all(0.5 < value < 3.9 for value in found.kept.values())
 
 

@@ -105,9 +105,9 @@ def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> l
     stacked = [t for t in every if not t.choice.chain.plain]
     plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
     for trial in every:
-        trial.found = plain
+        trial.measured = plain
     for trial, measured in zip(stacked, found, strict=True):
-        trial.found = measured
+        trial.measured = measured
     tables = []
     for pool, trials, tails, tempered in zip(
         pools, by_pool, tails_by_pool, tempered_by_pool, strict=True
@@ -224,11 +224,11 @@ def _printed_table_3() -> str:
 
 def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
     single, deep = best_planned(trials, 2, 2), best_planned(trials, 3)
-    if not (single and deep and single.found and deep.found):
+    if not (single and deep and single.measured and deep.measured):
         return ()
-    if not (single.found.runs and deep.found.runs):
+    if not (single.measured.runs and deep.measured.runs):
         return ()
-    gap = deep.found.over(single.found.runs)
+    gap = deep.measured.over(single.measured.runs)
     return (
         f"Best of three models or more over the best single draft: "
         f"{gap.formatted(unit='')}, per prompt; P1 reports up to 1.2.",
@@ -273,7 +273,7 @@ def _improvement_table(
             name,
             (
                 _improvement_cell(trial),
-                trial.found.speedup.median if trial.found and trial.found.runs else "",
+                trial.measured.speedup.median if trial.measured and trial.measured.runs else "",
                 *(printed.get(name) or ("", "")),
             ),
         )
@@ -306,7 +306,7 @@ def _draft_temperature_table(
             continue
         by_ratio = {1.0: base, **dict(zip(TEMPERATURE_RATIOS, variants, strict=True))}
         for ratio, trial in sorted(by_ratio.items(), key=lambda item: item[0]):
-            kept = trial.found.acceptance() if trial.found and trial.found.runs else ""
+            kept = trial.measured.acceptance() if trial.measured and trial.measured.runs else ""
             measured = _measured_cells(trial, temperature)[1:-1]
             rows.append((f"{ratio * temperature:g}", (base.names, kept, *measured)))
     return own_table(
@@ -324,7 +324,7 @@ _MEASURED = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
 
 def _measured_cells(trial: Trial, temperature: float) -> tuple:
     """Return the cells of :data:`_MEASURED`; the last is the reason where it could not run."""
-    found = trial.found
+    found = trial.measured
     if found is None or not found.runs:
         return (*[""] * 5, found.why if found else "")
     return (found.decode_ms, *found.numbers(temperature))

@@ -63,7 +63,7 @@ class Trial:
     estimates: Estimates
     hierarchy: dict[str, Any]
     method: HierarchyMethod
-    found: Measured | None = None
+    measured: Measured | None = None
 
     @property
     def names(self) -> str:
@@ -93,13 +93,13 @@ class Trial:
     @property
     def improvement(self) -> float | None:
         """P1's standardized walltime improvement; ``None`` before it has run."""
-        if self.found is None or not self.found.runs:
+        if self.measured is None or not self.measured.runs:
             return None
         runs = [
             ([LevelCounters(**part) for part in run.levels], LevelCounters(**run.target))
-            for run in self.found.runs
+            for run in self.measured.runs
         ]
-        tokens = written(self.found.runs)
+        tokens = written(self.measured.runs)
         summaries = level_summaries(tokens, by_level(runs))
         return standardized_walltime_improvement(tokens, summaries, level_parameters(self.method))
 
@@ -191,7 +191,7 @@ def drafting_at(lab: Lab, base: Trial, temperature: float) -> Trial:
     """Return ``base`` with its drafting models at a temperature of their own."""
     hierarchy = with_draft_temperature(base.hierarchy, temperature)
     method = method_of(f"{base.method.name} drafts at {temperature:g}", lab, hierarchy)
-    return dataclasses.replace(base, hierarchy=hierarchy, method=method, found=None)
+    return dataclasses.replace(base, hierarchy=hierarchy, method=method, measured=None)
 
 
 def best_planned(trials: Sequence[Trial], least: int, most: int | None = None) -> Trial | None:

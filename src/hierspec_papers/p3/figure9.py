@@ -85,7 +85,7 @@ def _by_domain(lab: Lab, lengths: Sequence[int]) -> Lengths:
 
 
 def _answers(lab: Lab) -> Lengths:
-    """Return the lengths of the target's answers, written faster by a hierarchy on top of it."""
+    """Return the lengths of the target's own answers; drafters only make them faster."""
     hierarchy, tokenizer = _fast_hierarchy(lab), lab.models.tokenizer
     answers: Lengths = {domain: [] for domain in lab.domains}
     total = sum(min(ANSWERED, lab.domains.count(domain)) for domain in answers)
