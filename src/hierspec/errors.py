@@ -12,5 +12,10 @@ class HierspecError(ValueError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class HierspecWarning(Warning):
     """What works, and is probably not what was meant; the command line prints it as a note."""

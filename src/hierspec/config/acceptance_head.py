@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils import schema
@@ -25,7 +25,7 @@ from hierspec.utils.files import expand_user
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import registry, trained
 
-from .exit_heads import first_line, save_whole, warn_of_others
+from .exit_heads import save_whole, warn_of_others
 
 FILE = "acceptance_head.safetensors"
 KIND = "acceptance"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.lean.own_weights import draft_backend
@@ -140,7 +140,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         file = folder / "tokenizer.json"
         if not file.is_file():
             return None  # generation says where one is needed
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise HierspecError(
             f"the tokenizer beside {folder} cannot be read ({why}): fetch its files again, or move "
             "them away and give token ids (--ids)"

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, vocabulary_part
 from hierspec.lm.load import DTYPES
@@ -327,7 +327,3 @@ def warn_of_others(path: Path, info: Mapping[str, Any], model: str, what: str) -
 
 def _damaged(path: Path, why: object) -> HierspecError:
     return HierspecError(f"{path} is damaged ({why}): train the heads again")
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 
 FILE = "adapter_config.json"
 
@@ -61,8 +61,8 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, use_safetensors=True)
         return PeftModel.from_pretrained(model, str(path)).eval()
     except Exception as error:  # both libraries raise what they like
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise HierspecError(f"the adapter {path} on {base} cannot be loaded: {first}") from error
+        why = first_line(error)
+        raise HierspecError(f"the adapter {path} on {base} cannot be loaded: {why}") from error
 
 
 def plain_model(model: Any) -> Any:

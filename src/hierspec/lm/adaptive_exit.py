@@ -43,11 +43,7 @@ class AdaptiveExit:
     """
 
     def __init__(
-        self,
-        exits: Sequence[LanguageModel],
-        confidence: float,
-        name: str,
-        declines: bool = False,
+        self, exits: Sequence[LanguageModel], confidence: float, name: str, declines: bool = False
     ) -> None:
         if not exits or not 0.0 < confidence <= 1.0:
             raise HierspecError(
@@ -60,11 +56,8 @@ class AdaptiveExit:
         self.partial = any(getattr(view, "partial", False) for view in exits)
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None
-        self.vocab_size, self.max_length, self.device = (
-            last.vocab_size,
-            last.max_length,
-            last.device,
-        )
+        self.vocab_size, self.max_length = last.vocab_size, last.max_length
+        self.device = last.device
 
     @property
     def trees(self) -> bool:

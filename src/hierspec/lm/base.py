@@ -111,14 +111,10 @@ class Query:
 
 
 def check_query(query: Query, name: str, max_length: int) -> None:
-    """Refuse a query that is longer than a model can take, or asks for no row it has.
-
-    Args:
-        name: the model's, for the message.
-        max_length: the longest context the model takes, in tokens.
+    """Refuse a query of more than ``max_length`` tokens, or with ``start`` out of range.
 
     Raises:
-        HierspecError: the query is too long, or its ``start`` is out of range.
+        HierspecError: the query is one of these; names the model.
     """
     longest = len(query.context) + (query.tree.depth if query.tree is not None else 0)
     if longest > max_length:

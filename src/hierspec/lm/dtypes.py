@@ -55,8 +55,7 @@ def describe(dtype: torch.dtype = torch.bfloat16) -> str:
 
 
 def _features() -> frozenset[str]:
-    found = processor_features()
-    if found:
+    if found := processor_features():
         return found
     # On systems without /proc/cpuinfo.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()

@@ -143,11 +143,10 @@ class Heads(nn.ModuleDict):
 
     def teacher(self, backend: Any, h: torch.Tensor) -> torch.Tensor:
         """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
-        if self.ids is None:
-            return backend.head(h)
-        return (
-            backend.head(h)[:, self.ids] if self._rows is None else backend.head(h, self._unembed)
-        )
+        if self._rows is not None:
+            return backend.head(h, self._unembed)
+        scores = backend.head(h)
+        return scores if self.ids is None else scores[:, self.ids]
 
     def round_to(self, dtype: torch.dtype) -> None:
         """Round all parameters to numbers of ``dtype``, as they will be stored."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.utils.files import expand_user
 
 from .adapters import is_adapter, load_adapted, plain_model
@@ -136,7 +136,7 @@ def _from_source(
                 raise
             raise HierspecError(
                 f"{source.name}: config.json and weights do not fit each other "
-                f"({_first_line(error)}): they are of different models"
+                f"({first_line(error)}): they are of different models"
             ) from error
     from hierspec.lm.hf.decoder import HFBackend
 
@@ -186,7 +186,7 @@ def _from_hub(
     except Exception as error:
         raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "
-            f"({type(error).__name__}: {_first_line(error)}). Offline, give the path of a folder "
+            f"({type(error).__name__}: {first_line(error)}). Offline, give the path of a folder "
             "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
         ) from error
     built = _from_source(from_directory(folder), dtype, device, backend)
@@ -222,7 +222,7 @@ def _from_pretrained(
         if isinstance(error, MemoryError) or "memory" in str(error):
             raise
         raise HierspecError(
-            f"{ref} cannot be loaded by transformers: {_first_line(error)}"
+            f"{ref} cannot be loaded by transformers: {first_line(error)}"
         ) from error
     model, info = loaded
     _check_complete(name or ref, info)
@@ -274,7 +274,3 @@ def _checked_device(device: torch.device | str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise HierspecError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
     return device
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

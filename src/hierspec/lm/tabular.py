@@ -119,14 +119,11 @@ class TabularModel:
             first = max(0, min(query.start, length) - self.order)
             tokens = query.context.tokens(first)
             for end in range(query.start, length + 1):
-                rows.append(self._row(tokens[max(0, end - first - self.order) : end - first]))
+                rows.append(self._row(tokens[: end - first]))
             if query.tree is not None:
                 paths = query.tree.paths()[max(query.start - length - 1, 0) :]
-                rows += [self._row(self._last([*tokens, *path])) for path in paths]
+                rows += [self._row([*tokens, *path]) for path in paths]
         return self._scores[rows]
-
-    def _last(self, tokens: list[int]) -> list[int]:
-        return tokens[-self.order :] if self.order else []
 
     @classmethod
     def random(

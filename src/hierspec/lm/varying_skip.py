@@ -19,8 +19,7 @@ from .backend import Span
 from .base import Following, Query, Slot
 from .layer_skip import Skip, SkippingBackend
 from .trunk.self_draft import SelfDraft
-from .trunk.shared_slots import SharesSlots
-from .trunk.trunk import Trunk
+from .trunk.trunk import SharesSlots, Trunk
 
 _MAX_MODELS = 64  # cached, of one choice each
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hierspec.errors import first_line
+
 Body = Callable[[], None]  # reads and writes static tensors; running it twice is running it once
 _MOST = 64  # recordings kept
 _TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
@@ -71,7 +73,7 @@ class Graphs:
                 run = record(body, self.device, self._stream, self._pool)
         except RuntimeError as error:  # a kernel that cannot be recorded: slower, never different
             self._pool = None
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            why = first_line(error)
             warnings.warn(f"running without a CUDA graph: {why}", stacklevel=4)
             return None
         self.num_recorded += 1

@@ -22,14 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
-from hierspec.lm.weights import (
-    EMBEDDING,
-    HEAD,
-    SCORED,
-    Checkpoint,
-    WeightSource,
-    from_directory,
-)
+from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, Checkpoint, WeightSource, from_directory
 from hierspec.utils.files import expand_user
 
 if TYPE_CHECKING:

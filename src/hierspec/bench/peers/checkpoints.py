@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.peers.edge import first_line
+from hierspec.errors import first_line
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something
     from hierspec.bench.methods.ours import BenchModels

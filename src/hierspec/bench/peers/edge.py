@@ -1,4 +1,4 @@
-"""What methods of other engines share: running and timing them, importing them, one-line errors."""
+"""What methods of other engines share: running, timing and importing them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hierspec.bench.methods.base import Request, Run, Unavailable
+from hierspec.errors import first_line
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.ours import BenchModels
@@ -124,11 +125,6 @@ def seeded(device: Any, seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices), torch.inference_mode():
         torch.manual_seed(seed)
         yield
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def draft_models(models: BenchModels) -> tuple[str, ...]:

@@ -17,8 +17,7 @@ from hierspec.core.context import Context
 from hierspec.lm.backend import Span
 from hierspec.lm.base import Following, Query, Slot, check_query
 from hierspec.lm.trees import Branches
-from hierspec.lm.trunk.shared_slots import SharesSlots
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import SharesSlots, Trunk
 
 from .layer import Eagle3Layer
 from .network import Eagle3Network
@@ -212,13 +211,8 @@ class Eagle3Model(SharesSlots):
         if not todo:
             return early
         wanted = [
-            (
-                queries[i].slot,
-                Context(queries[i].context.committed),
-                span.start,
-                span.start + span.n,
-            )
-            for i, span in todo
+            (queries[i].slot, Context(queries[i].context.committed), s.start, s.start + s.n)
+            for i, s in todo
         ]
         hidden = self.layer.fuse(torch.cat(self.trunk.hidden_states(wanted, self.layers)))
         ids = [t for i, s in todo for t in states[i].text.held[s.start + 1 : s.start + 1 + s.n]]
@@ -231,9 +225,8 @@ class Eagle3Model(SharesSlots):
             state.truncate(span.start)
             state.seen, state.output = span.start + span.n, own[-1]
             state.pending = Branches(state.seen)
-            early[i] += list(
-                own[max(0, query.start - 2 - span.start) : -1] if query.start <= state.seen else ()
-            )
+            if query.start <= state.seen:
+                early[i].extend(own[max(0, query.start - 2 - span.start) : -1])
         return early
 
     def _run_pending(self, states: Sequence[_Eagle3State]) -> None:
@@ -253,15 +246,10 @@ class Eagle3Model(SharesSlots):
             rows = [
                 (state, node)
                 for state, span in zip(going, spans, strict=True)
-                for node in range(span.start - state.seen, span.start - state.seen + span.n)
+                for node in state.pending.nodes[span.start - state.seen :][: span.n]
             ]
-            nodes = [state.pending.nodes[i] for state, i in rows]
-            tokens = [node.token for node in nodes]
-            before = [
-                state.output_after(node.parent)
-                for (state, _), node in zip(rows, nodes, strict=True)
-            ]
-            hidden = torch.stack(before)
+            tokens = [node.token for _, node in rows]
+            hidden = torch.stack([state.output_after(node.parent) for state, node in rows])
             output = self.layer(hidden, self._embedded(tokens, spans), spans)
             self.counters.calls += 1
             self.counters.own_rows += len(tokens)
@@ -279,9 +267,8 @@ class Eagle3Model(SharesSlots):
         return self.trunk.embed(ids, places)
 
     def _zero_output(self) -> torch.Tensor:
-        return torch.zeros(
-            self.layer.config.hidden_size, dtype=self.layer.dtype, device=self.device
-        )
+        size = self.layer.config.hidden_size
+        return torch.zeros(size, dtype=self.layer.dtype, device=self.device)
 
     def _state(self, slot: Slot) -> _Eagle3State:
         state = slot.guests.get(id(self))

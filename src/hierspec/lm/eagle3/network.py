@@ -81,17 +81,12 @@ class Eagle3Network(nn.Module):
 
     def qkv(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [N, H, D_h], keys and values [N, K, D_h] of embeddings and hidden states
-        [N, d], not rotated.
-        """
+        [N, d], not rotated."""
         layer, attention = self.midlayer, self.midlayer.self_attn
         x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
-        size = self.config.head_dim
+        heads = (-1, self.config.head_dim)
         q, k, v = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
-        return (
-            q.unflatten(-1, (-1, size)),
-            k.unflatten(-1, (-1, size)),
-            v.unflatten(-1, (-1, size)),
-        )
+        return q.unflatten(-1, heads), k.unflatten(-1, heads), v.unflatten(-1, heads)
 
     def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """Return the layer's output for hidden states [N, d] and their attention [N, H · D_h]."""

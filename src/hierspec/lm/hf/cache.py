@@ -7,7 +7,7 @@ the tokens they add, whatever is stored beyond.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -40,8 +40,8 @@ class Storage:
         values[:, :, start:end] = v
         return keys[:, :, :end], values[:, :, :end]
 
-    def grow(self, capacity: int) -> Storage:
-        new = Storage(len(self.keys), capacity)
+    def grow(self, capacity: int) -> Self:
+        new = type(self)(len(self.keys), capacity)
         self.copy_to(new, self.capacity)
         return new
 
@@ -61,6 +61,19 @@ class Storage:
         for stored in (*self.keys, *self.values):
             if stored is not None:
                 stored[:, :, start : start + len(places)] = stored[:, :, list(places)]
+
+
+class StorageCaches:
+    """The methods of a backend for caches that are a :class:`Storage`."""
+
+    def grow(self, cache: Storage, capacity: int) -> Storage:
+        return cache.grow(capacity)
+
+    def copy(self, source: Storage, to: Storage, length: int) -> None:
+        source.copy_to(to, length)
+
+    def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
+        cache.move(places, start)
 
 
 class OneSpan:

@@ -32,11 +32,11 @@ from .attention import (
     with_tree_masks,
     without_parts,
 )
-from .cache import ManySpans, OneSpan, Storage
-from .support import check_supported, layer_kinds, longest_context
+from .cache import ManySpans, OneSpan, Storage, StorageCaches
+from .support import check_scores, check_supported, layer_kinds, longest_context, one_error
 
 
-class HFBackend:
+class HFBackend(StorageCaches):
     """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
 
     Args:
@@ -96,27 +96,11 @@ class HFBackend:
         self.attentions = [attention_paths(layer) for layer in self.modules]
         self.packs = bool(getattr(model, "_supports_attention_backend", False))
         self.packs = self.packs and all(self.attentions)
-        try:
+        with one_error(self):
             self._check_against(model, parts["rotary"])
-        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-            if "memory" in str(error):
-                raise
-            raise HierspecError(
-                f"{self.name} ({config.model_type}) cannot be driven layer by layer "
-                f"({type(error).__name__}: {error}). This architecture is not supported yet"
-            ) from error
 
     def new_cache(self, capacity: int) -> Storage:
         return Storage(self.num_layers, capacity)
-
-    def grow(self, cache: Storage, capacity: int) -> Storage:
-        return cache.grow(capacity)
-
-    def copy(self, source: Storage, to: Storage, length: int) -> None:
-        source.copy_to(to, length)
-
-    def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
-        cache.move(places, start)
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = self.embedding(ids)
@@ -272,20 +256,7 @@ class HFBackend:
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                 h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                 rows.append(self.head(h).double())
-        if not bool((theirs < torch.inf).all()):  # NaN compares as false
-            raise HierspecError(
-                f"{self.name} itself produces NaN or infinite scores: its weights are damaged, or "
-                f"{str(self.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
-            )
-        worst = (torch.cat(rows) - theirs.repeat(2, 1)).abs().max().item()
-        scale = max(1.0, theirs.abs().max().item())
-        tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05
-        if not worst <= tolerance * scale:
-            raise HierspecError(
-                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer: its "
-                f"scores differ by {worst:.3g} from the model's own forward. This architecture "
-                "is not supported yet; please report it"
-            )
+        check_scores(self, torch.cat(rows), theirs.repeat(2, 1))
 
 
 def _adapts(rotary: Any) -> bool:

@@ -6,9 +6,14 @@ that has absorbed a token cannot be.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
+
+if TYPE_CHECKING:
+    import torch
 
 _RECURRENT = (
     "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
@@ -63,6 +68,41 @@ def check_config(name: str, config: Any) -> None:
             raise HierspecError(
                 f"{name}: config.json has {key} {value!r}, which must be at least 1"
             )
+
+
+@contextmanager
+def one_error(backend: Any) -> Iterator[None]:
+    """Raise errors of modules that do not fit our loop as one that names the model."""
+    try:
+        yield
+    except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+        if "memory" in str(error):
+            raise
+        raise HierspecError(
+            f"{backend.name} ({backend.config.model_type}) cannot be driven layer by layer "
+            f"({type(error).__name__}: {error}). This architecture is not supported yet"
+        ) from error
+
+
+def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Refuse a model whose scores by our loop are not those of its own forward.
+
+    Raises:
+        HierspecError: they differ by more than rounding, or ``theirs`` are not finite.
+    """
+    if not bool((theirs < float("inf")).all()):  # NaN compares as false
+        raise HierspecError(
+            f"{backend.name} itself produces NaN or infinite scores: its weights are damaged, or "
+            f"{str(backend.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
+        )
+    worst, scale = (ours - theirs).abs().max().item(), max(1.0, theirs.abs().max().item())
+    tolerance = 1e-4 if backend.dtype.itemsize >= 4 else 0.05
+    if not worst <= tolerance * scale:
+        raise HierspecError(
+            f"{backend.name} ({backend.config.model_type}) cannot be driven layer by layer: its "
+            f"scores differ by {worst:.3g} from the model's own forward. This architecture is not "
+            "supported yet; please report it"
+        )
 
 
 def is_encoder_decoder(config: Any) -> bool:

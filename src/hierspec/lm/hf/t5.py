@@ -21,8 +21,8 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 
 from .attention import in_eval_mode
-from .cache import Storage
-from .support import check_supported, longest_context
+from .cache import Storage, StorageCaches
+from .support import check_scores, check_supported, longest_context, one_error
 
 
 class Encoded:
@@ -47,18 +47,13 @@ class SourceStorage(Storage):
         self.source: tuple[int, ...] = ()
         self.encoded: Encoded | None = None
 
-    def grow(self, capacity: int) -> SourceStorage:
-        new = SourceStorage(len(self.keys), capacity)
-        self.copy_to(new, self.capacity)
-        return new
-
     def copy_to(self, other: Storage, length: int) -> None:
         super().copy_to(other, length)
         assert isinstance(other, SourceStorage)
         other.source, other.encoded = self.source, self.encoded
 
 
-class T5Backend:
+class T5Backend(StorageCaches):
     """A transformers model of the T5 family as an
     :class:`~hierspec.lm.trunk.encoder_decoder.EncoderDecoderBackend`.
 
@@ -99,15 +94,6 @@ class T5Backend:
 
     def new_cache(self, capacity: int) -> SourceStorage:
         return SourceStorage(self.num_layers, capacity)
-
-    def grow(self, cache: SourceStorage, capacity: int) -> SourceStorage:
-        return cache.grow(capacity)
-
-    def copy(self, source: SourceStorage, to: SourceStorage, length: int) -> None:
-        source.copy_to(to, length)
-
-    def move(self, cache: SourceStorage, places: Sequence[int], start: int) -> None:
-        cache.move(places, start)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> list[Encoded]:
         """Encode sources in one call, padded on the right to one length."""
@@ -197,48 +183,30 @@ class T5Backend:
         sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
         caches = [self.new_cache(8), self.new_cache(8)]
         steps = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
-        try:
-            with torch.inference_mode():
-                theirs = [
-                    in_eval_mode(model)(
-                        input_ids=torch.tensor([source], device=self.device),
-                        decoder_input_ids=ids[None],
-                        use_cache=False,
-                    ).logits[0]
-                    for source in sources
-                ]
-                for cache, encoded in zip(caches, self.encode(sources), strict=True):
-                    cache.encoded = encoded
-                rows = []
-                for spans in steps:
-                    packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
-                    h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
-                    rows.append(h.to(self.dtype))
-                h, asked = torch.cat(rows), torch.cat(theirs).double()
-                differences = {}
-                for scale in (1.0, self.hidden_size**-0.5):
-                    self.scale = scale
-                    differences[scale] = (self.head(h).double() - asked).abs().max().item()
-        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-            if "memory" in str(error):
-                raise
-            raise HierspecError(
-                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer "
-                f"({type(error).__name__}: {error}). This architecture is not supported yet"
-            ) from error
-        if not bool((asked < torch.inf).all()):  # NaN compares as false
-            raise HierspecError(
-                f"{self.name} itself produces NaN or infinite scores: its weights are damaged, or "
-                f"{str(self.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
-            )
-        self.scale = min(differences, key=differences.__getitem__)
-        tolerance = 1e-4 if self.dtype in (torch.float32, torch.float64) else 0.05
-        if not differences[self.scale] <= tolerance * max(1.0, asked.abs().max().item()):
-            raise HierspecError(
-                f"{self.name} ({self.config.model_type}) cannot be driven layer by layer: its "
-                f"scores differ by {differences[self.scale]:.3g} from the model's own forward. "
-                "This architecture is not supported yet; please report it"
-            )
+        with one_error(self), torch.inference_mode():
+            theirs = [
+                in_eval_mode(model)(
+                    input_ids=torch.tensor([source], device=self.device),
+                    decoder_input_ids=ids[None],
+                    use_cache=False,
+                ).logits[0]
+                for source in sources
+            ]
+            for cache, encoded in zip(caches, self.encode(sources), strict=True):
+                cache.encoded = encoded
+            rows = []
+            for spans in steps:
+                packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
+                h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
+                rows.append(h.to(self.dtype))
+            h, wanted = torch.cat(rows), torch.cat(theirs).double()
+            differences = {}
+            for scale in (1.0, self.hidden_size**-0.5):
+                self.scale = scale
+                differences[scale] = (self.head(h).double() - wanted).abs().max().item()
+            self.scale = min(differences, key=differences.__getitem__)
+            ours = self.head(h).double()
+        check_scores(self, ours, wanted)
 
 
 class _Buckets:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,16 +46,6 @@ from .shape import LlamaShape, rotations
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
 _FEW_ROWS = 32  # of a sequence: as many as torch's attention has no advantage for
-
-
-class _Attended(NamedTuple):
-    """The positions that a span's rows attend to: from ``first`` on, as the mask has it.
-
-    Without a mask one row attends to all of them, and several rows are causal from position 0.
-    """
-
-    first: int
-    mask: torch.Tensor | None
 
 
 class LeanBackend:
@@ -98,7 +88,7 @@ class LeanBackend:
         self.attends_to_all = self._windows == (None,)
         self._rotations = torch.empty(0)
         self._mask = torch.empty(0, 0)
-        loader = LeanLoader(source, shape, self.device, dtype, self.dtype, self.attention_dtype)
+        loader = LeanLoader(source, shape, self)
         self._embedding, self.stack, self._norm, self._lm_head = loader.model()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
@@ -134,31 +124,16 @@ class LeanBackend:
         short = all(span.n <= _FEW_ROWS for span in spans)
         if len(spans) > 1 and self._attention is not None and short:
             return self._layers_of_several(h, lo, hi, spans, self._attention)
-        attended = [[self._attended(span, window) for span in spans] for window in self._windows]
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
         with self._threads(self._layer_weights, len(h)), unoptimised:
-            return self._run(
-                h,
-                self._rows(len(h)),
-                lo,
-                hi,
-                self._rotations_at(spans),
-                [span.cache for span in spans],
-                [span.start for span in spans],
-                [span.n for span in spans],
-                [[each.first for each in kind] for kind in attended],
-                [[each.mask for each in kind] for kind in attended],
-            )
+            rows, caches = self._rows(len(h)), [span.cache for span in spans]
+            arguments = self._attention_arguments(spans)
+            return self._run(h, rows, lo, hi, self._rotations_at(spans), caches, *arguments)
 
     def _layers_of_several(
-        self,
-        h: torch.Tensor,
-        lo: int,
-        hi: int,
-        spans: Sequence[Span],
-        attention: KernelAttention,
+        self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span], attention: KernelAttention
     ) -> torch.Tensor:
         """Run :meth:`layers` with one call of attention a layer for all sequences.
 
@@ -190,11 +165,8 @@ class LeanBackend:
         self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
     ) -> torch.Tensor:
         """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
-        attended = [[self._attended(span, window) for span in spans] for window in self._windows]
         rotations, num = self._rotations_at(spans), len(h)
-        starts, counts = [span.start for span in spans], [span.n for span in spans]
-        firsts = [[each.first for each in kind] for kind in attended]
-        masks = [[each.mask for each in kind] for kind in attended]
+        arguments = self._attention_arguments(spans)
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
         with self._threads(self._layer_weights, num), unoptimised:
@@ -202,7 +174,7 @@ class LeanBackend:
                 module: Any = self._run.layers[layer]
                 if attention:
                     caches = [span.cache[layer] for span in spans]
-                    h = module.add_attention(h, rotations, caches, starts, counts, firsts, masks)
+                    h = module.add_attention(h, rotations, caches, *arguments)
                 if mlp:
                     h = module.add_mlp(h)
         return h[:num]
@@ -260,23 +232,33 @@ class LeanBackend:
         with self._threads(num_weights, rows):
             return torch.get_num_threads()
 
-    def _attended(self, span: Span, window: int | None) -> _Attended:
+    def _attention_arguments(self, spans: Sequence[Span]) -> tuple[list[Any], ...]:
+        """Return the spans' starts and lengths and, per kind of layer, all of :meth:`_attended`."""
+        kinds = [[self._attended(span, window) for span in spans] for window in self._windows]
+        firsts, masks = ([[pair[i] for pair in kind] for kind in kinds] for i in (0, 1))
+        return [span.start for span in spans], [span.n for span in spans], firsts, masks
+
+    def _attended(self, span: Span, window: int | None) -> tuple[int, torch.Tensor | None]:
+        """Return the first position that a span's rows attend to, and the mask from there on.
+
+        Without a mask one row attends to all of them, and several rows are causal from position 0.
+        """
         _, start, n, branches = span
         end = start + n
         if branches is not None:
             hidden = ~branches.attention_mask(start, n, window)
             mask = torch.zeros(n, end, dtype=self.attention_dtype).masked_fill_(hidden, -math.inf)
-            return _Attended(0, self._repeat_for_groups(mask))
+            return 0, self._repeat_for_groups(mask)
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):
-            return _Attended(first, None)
+            return first, None
         mask = self._causal(n, start)[:, first:]
         if window is not None and end > window:
             mask = mask.clone()
             rows = torch.arange(start, end, device=self.device)[:, None]
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
-        return _Attended(first, self._repeat_for_groups(mask))
+        return first, self._repeat_for_groups(mask)
 
     def _repeat_for_groups(self, mask: torch.Tensor) -> torch.Tensor:
         """Repeat a mask [n, end] for query heads that share keys, which are rows of one head."""

@@ -138,11 +138,7 @@ class KernelAttention:
     """
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        layers: Sequence[Layer],
-        dim: int,
-        windows: Sequence[int | None],
+        self, library: ctypes.CDLL, layers: Sequence[Layer], dim: int, windows: Sequence[int | None]
     ) -> None:
         self._library, first = library, layers[0]
         self._norms = [

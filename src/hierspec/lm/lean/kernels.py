@@ -59,18 +59,11 @@ def load() -> ctypes.CDLL | None:
     if library is None:
         return None
     model, matrix, spans = POINTER(ModelStruct), POINTER(MatrixStruct), POINTER(SpanStruct)
-    library.hierspec_layers.argtypes = [
-        *(model, c_int64, c_int64, c_void_p, c_int64, c_void_p, spans, c_int64, c_int),
-    ]
-    library.hierspec_head.argtypes = [
-        *(matrix, c_void_p, c_float, c_void_p, c_int64, c_void_p, c_int),
-    ]
-    library.hierspec_two_heads.argtypes = [
-        *(matrix, matrix, c_float, c_void_p, c_float, c_void_p, c_int64, c_void_p, c_int),
-    ]
-    library.hierspec_attention.argtypes = [
-        *(model, c_int64, c_void_p, c_int64, c_void_p, spans, c_int64, c_void_p, c_int),
-    ]
+    i64, f32, ptr = c_int64, c_float, c_void_p
+    library.hierspec_layers.argtypes = [model, i64, i64, ptr, i64, ptr, spans, i64, c_int]
+    library.hierspec_head.argtypes = [matrix, ptr, f32, ptr, i64, ptr, c_int]
+    library.hierspec_two_heads.argtypes = [matrix, matrix, f32, ptr, f32, ptr, i64, ptr, c_int]
+    library.hierspec_attention.argtypes = [model, i64, ptr, i64, ptr, spans, i64, ptr, c_int]
     library.hierspec_layers.restype = library.hierspec_head.restype = c_int
     library.hierspec_attention.restype = library.hierspec_two_heads.restype = c_int
     return library if _computes_correctly(library) else None

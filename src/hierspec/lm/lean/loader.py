@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -18,30 +19,18 @@ class LeanLoader:
     """Reads, fuses and packs one layer after the other, so that no second copy ever exists.
 
     Args:
-        weight_dtype: of matrices.
-        dtype: of hidden states, norms included.
-        attention_dtype: of keys, values and queries.
+        backend: the lean backend that is being built, for its device and data types.
 
     Attributes:
         scored: token ids of the head's rows, where it has them for a part of the vocabulary alone.
     """
 
-    def __init__(
-        self,
-        source: WeightSource,
-        shape: LlamaShape,
-        device: torch.device,
-        weight_dtype: torch.dtype,
-        dtype: torch.dtype,
-        attention_dtype: torch.dtype,
-    ) -> None:
-        self.source, self.shape, self.device = source, shape, device
-        self.weight_dtype, self.dtype = weight_dtype, dtype
-        self.attention_dtype = attention_dtype
+    def __init__(self, source: WeightSource, shape: LlamaShape, backend: Any) -> None:
+        self.source, self.shape, self.backend = source, shape, backend
         self.names = set(source.names())
         self.scored: torch.Tensor | None = None
         if SCORED in self.names:
-            self.scored = source.tensor(SCORED).to(device, torch.int64)
+            self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
 
     def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
         """Return the embedding [V, d], the layers, the final norm and the head."""
@@ -66,11 +55,11 @@ class LeanLoader:
     def get(self, name: str, *shape: int) -> torch.Tensor:
         tensor = self.source.tensor(name)
         check_shape(self.source.name, name, tensor.shape, shape)
-        return tensor.to(self.device, self.weight_dtype)
+        return tensor.to(self.backend.device, self.backend.weight_dtype)
 
     def norm(self, name: str) -> Norm:
-        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.dtype)
-        return Norm(weight, len(weight), self.shape.eps, self.weight_dtype)
+        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.backend.dtype)
+        return Norm(weight, len(weight), self.shape.eps, self.backend.weight_dtype)
 
     def layer(self, i: int) -> Layer:
         prefix, shape = f"model.layers.{i}.", self.shape
@@ -89,7 +78,7 @@ class LeanLoader:
             down=self.fuse({prefix + "mlp.down_proj": (width, inner)}),
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
-            attention_dtype=self.attention_dtype,
+            attention_dtype=self.backend.attention_dtype,
             kind=shape.distinct_windows.index(shape.windows[i]),
         )
 
@@ -113,7 +102,7 @@ class LeanLoader:
         """Return Qwen3's norms of the query and key heads as one, [H + H_kv, D]."""
         q = self.pair(self.get(prefix + "self_attn.q_norm.weight", self.shape.head_dim))
         k = self.pair(self.get(prefix + "self_attn.k_norm.weight", self.shape.head_dim))
-        shape, exact = self.shape, self.dtype
+        shape, exact = self.shape, self.backend.dtype
         weight = torch.cat((q.expand(shape.num_heads, -1), k.expand(shape.num_kv_heads, -1)))
         return Norm(weight.to(exact), shape.head_dim, shape.eps, exact)
 

@@ -26,8 +26,7 @@ from hierspec.lm.backend import Backend, Retrieving, Span
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
 
-from .shared_slots import SharesSlots
-from .trunk import Trunk
+from .trunk import SharesSlots, Trunk
 
 
 @dataclass(slots=True, eq=False)
@@ -151,10 +150,8 @@ class RetrievalModel(SharesSlots):
             for i, own in zip(busy, h.split([span.n for span in spans]), strict=True):
                 rows[i].append(own)
                 states[i].length += len(own)
-        wanted: list[torch.Tensor] = []
-        for query, own, first in zip(queries, rows, begin, strict=True):
-            wanted.append(torch.cat(own)[query.start - 1 - first :])
-        return torch.cat(wanted)
+        asked = [query.start - 1 - first for query, first in zip(queries, begin, strict=True)]
+        return torch.cat([torch.cat(own)[i:] for own, i in zip(rows, asked, strict=True)])
 
     def _prepare(self, query: Query) -> _RetrievalState:
         """Return the sequence's state, up to date with its text, and with a choice made for it."""

@@ -18,9 +18,8 @@ import torch
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Following, Query
 
-from .shared_slots import SharesSlots
 from .slots import SlotState
-from .trunk import Trunk
+from .trunk import SharesSlots, Trunk
 
 
 class SelfDraft(SharesSlots):
@@ -104,12 +103,8 @@ class SelfDraft(SharesSlots):
             for (i, step), part in zip(busy, h.split([n for _, n in busy]), strict=True):
                 parts[i].append(part)
                 at[i] += step
-        return torch.cat(
-            [
-                w.rows_asked(torch.cat(own), since)
-                for w, own, since in zip(work, parts, begin, strict=True)
-            ]
-        )
+        asked = zip(work, parts, begin, strict=True)
+        return torch.cat([w.rows_asked(torch.cat(own), since) for w, own, since in asked])
 
     def _run(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]

@@ -102,8 +102,7 @@ class TrunkSlots:
         slot.guests.clear()
 
     def fork(self, slot: Slot, length: int) -> Slot:
-        """Return a new slot with a copy of what ``slot`` has cached of its first ``length``
-        tokens."""
+        """Return a new slot with a copy of what ``slot`` has cached of ``length`` tokens."""
         new, state = self.open(), slot.state
         if state is None or not min(length, state.lengths[0]):
             return new

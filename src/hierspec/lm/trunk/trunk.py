@@ -279,3 +279,29 @@ class ExitModel:
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
+
+
+class SharesSlots:
+    """A language model on a trunk's slots, which the target may use as well.
+
+    Attributes:
+        trunk: the owner of the slots.
+    """
+
+    trunk: Trunk
+
+    @property
+    def cache_owner(self) -> Trunk:
+        return self.trunk
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """``None``: it records nothing, on any device."""
+        return None
+
+    def open(self) -> Slot:
+        """Return a new slot of the trunk."""
+        return self.trunk.open()
+
+    def close(self, slot: Slot) -> None:
+        self.trunk.close(slot)
