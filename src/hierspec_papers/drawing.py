@@ -62,7 +62,7 @@ def draw(figure: Figure, path: str | Path) -> None:
         _draw_curves(figure, path)
 
 
-def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> list[Path]:
+def draw_all(reproduction: Reproduction, folder: str | Path, ending: str = ".svg") -> list[Path]:
     """Draw every figure that holds numbers into ``folder``: ``p3-exits-figure-5.svg``.
 
     The folder is made where it is missing. Raises as :func:`draw`.
@@ -70,8 +70,8 @@ def draw_all(found: Reproduction, folder: str | Path, ending: str = ".svg") -> l
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for figure in filter(drawable, found.figures):
-        stem, number = f"{found.what}-{_slug(figure.name)}", 1
+    for figure in filter(drawable, reproduction.figures):
+        stem, number = f"{reproduction.what}-{_slug(figure.name)}", 1
         path = folder / f"{stem}{ending}"
         while path in paths:
             number += 1

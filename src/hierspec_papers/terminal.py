@@ -19,11 +19,11 @@ _MOST = 10  # points of a curve, and columns of a grid, that are shown one by on
 _LONGEST = 40  # characters of a sparkline
 
 
-def pictures(found: Reproduction) -> Iterable[Columns | Text]:
+def pictures(reproduction: Reproduction) -> Iterable[Columns | Text]:
     """Yield every table with its inputs, its notes, and how many cells match; then the figures."""
-    if found.measured_on:
-        yield Text(_where(found.measured_on), style="dim")
-    for table in found.tables:
+    if reproduction.measured_on:
+        yield Text(_where(reproduction.measured_on), style="dim")
+    for table in reproduction.tables:
         yield Text(f"\n{table.name}: {table.caption}", style="bold")
         yield from _inputs(table)
         yield _grid(table) if table.grid else _side_by_side(table)
@@ -39,7 +39,7 @@ def pictures(found: Reproduction) -> Iterable[Columns | Text]:
                 style="dim",
             )
         yield from _notes(table.notes)
-    for figure in found.figures:
+    for figure in reproduction.figures:
         yield Text(f"\n{figure.name}: {figure.caption}", style="bold")
         yield from _figure(figure)
         yield from _notes(figure.notes)

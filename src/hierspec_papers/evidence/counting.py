@@ -176,7 +176,7 @@ def _exact_record(expected: ExpectedTokens, number: int) -> Record:
     return {**exact(drafts), "positions": positions(drafts), "powers": by_power}
 
 
-def _record(run: Run, found: list[Record], rounds: list[Round]) -> Record:
+def _record(run: Run, counts: list[Record], rounds: list[Round]) -> Record:
     digest = hashlib.sha256(" ".join(map(str, run.token_ids)).encode()).hexdigest()
     return {
         "tokens": run.num_tokens,
@@ -184,7 +184,7 @@ def _record(run: Run, found: list[Record], rounds: list[Round]) -> Record:
         "target_calls": run.target_calls,
         "seconds": round(run.seconds, 5),
         "decode_seconds": round(run.decode_seconds or 0.0, 5),
-        "levels": found,
+        "levels": counts,
         "rounds": [[each.offered, each.kept] for each in rounds],
     }
 

@@ -103,10 +103,10 @@ def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> l
         )
     every = [t for group in (*by_pool, *tails_by_pool, *tempered_by_pool) for t in group]
     stacked = [t for t in every if not t.choice.chain.plain]
-    plain, *found = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
+    plain, *measurements = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
     for trial in every:
         trial.measured = plain
-    for trial, measured in zip(stacked, found, strict=True):
+    for trial, measured in zip(stacked, measurements, strict=True):
         trial.measured = measured
     tables = []
     for pool, trials, tails, tempered in zip(
@@ -130,13 +130,13 @@ def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
     names = [model["name"] for model in pool.profile.models]
     shown = [pool.shown(name) for name in names]
     greedy = temperature == 0
-    found = {
+    by_pair = {
         (pair["drafter"], pair["verifier"]): pair.get("equal_argmax" if greedy else "acceptance")
         for pair in pool.profile.measured(temperature)["pairs"]
     }
     rows = []
     for i, model in enumerate(pool.profile.models[:-1]):
-        rates = (found.get((i, k)) for k in range(1, len(names)))
+        rates = (by_pair.get((i, k)) for k in range(1, len(names)))
         cells = ("" if rate is None else rate for rate in rates)
         rows.append((shown[i], (model["call_ms"], *cells)))
     rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
@@ -324,10 +324,10 @@ _MEASURED = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
 
 def _measured_cells(trial: Trial, temperature: float) -> tuple:
     """Return the cells of :data:`_MEASURED`; the last is the reason where it could not run."""
-    found = trial.measured
-    if found is None or not found.runs:
-        return (*[""] * 5, found.why if found else "")
-    return (found.decode_ms, *found.numbers(temperature))
+    measured = trial.measured
+    if measured is None or not measured.runs:
+        return (*[""] * 5, measured.why if measured else "")
+    return (measured.decode_ms, *measured.numbers(temperature))
 
 
 def _improvement_cell(trial: Trial) -> float | str:

@@ -99,9 +99,9 @@ def _example(
     for models, (_, ms) in enumerate(printed, 1):
         estimates = example(*inputs, models)
         formula, chain = best(estimates)
-        found = simulated(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
+        simulation = simulated(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
         exact = latency(estimates, chain).ms_per_token
-        figures = (ms, formula, exact, found.ms_per_token, found.standard_error)
+        figures = (ms, formula, exact, simulation.ms_per_token, simulation.standard_error)
         rows.append(TableRow(str(models), (), figures))
     return Table(
         name,

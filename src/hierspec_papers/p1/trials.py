@@ -122,8 +122,8 @@ def best_of_each_size(estimates: Estimates) -> list[Choice]:
     """Return the best chain of exactly 1, 2, … :data:`MOST_MODELS` models, where there is one."""
     best = []
     for count in range(1, min(len(estimates.names), MOST_MODELS) + 1):
-        found = plan(estimates, max_models=count, top=64)
-        choices = [c for c in (found.best, *found.runners_up) if len(c.chain.levels) == count]
+        plans = plan(estimates, max_models=count, top=64)
+        choices = [c for c in (plans.best, *plans.runners_up) if len(c.chain.levels) == count]
         if choices:
             best.append(min(choices, key=lambda choice: choice.ms))
     return best

@@ -40,15 +40,15 @@ def measure(lab: Lab) -> Reproduction:
             f"at {lab.max_new_tokens} tokens.",
         ),
     )
-    tables = tuple(_table(lab, what, found, note) for what, found, note in parts)
-    figures = tuple(_figure(what, found, note) for what, found, note in parts)
+    tables = tuple(_table(lab, what, by_domain, note) for what, by_domain, note in parts)
+    figures = tuple(_figure(what, by_domain, note) for what, by_domain, note in parts)
     return Reproduction("p3-figure9", tables, figures, lab.to_dict())
 
 
-def _table(lab: Lab, what: str, found: Lengths, note: str) -> Table:
+def _table(lab: Lab, what: str, by_domain: Lengths, note: str) -> Table:
     rows = tuple(
         TableRow(domain, (), (len(lengths), median(lengths), _ninth(lengths), max(lengths)))
-        for domain, lengths in found.items()
+        for domain, lengths in by_domain.items()
     )
     return Table(
         f"Figure 9, {what}s",
@@ -62,14 +62,14 @@ def _table(lab: Lab, what: str, found: Lengths, note: str) -> Table:
     )
 
 
-def _figure(what: str, found: Lengths, note: str) -> Figure:
+def _figure(what: str, by_domain: Lengths, note: str) -> Figure:
     curves = tuple(
         Curve(
             domain,
             tuple(map(float, sorted(lengths))),
             tuple((i + 1) / len(lengths) for i in range(len(lengths))),
         )
-        for domain, lengths in found.items()
+        for domain, lengths in by_domain.items()
     )
     caption = f"share of the {what}s that are no longer"
     return Figure(

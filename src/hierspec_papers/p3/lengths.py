@@ -39,8 +39,8 @@ def measure(lab: Lab) -> Reproduction:
     tables, figures = [], []
     for temperature in lab.temperatures:
         methods = [hispec(lab.models, *exits, *lengths) for lengths in wanted]
-        found = all_ran(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
-        by_lengths = dict(zip(wanted, found, strict=True))
+        measurements = all_ran(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
+        by_lengths = dict(zip(wanted, measurements, strict=True))
         tables.append(_table(lab, temperature, by_lengths))
         figures += [
             _sweep(lab, temperature, "a", "N_d", [(n, by_lengths[n, N_I]) for n in DRAFTS]),
@@ -49,13 +49,16 @@ def measure(lab: Lab) -> Reproduction:
     return Reproduction("p3-lengths", tuple(tables), tuple(figures), lab.to_dict())
 
 
-def _table(lab: Lab, temperature: float, found: dict[Lengths, Measured]) -> Table:
-    best = max(found, key=lambda lengths: found[lengths].speedup.median)
+def _table(lab: Lab, temperature: float, measurements: dict[Lengths, Measured]) -> Table:
+    best = max(measurements, key=lambda lengths: measurements[lengths].speedup.median)
     return own_table(
         f"Figure 7, temperature {temperature:g}",
         "throughput over plain decoding at the default exits",
         "N_d / N_i",
-        [(f"{n_d} / {n_i}", one.numbers(temperature, 0, -1)) for (n_d, n_i), one in found.items()],
+        [
+            (f"{n_d} / {n_i}", one.numbers(temperature, 0, -1))
+            for (n_d, n_i), one in measurements.items()
+        ],
         (
             *(*INTERVAL, "tokens a call"),
             *("kept by intermediate", "kept by target", "same as plain"),
@@ -74,12 +77,12 @@ def _sweep(
     lab: Lab, temperature: float, part: str, name: str, points: Sequence[tuple[int, Measured]]
 ) -> Figure:
     other = f"N_i = {N_I}" if name == "N_d" else f"N_d = {N_D}"
-    lengths, found = zip(*points, strict=True)
+    lengths, measurements = zip(*points, strict=True)
     return Figure(
         f"Figure 7{part}, temperature {temperature:g}",
         f"throughput over {name} ({other})",
         f"{name} (tokens)",
         "throughput over plain decoding",
-        (speedups("HiSpec", lengths, found),),
+        (speedups("HiSpec", lengths, measurements),),
         notes=("P3's curves fall from the left end on.", *notes(lab)),
     )

@@ -91,10 +91,10 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _table(
-    lab: Lab, temperature: float, found: Sequence[Measured], missing: dict[str, str]
+    lab: Lab, temperature: float, measurements: Sequence[Measured], missing: dict[str, str]
 ) -> Table:
-    ran = {method.name: method for method in found if not method.why}
-    missing = missing | {method.name: method.why for method in found if method.why}
+    ran = {method.name: method for method in measurements if not method.why}
+    missing = missing | {method.name: method.why for method in measurements if method.why}
     rows: list[tuple[str, tuple[object, ...]]] = [
         ("plain", ("", "", "", *ran["plain"].numbers(temperature)))
     ]

@@ -105,16 +105,18 @@ def measure(lab: Lab) -> Reproduction:
         )
     tables, figures = [], []
     for temperature in lab.temperatures:
-        plain, *found = side_by_side(lab, methods, temperature, "p3-wall")
-        tables.append(_table(lab, temperature, plain, found))
-        figures.append(_figure(lab, temperature, found))
+        plain, *measurements = side_by_side(lab, methods, temperature, "p3-wall")
+        tables.append(_table(lab, temperature, plain, measurements))
+        figures.append(_figure(lab, temperature, measurements))
     return Reproduction("p3-wall", (*tables, _printed()), tuple(figures), lab.to_dict())
 
 
-def _table(lab: Lab, temperature: float, plain: Measured, found: Sequence[Measured]) -> Table:
+def _table(
+    lab: Lab, temperature: float, plain: Measured, measurements: Sequence[Measured]
+) -> Table:
     target = lab.target
     rows = []
-    for method in found:
+    for method in measurements:
         if method.why:
             rows.append((method.name, (*("",) * 6, method.why)))
             continue
@@ -155,8 +157,8 @@ def _printed() -> Table:
     )
 
 
-def _figure(lab: Lab, temperature: float, found: Sequence[Measured]) -> Figure:
-    ran = [method for method in found if not method.why]
+def _figure(lab: Lab, temperature: float, measurements: Sequence[Measured]) -> Figure:
+    ran = [method for method in measurements if not method.why]
     walls = [wall(method.runs) for method in ran]
     x = tuple(float(number) for number in range(1, len(ran) + 1))
     return Figure(

@@ -149,7 +149,7 @@ def _job(vocab: int, num_rows: int) -> ScoreRows:
 
 
 def shares(
-    found: Timing, rule: str, length: int, draft_ms: float, target_ms: float
+    times: Timing, rule: str, length: int, draft_ms: float, target_ms: float
 ) -> dict[str, float]:
     """Return shares of a round's time: ``verification``, ``sampling`` and ``forwards``.
 
@@ -157,8 +157,8 @@ def shares(
         draft_ms, target_ms: milliseconds of one forward of the drafter and of the target.
     """
     parts = {
-        "verification": found.verification[rule],
-        "sampling": found.distributions + found.drafting,
+        "verification": times.verification[rule],
+        "sampling": times.distributions + times.drafting,
         "forwards": length * draft_ms + target_ms,
     }
     total = sum(parts.values())
@@ -249,13 +249,13 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
     draft_ms, target_ms = (roofline_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
     rows = []
     for done, n in enumerate(lengths, 1):
-        found = timing(vocab, n)
+        times = timing(vocab, n)
         for rule in RULES:
-            share = shares(found, rule, n, draft_ms, target_ms)
+            share = shares(times, rule, n, draft_ms, target_ms)
             figures = (
-                found.verification[rule],
-                found.distributions,
-                found.drafting,
+                times.verification[rule],
+                times.distributions,
+                times.drafting,
                 n * draft_ms + target_ms,
                 100.0 * share["verification"],
                 100.0 * share["sampling"],

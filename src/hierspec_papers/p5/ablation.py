@@ -36,24 +36,24 @@ def measure(lab: Lab) -> Reproduction:
     """Measure all systems and plain decoding in turns, at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-ablation")
     methods = [method(lab, name, levels) for name, levels in by_name(small, large).items()]
-    found = {
+    measurements = {
         temperature: all_ran(side_by_side(lab, methods, temperature, "p5-ablation"))
         for temperature in lab.temperatures
     }
-    tables = [_systems(lab, temperature, part) for temperature, part in found.items()]
-    if 1.0 in found:
-        tables.append(_table_2(lab, found[1.0]))
-    tables += _table_1(lab, found)
+    tables = [_systems(lab, temperature, part) for temperature, part in measurements.items()]
+    if 1.0 in measurements:
+        tables.append(_table_2(lab, measurements[1.0]))
+    tables += _table_1(lab, measurements)
     return Reproduction("p5-ablation", tuple(tables), measured_on=lab.to_dict())
 
 
-def _systems(lab: Lab, temperature: float, found: list[Measured]) -> Table:
+def _systems(lab: Lab, temperature: float, measurements: list[Measured]) -> Table:
     greedy = ("same as plain",) if temperature == 0.0 else ()
     return own_table(
         f"Systems at temperature {temperature:g}",
         "speed-up over plain decoding; tokens written and tokens offered per call of the target",
         "system",
-        [(system.name, _numbers(system, temperature)) for system in found],
+        [(system.name, _numbers(system, temperature)) for system in measurements],
         (*INTERVAL, "written a call", "offered a call", *greedy),
         roles(lab),
         notes=(
@@ -69,8 +69,8 @@ def _numbers(system: Measured, temperature: float) -> tuple[object, ...]:
     return (*system.interval, system.tokens_per_call, offered_per_call(system.runs), *same)
 
 
-def _table_2(lab: Lab, found: list[Measured]) -> Table:
-    ours = {system.name: system for system in found}
+def _table_2(lab: Lab, measurements: list[Measured]) -> Table:
+    ours = {system.name: system for system in measurements}
     return _printed(
         lab,
         "Table 2",
@@ -81,12 +81,12 @@ def _table_2(lab: Lab, found: list[Measured]) -> Table:
     )
 
 
-def _table_1(lab: Lab, found: dict[float, list[Measured]]) -> list[Table]:
+def _table_1(lab: Lab, measurements: dict[float, list[Measured]]) -> list[Table]:
     """Return a table of the full system at the printed temperatures that were measured."""
     rows = [
-        (f"full, temperature {temperature:g}", found[temperature][-1], printed)
+        (f"full, temperature {temperature:g}", measurements[temperature][-1], printed)
         for temperature, printed in TABLE_1.items()
-        if temperature in found
+        if temperature in measurements
     ]
     note = (
         "P5 took the other rows of this table from their own papers. The full system stands beside "

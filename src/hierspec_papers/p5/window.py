@@ -27,8 +27,8 @@ def measure(lab: Lab) -> Reproduction:
         for name in SYSTEMS
     ]
     temperature = at_one(lab.temperatures)
-    _, *found = all_ran(side_by_side(lab, methods, temperature, "p5-window"))
-    by_system = {system: found[i :: len(SYSTEMS)] for i, system in enumerate(SYSTEMS)}
+    _, *measurements = all_ran(side_by_side(lab, methods, temperature, "p5-window"))
+    by_system = {system: measurements[i :: len(SYSTEMS)] for i, system in enumerate(SYSTEMS)}
     figure = _figure(lab, temperature, by_system)
     table = _table(lab, temperature, by_system)
     return Reproduction("p5-window", (table,), (figure,), lab.to_dict())
@@ -61,7 +61,7 @@ def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) ->
         "speed-up over plain decoding by window size, median and half its 95 % interval",
         "window size K, tokens",
         "speed-up",
-        tuple(speedups(system, WINDOWS, found) for system, found in systems.items()),
+        tuple(speedups(system, WINDOWS, measurements) for system, measurements in systems.items()),
         notes=(
             "K is every level's in the first three and M1's alone in the full system, whose M2 "
             "has no fixed window.",
@@ -75,7 +75,7 @@ def _table(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> 
         f"Figure 7, variation at temperature {temperature:g}",
         "(max − min) / max of the median speed-ups over K",
         "system",
-        [(system, _numbers(found)) for system, found in systems.items()],
+        [(system, _numbers(measurements)) for system, measurements in systems.items()],
         ("best K", "speed-up", "worst K", "speed-up there", "variation", "low 95", "high 95"),
         {**roles(lab), "K": list(WINDOWS)},
         notes=(
@@ -89,11 +89,11 @@ def _table(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> 
     )
 
 
-def _numbers(found: Sequence[Measured]) -> tuple[object, ...]:
+def _numbers(measurements: Sequence[Measured]) -> tuple[object, ...]:
     """Return a system's row from its measurements at each of :data:`WINDOWS`."""
     ratios = [
         [plain.ms_per_token / run.ms_per_token for plain, run in zip(m.plain, m.runs, strict=True)]
-        for m in found
+        for m in measurements
     ]
     medians = [statistics.median(row) for row in ratios]
     best, worst = medians.index(max(medians)), medians.index(min(medians))
