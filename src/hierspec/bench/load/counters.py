@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 _LINE = re.compile(
     r"^(?:vllm:|hierspec_)spec_decode_(?P<name>\w+?)_total(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)"
 )
+_SUMS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")  # metrics, and fields here
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -20,7 +21,7 @@ class DraftCounts:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    per_position: dict[int, int] = field(default_factory=dict[int, int])
+    per_position: Counter[int] = field(default_factory=Counter[int])
 
     def since(self, before: DraftCounts) -> DraftCounts:
         """Return the counts since ``before``."""
@@ -28,7 +29,7 @@ class DraftCounts:
             self.num_drafts - before.num_drafts,
             self.num_draft_tokens - before.num_draft_tokens,
             self.num_accepted_tokens - before.num_accepted_tokens,
-            {at: n - before.per_position.get(at, 0) for at, n in self.per_position.items()},
+            Counter({at: n - before.per_position[at] for at, n in self.per_position.items()}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,10 +59,12 @@ def parse(text: str) -> Counters | None:
         if not (match := _LINE.match(line)):
             continue
         labels = dict(_LABEL.findall(match["labels"] or ""))
-        drafts = found.setdefault(labels.get("level", ""), DraftCounts())
-        add = _ADD.get(match["name"])
-        if add is not None:
-            add(drafts, labels, int(float(match["value"])))
+        counts = found.setdefault(labels.get("level", ""), DraftCounts())
+        name = match["name"]
+        if name in _SUMS:
+            setattr(counts, name, getattr(counts, name) + int(float(match["value"])))
+        elif name == "num_accepted_tokens_per_pos":
+            counts.per_position[int(labels.get("position", 0))] += int(float(match["value"]))
     return found or None
 
 
@@ -80,28 +83,3 @@ def spec_decode_fields(before: Counters | None, after: Counters | None) -> dict[
     if "" not in grown:
         fields["spec_decode_levels"] = {level: one.to_dict() for level, one in grown.items()}
     return fields
-
-
-def _drafts(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
-    drafts.num_drafts += value
-
-
-def _tokens(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
-    drafts.num_draft_tokens += value
-
-
-def _accepted(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
-    drafts.num_accepted_tokens += value
-
-
-def _position(drafts: DraftCounts, labels: dict[str, str], value: int) -> None:
-    at = int(labels.get("position", 0))
-    drafts.per_position[at] = drafts.per_position.get(at, 0) + value
-
-
-_ADD: dict[str, Callable[[DraftCounts, dict[str, str], int], None]] = {
-    "num_drafts": _drafts,
-    "num_draft_tokens": _tokens,
-    "num_accepted_tokens": _accepted,
-    "num_accepted_tokens_per_pos": _position,
-}

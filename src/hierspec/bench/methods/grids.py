@@ -40,19 +40,19 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
     Raises:
         Unavailable: there is no draft.
     """
-    drafts = _drafts(models)[-TRIALS:]
-    return [
-        HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
-        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
-        for budget in spread(BUDGETS, share)
-    ]
+    return _singles(name, models, _drafts(models)[-TRIALS:], verify)
 
 
 def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
     """List configurations of one given draft over all budgets, with block verification."""
+    return _singles(name, models, [draft], "block")
+
+
+def _singles(name: str, models: BenchModels, drafts: Sequence[str], verify: str) -> list[Method]:
     return [
-        HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
-        for budget in BUDGETS
+        HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
+        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
+        for budget in spread(BUDGETS, share)
     ]
 
 
@@ -72,11 +72,7 @@ def eagle3(name: str, models: BenchModels) -> list[Method]:
         drafts = [shipped]
     if not drafts:
         raise Unavailable("needs an EAGLE-3 drafter of the target: add --draft eagle3:FOLDER")
-    return [
-        HierarchyMethod(name, models, [models.level(draft, budget)], verify="block")
-        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
-        for budget in spread(BUDGETS, share)
-    ]
+    return _singles(name, models, drafts, "block")
 
 
 def chains(name: str, models: BenchModels) -> list[Method]:
