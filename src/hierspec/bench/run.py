@@ -96,8 +96,8 @@ class Bench:
         self.sample_bandwidth()
         count, began = len(self.settings.temperatures), time.monotonic()
         for number, temperature in enumerate(self.settings.temperatures):
-            ends = math.inf if self.seconds is None else began + self.seconds * (number + 1) / count
-            MethodCell(self, temperature, number / count, ends).run()
+            limit = math.inf if self.seconds is None else self.seconds * (number + 1) / count
+            MethodCell(self, temperature, number / count, began + limit).run()
         self.data.finished = True
         self.save()
         self.report("done", 1.0)
@@ -117,14 +117,15 @@ class MethodCell:
     """The methods of a bench at one temperature.
 
     Args:
-        begins: the share of the bench's work that is done before.
-        ends: time of the monotonic clock after which no prompt is begun but a first one.
+        share_before: the share of the bench's work that is done before.
+        deadline: time of the monotonic clock after which no prompt is begun but a first one.
     """
 
     def __init__(
-        self, bench: Bench, temperature: float, begins: float, ends: float = math.inf
+        self, bench: Bench, temperature: float, share_before: float, deadline: float = math.inf
     ) -> None:
-        self.bench, self.temperature, self.begins, self.ends = bench, temperature, begins, ends
+        self.bench, self.temperature = bench, temperature
+        self.share_before, self.deadline = share_before, deadline
         self.entries = {entry.name: entry for entry in bench.entries}
         self.methods: dict[str, Method] = {}
         cell = bench.data.at(temperature)
@@ -153,8 +154,8 @@ class MethodCell:
 
     def report(self, stage: str, share: float) -> None:
         """Report a stage of this cell, of which ``share`` is done."""
-        width = 1 / len(self.bench.settings.temperatures)
-        self.bench.report(f"temperature {self.temperature:g}: {stage}", self.begins + width * share)
+        done = self.share_before + share / len(self.bench.settings.temperatures)
+        self.bench.report(f"temperature {self.temperature:g}: {stage}", done)
 
     def request(self, tokens: int) -> Request:
         return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.end)
@@ -251,7 +252,7 @@ class MethodCell:
     @property
     def is_late(self) -> bool:
         """Whether the time limit has passed, so that no further prompt is begun."""
-        return time.monotonic() >= self.ends
+        return time.monotonic() >= self.deadline
 
     def _note_stop(self, done: int) -> None:
         stopped = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
     from hierspec.bench.methods.base import Method
     from hierspec.bench.methods.ours import BenchModels
 
-_WORDS = {"papers": "paper", "baselines": "baseline", "peers": "peer"}  # groups in the plural
+_PLURALS = {"papers": "paper", "baselines": "baseline", "peers": "peer"}  # groups in the plural
 _PAPERS = ("P1", "P2", "P3", "P4", "P5")
 _OURS = (  # name, title, group, source, summary
     (PLAIN, "plain decoding", "plain", "", "one token a call of the target"),
@@ -133,7 +133,7 @@ def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEn
     """
     wanted = {PLAIN}
     for word in [part.strip() for text in words for part in text.split(",") if part.strip()]:
-        group = _WORDS.get(word, word)
+        group = _PLURALS.get(word, word)
         if word == "all":
             wanted |= set(known)
         elif word in known:
@@ -143,11 +143,11 @@ def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEn
         elif group in GROUPS:
             wanted |= {name for name, entry in known.items() if entry.group == group}
         else:
-            choices = [*known, "all", *_WORDS]
+            choices = [*known, "all", *_PLURALS]
             near = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise HierspecError(
                 f"no method called {word!r}; {hint}hierspec bench --list shows all; "
-                f"groups: all, {', '.join(_WORDS)}, {ALONE}"
+                f"groups: all, {', '.join(_PLURALS)}, {ALONE}"
             )
     return [entry for name, entry in known.items() if name in wanted]

@@ -10,7 +10,7 @@ from hierspec.bench.records import TemperatureRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TableCell:
     """A table's cell: sort key, text, a second line, and a mark: ``good``, ``soft`` or ``bad``."""
 
     value: float
@@ -25,38 +25,38 @@ class Column:
 
     title: str
     explained: str
-    show: Callable[[MethodRecord], Shown | None]
+    show: Callable[[MethodRecord], TableCell | None]
     largest_first: bool = True
 
 
-def _speedup(method: MethodRecord) -> Shown | None:
+def _speedup(method: MethodRecord) -> TableCell | None:
     if method.summed.speedup is None and method.median_speedup is not None:
-        return Shown(method.median_speedup, f"{method.median_speedup:.2f}×")
+        return TableCell(method.median_speedup, f"{method.median_speedup:.2f}×")
     return _ratio(method.summed.speedup)
 
 
-def _ratio(found: PairedRatio | None) -> Shown | None:
-    return found and Shown(found.median, f"{found.median:.2f}×", _range(found.interval))
+def _ratio(found: PairedRatio | None) -> TableCell | None:
+    return found and TableCell(found.median, f"{found.median:.2f}×", _range(found.interval))
 
 
-def _spread(found: Spread | None) -> Shown | None:
-    return found and Shown(found.median, f"{found.median:.2f}", _range((found.q1, found.q3)))
+def _spread(found: Spread | None) -> TableCell | None:
+    return found and TableCell(found.median, f"{found.median:.2f}", _range((found.q1, found.q3)))
 
 
 def _range(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
 
 
-def _number(found: float | None, decimals: int, scale: float = 1.0) -> Shown | None:
-    return None if found is None else Shown(found, f"{found / scale:.{decimals}f}")
+def _number(found: float | None, decimals: int, scale: float = 1.0) -> TableCell | None:
+    return None if found is None else TableCell(found, f"{found / scale:.{decimals}f}")
 
 
-def _predicted(method: MethodRecord) -> Shown | None:
+def _predicted(method: MethodRecord) -> TableCell | None:
     predicted, error = method.predicted_ms_per_token, method.prediction
     if predicted is None:
         return None
     below = "" if error is None else f"{signed(100 * error.error, 1)} %"
-    return Shown(predicted, f"{predicted:.2f}", below)
+    return TableCell(predicted, f"{predicted:.2f}", below)
 
 
 def signed(value: float, decimals: int) -> str:
@@ -140,7 +140,7 @@ def columns_of(cell: TemperatureRecord) -> list[Column]:
     return [c for c in every if any(c.show(method) is not None for method in cell.measured)]
 
 
-def verdict(cell: TemperatureRecord, method: MethodRecord) -> Shown | None:
+def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
     """Say whether a method's text is the target's; ``None`` where nothing was compared.
 
     Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
@@ -154,12 +154,12 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> Shown | None:
         ties = f", near-tie {runs.near_ties}" if runs.near_ties else ""
         mark = "bad" if runs.wrong else "soft" if runs.near_ties else "good"
         words = f"{runs.equal} of {runs.runs} equal{ties}"
-        return Shown(runs.equal / runs.runs, words, mark=mark)
+        return TableCell(runs.equal / runs.runs, words, mark=mark)
     if found.logprob is None:
         return None
     difference, error = found.logprob.difference_from_plain, found.logprob.standard_error
     words = signed(difference, 3) + ("" if error is None else f" ± {error:.3f}")
-    return Shown(difference, words, mark="good" if found.logprob.within_noise else "bad")
+    return TableCell(difference, words, mark="good" if found.logprob.within_noise else "bad")
 
 
 def category_names(methods: Sequence[MethodRecord]) -> list[str]:
