@@ -156,10 +156,7 @@ class LeanBackend:
         if self.device.type != "cpu" or self.attention_dtype != torch.float32:
             return None
         library = kernels.load()
-        if library is None:
-            return None
-        layers: list[Any] = list(self.stack.layers)
-        return KernelAttention(library, layers, self.shape.head_dim, self._windows)
+        return None if library is None else KernelAttention(library, self.stack, self.shape)
 
     def run_parts(
         self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]

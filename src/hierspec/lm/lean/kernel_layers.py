@@ -12,8 +12,9 @@ import torch
 from hierspec.lm.backend import Span
 from hierspec.lm.trees import Branches
 
-from .layers import Layer, Matrix, Norm
+from .layers import Layer, Matrix, Norm, Stack
 from .panels import MatrixStruct, Panels
+from .shape import LlamaShape
 
 
 class LayerStruct(Structure):
@@ -45,23 +46,17 @@ class KernelLayers:
     """A lean model's layers, their matrices in 32, 16, 8 or 4 bits, run by the kernels.
 
     Args:
-        layers: the lean model's, in any dtype; they are copied.
-        dim: D, of a head.
-        windows: by kind of layer, how many positions a token attends to; None: all.
+        stack: the lean model's, in any dtype; it is copied.
         bits: of a weight.
     """
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        layers: Sequence[Layer],
-        dim: int,
-        windows: Sequence[int | None],
-        bits: int = 8,
+        self, library: ctypes.CDLL, stack: Stack, shape: LlamaShape, bits: int = 8
     ) -> None:
         self._library, self._bits = library, bits
         self._kept: list[object] = []  # keeps memory alive that C has addresses of
-        first = layers[0]
+        layers: list[Any] = list(stack.layers)
+        first: Layer = layers[0]
         array = (LayerStruct * len(layers))()
         for place, layer in zip(array, layers, strict=True):
             place.qkv, place.proj = self._matrix(layer.qkv), self._matrix(layer.out)
@@ -69,13 +64,13 @@ class KernelLayers:
             place.down = self._matrix(layer.down)
             place.norm, place.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
             place.head_norm = self._weight(layer.head_norm)
-            place.window = windows[layer.kind] or 0
+            place.window = shape.distinct_windows[layer.kind] or 0
         self._model = ModelStruct(
-            hidden=first.down.num_out,
-            inner=first.gate_up.num_out // 2,
-            heads=first.heads,
-            kv_heads=first.kv_heads,
-            dim=dim,
+            hidden=shape.hidden_size,
+            inner=shape.intermediate_size,
+            heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            dim=shape.head_dim,
             eps=float(first.norm.eps) ** 2,
             head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
             layers=array,
@@ -132,14 +127,11 @@ class KernelAttention:
     """Attention of several sequences in one call, where torch needs one for each.
 
     Args:
-        layers: a lean model's; only the norms of their heads are used.
-        dim: D, of a head.
-        windows: by kind of layer, how many positions a token attends to; None: all.
+        stack: a lean model's; only the norms of its heads are used.
     """
 
-    def __init__(
-        self, library: ctypes.CDLL, layers: Sequence[Layer], dim: int, windows: Sequence[int | None]
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, stack: Stack, shape: LlamaShape) -> None:
+        layers: list[Any] = list(stack.layers)
         self._library, first = library, layers[0]
         self._norms = [
             None if layer.head_norm is None else layer.head_norm.weight.detach().contiguous()
@@ -148,11 +140,11 @@ class KernelAttention:
         array = (LayerStruct * len(layers))()
         for place, layer, norm in zip(array, layers, self._norms, strict=True):
             place.head_norm = None if norm is None else norm.data_ptr()
-            place.window = windows[layer.kind] or 0
+            place.window = shape.distinct_windows[layer.kind] or 0
         self._model = ModelStruct(
-            heads=first.heads,
-            kv_heads=first.kv_heads,
-            dim=dim,
+            heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            dim=shape.head_dim,
             head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
             layers=array,
         )

@@ -29,10 +29,8 @@ class OwnWeights:
     """A lean model's layers and head with its own weights in the kernels' layout."""
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int) -> None:
-        layers: list[Any] = list(backend.stack.layers)
-        sizes = backend.shape.head_dim, backend.shape.distinct_windows
         self._library = library
-        self.layers = KernelLayers(library, layers, *sizes, bits)
+        self.layers = KernelLayers(library, backend.stack, backend.shape, bits)
         self._output = panels.Panels(backend._lm_head.dense(), bits=bits)
         self._norm = backend._norm
 

@@ -172,10 +172,8 @@ class KernelBackend(LeanBackend):
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
         vars(self).update(vars(backend))
-        layers: list[Any] = list(backend.stack.layers)
         self._library = library
-        sizes = self.shape.head_dim, self._windows
-        self._layers = KernelLayers(library, layers, *sizes, bits)
+        self._layers = KernelLayers(library, backend.stack, backend.shape, bits)
         weight = backend._lm_head.dense()
         self._output = panels.Panels(weight)
         pays = kernels.fast_in_4_bits() and len(weight) >= _LARGE
