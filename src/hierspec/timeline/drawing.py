@@ -51,7 +51,8 @@ MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
 COLUMN = 7.0  # width of a column of cells
 # Pixels: height of a bar, of a cell, of a token in a window; distance of a row's labels; header.
 _BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
-_WIDTH, _LINE, _COLUMNS = 7.25, 17.0, 100  # text: pixels a letter and a line; letters a line
+# Of the text: pixels a letter and a line; letters a line.
+_LETTER, _LINE_HEIGHT, _LETTERS = 7.25, 17.0, 100
 
 
 def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | None = None) -> str:
@@ -74,20 +75,20 @@ def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | N
 def draw(story: Story, texts: Texts | None = None) -> str:
     """Draw a story; return a whole SVG document."""
     scale = scale_of(story)
-    out, y = _legend(), 44.0
+    out, y = _draw_legend(), 44.0
     top = y
-    axis, y = _axis(story, scale, y)
+    axis, y = _draw_axis(story, scale, y)
     parts: list[str] = []
-    for index, calls in reversed(rows(story).items()):
-        lines, y = _row(story, index, calls, scale, y, texts)
+    for index, calls in reversed(calls_by_level(story).items()):
+        lines, y = _draw_row(story, index, calls, scale, y, texts)
         parts += lines
-    lines, y = _windows(story, scale, y)
+    lines, y = _draw_windows(story, scale, y)
     parts += lines
     bottom = y
     if texts is not None:
-        lines, y = text_lines(story, texts, MARGIN, y + 8)
+        lines, y = draw_text(story, texts, MARGIN, y + 8)
         parts += lines
-    out += axis + _rounds(story, scale, top + 14, bottom) + parts
+    out += axis + _draw_round_ends(story, scale, top + 14, bottom) + parts
     width = f"{max(scale.width, 760):.0f}"
     size = f'width="{width}" height="{y + 8:.0f}" viewBox="0 0 {width} {y + 8:.0f}"'
     head = (
@@ -112,7 +113,7 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def quoted(text: str) -> str:
+def escaped(text: str) -> str:
     """Prepare text for XML and for one line: breaks and tabs become signs."""
     signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
     return escape(
@@ -141,7 +142,7 @@ def scale_of(story: Story) -> TimeScale:
     span = max(call.began + call.seconds for call in story.calls) - start or 1.0
     gaps = sorted(
         after.began - call.began
-        for calls in rows(story).values()
+        for calls in calls_by_level(story).values()
         for call, after in pairwise([call for call in calls if call.cells])
         if after.began > call.began
     )
@@ -150,8 +151,7 @@ def scale_of(story: Story) -> TimeScale:
     return TimeScale(start, inner / span, inner + 2 * MARGIN + COLUMN)
 
 
-def rows(story: Story) -> dict[int, list[Call]]:
-    """Group calls by level, in order of time."""
+def calls_by_level(story: Story) -> dict[int, list[Call]]:
     out: dict[int, list[Call]] = {index: [] for index in story.levels}
     for call in story.calls:
         out[call.index].append(call)
@@ -166,9 +166,9 @@ def ticks(scale: TimeScale, seconds: float) -> list[float]:
     return [i * step for i in range(int(seconds / step) + 1)]
 
 
-def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
+def draw_text(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
     """Draw the text; return its ``text`` elements and the y below them."""
-    out, y = _text_legend(story, left, y)
+    out, y = _draw_text_legend(story, left, y)
     column, position = 0, None
     for cell, writer in story.text:
         if position is not None and cell.position > position:
@@ -176,20 +176,20 @@ def text_lines(story: Story, texts: Texts, left: float, y: float) -> tuple[list[
             column += 1
         position = cell.position + 1
         colour, kind = level_colour(writer, story.levels)
-        title = f"{cell.token} at {cell.position}; written by {quoted(story.levels[writer])}"
+        title = f"{cell.token} at {cell.position}; written by {escaped(story.levels[writer])}"
         for piece in _pieces(texts(cell.token)):
             if piece == "\n":
                 out.append(_piece("⏎", left, column, y, colour, kind, title))
-                column, y = 0, y + _LINE
+                column, y = 0, y + _LINE_HEIGHT
                 continue
-            if column + _columns(piece) > _COLUMNS and column:
-                column, y = 0, y + _LINE
+            if column + _letters(piece) > _LETTERS and column:
+                column, y = 0, y + _LINE_HEIGHT
             out.append(_piece(piece, left, column, y, colour, kind, title))
-            column += _columns(piece)
+            column += _letters(piece)
     return out, y + 6
 
 
-def _text_legend(story: Story, left: float, y: float) -> tuple[list[str], float]:
+def _draw_text_legend(story: Story, left: float, y: float) -> tuple[list[str], float]:
     out, column = [_piece("written by", left, 0, y + 10, SOFT, "soft")], 12
     for index, name in story.levels.items():
         colour, kind = level_colour(index, story.levels)
@@ -203,29 +203,28 @@ def _pieces(text: str) -> list[str]:
     out: list[str] = []
     for i, line in enumerate(text.split("\n")):
         out += ["\n"] if i else []
-        out += [line[at : at + _COLUMNS // 2] for at in range(0, len(line), _COLUMNS // 2)]
+        out += [line[at : at + _LETTERS // 2] for at in range(0, len(line), _LETTERS // 2)]
     return out
 
 
-def _columns(text: str) -> int:
+def _letters(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _piece(
     text: str, left: float, column: int, y: float, colour: str, kind: str, title: str = ""
 ) -> str:
-    place = (
-        f'x="{left + column * _WIDTH:.2f}" y="{y:.1f}" textLength="{_columns(text) * _WIDTH:.2f}"'
-    )
+    x, length = left + column * _LETTER, _letters(text) * _LETTER
+    place = f'x="{x:.2f}" y="{y:.1f}" textLength="{length:.2f}"'
     weight = ' font-weight="bold"' if kind == "ink" else ""
     start = f'<text class="text {kind}" xml:space="preserve" font-family="monospace" {place}'
     inner = f"<title>{title}</title>" if title else ""
-    return f'{start} font-size="12" fill="{colour}"{weight}>{inner}{quoted(text)}</text>'
+    return f'{start} font-size="12" fill="{colour}"{weight}>{inner}{escaped(text)}</text>'
 
 
 def label(x: float, y: float, words: str, *, soft: bool = False) -> str:
     kind, colour = ("soft", SOFT) if soft else ("ink", INK)
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" fill="{colour}">{quoted(words)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" fill="{colour}">{escaped(words)}</text>'
 
 
 def box(
@@ -236,7 +235,7 @@ def box(
     return f"{start}><title>{title}</title></rect>" if title else f"{start}/>"
 
 
-def _legend() -> list[str]:
+def _draw_legend() -> list[str]:
     out, x = [], MARGIN
     for colour, words in FATES.values():
         out += [box(x, 8, COLUMN, _CELL, colour, kind="key"), label(x + 11, 14.5, words)]
@@ -250,7 +249,7 @@ def _legend() -> list[str]:
     return out
 
 
-def _axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
+def _draw_axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     seconds = max(call.began + call.seconds for call in story.calls) - scale.start
     out = []
     for at in ticks(scale, seconds):
@@ -260,14 +259,14 @@ def _axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     return out, y + 20
 
 
-def _rounds(story: Story, scale: TimeScale, top: float, bottom: float) -> list[str]:
+def _draw_round_ends(story: Story, scale: TimeScale, top: float, bottom: float) -> list[str]:
     """Draw a line at the end of each of the target's rounds."""
     ends = [c.began + c.seconds for c in story.calls if c.index == story.root and c.kind == "check"]
     path = "".join(f"M{scale.x(end):.1f} {top:.1f}V{bottom:.1f}" for end in ends)
     return [f'<path class="line" d="{path}" stroke="{LINE}" stroke-width="0.5"/>']
 
 
-def _row(
+def _draw_row(
     story: Story, index: int, calls: list[Call], scale: TimeScale, y: float, texts: Texts | None
 ) -> tuple[list[str], float]:
     name, (colour, kind) = story.levels[index], level_colour(index, story.levels)
@@ -308,7 +307,7 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
     return ""
 
 
-def _windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
+def _draw_windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     """Draw how many tokens the target was offered in each round (pale), and how many it kept."""
     checks = [c for c in story.calls if c.index == story.root and c.kind == "check"]
     longest = max((call.drafted for call in checks), default=0)
@@ -329,7 +328,7 @@ def _windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float
 
 
 def _bar_title(call: Call, name: str) -> str:
-    words = f"{quoted(name)}, {call.kind}: {duration(call.seconds)} from {duration(call.began)}"
+    words = f"{escaped(name)}, {call.kind}: {duration(call.seconds)} from {duration(call.began)}"
     if call.kind == "check":
         words += f"; {call.accepted} of {call.drafted} kept, {len(call.cells)} handed up"
     elif call.kind == "draft":
@@ -338,6 +337,6 @@ def _bar_title(call: Call, name: str) -> str:
 
 
 def _cell_title(cell: TokenCell, name: str, texts: Texts | None) -> str:
-    text = "" if texts is None else f" “{quoted(texts(cell.token))}”"
-    words = f"{quoted(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
+    text = "" if texts is None else f" “{escaped(texts(cell.token))}”"
+    words = f"{escaped(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
     return f"{cell.token}{text} at {cell.position}; {words}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .drawing import FATES, Texts, draw, duration, quoted
+from .drawing import FATES, Texts, draw, duration, escaped
 from .story import Story, stories
 
 
@@ -37,4 +37,4 @@ def _table(story: Story) -> Iterator[list[str | int]]:
     for index, name in reversed(story.levels.items()):
         calls = [call for call in story.calls if call.index == index]
         seconds = duration(sum(call.seconds for call in calls))
-        yield [quoted(name), len(calls), seconds, *(fates[index][fate] for fate in FATES)]
+        yield [escaped(name), len(calls), seconds, *(fates[index][fate] for fate in FATES)]
