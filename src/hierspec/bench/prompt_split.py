@@ -123,10 +123,10 @@ def _profiled(tuning: int) -> int:
 
 def _built_in(target: str) -> _Source:
     note = "prompts are those built in; --prompts takes others"
-    return _Source(_mixed(builtin(target)), {"file": "built in", "sha256": None}, (note,))
+    return _Source(_interleaved(builtin(target)), {"file": "built in", "sha256": None}, (note,))
 
 
-def _mixed(built_in: Sequence[str]) -> list[str]:
+def _interleaved(built_in: Sequence[str]) -> list[str]:
     """Interleave both halves: the first may be code and the second prose."""
     half = len(built_in) // 2
     pairs = zip(built_in[:half], built_in[half:], strict=True)

@@ -48,7 +48,7 @@ def choose(
         return _repeated(file.prompts, count), {"file": file.name, "sha256": file.sha256}
     if dataset == "random":
         rng = np.random.default_rng(seed)
-        texts = [_random(rng, input_len, tokenizer) for _ in range(count)]
+        texts = [_random_text(rng, input_len, tokenizer) for _ in range(count)]
         return texts, {"random": "words" if tokenizer is None else "tokens", "length": input_len}
     return _repeated((*PROSE, *CODE), count), {"file": "built in", "sha256": None}
 
@@ -57,7 +57,7 @@ def _repeated(texts: tuple[str, ...], count: int) -> list[str]:
     return [texts[i % len(texts)] for i in range(count)]
 
 
-def _random(rng: np.random.Generator, length: int, tokenizer: Any) -> str:
+def _random_text(rng: np.random.Generator, length: int, tokenizer: Any) -> str:
     """Draw random words, so that prompts share no prefix; with a tokenizer, ``length`` tokens.
 
     A server may count one more, where it adds a token at the front.

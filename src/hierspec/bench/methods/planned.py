@@ -91,12 +91,12 @@ def settings(prompts: int, tokens: int, until_eos: bool) -> ProfileSettings:
 
 def candidates(models: BenchModels) -> list[str]:
     """Name what to profile: a shipped n-gram table, the drafts or default ones, prompt lookup."""
-    own: list[str] = []
+    first: list[str] = []
     if is_shipped(models.target.model):
-        own = ["ngram"]
+        first = ["ngram"]
     elif not models.drafts:
-        own = default_names(models.target.model)
-    return list(dict.fromkeys([*own, *models.drafts, "prompt-lookup"]))
+        first = default_names(models.target.model)
+    return list(dict.fromkeys([*first, *models.drafts, "prompt-lookup"]))
 
 
 def planning(models: BenchModels) -> Planning:
@@ -108,7 +108,7 @@ def planning(models: BenchModels) -> Planning:
 
 def planned(models: BenchModels, temperature: float) -> list[Method]:
     """Return the plan for this temperature as a method, followed unchanged."""
-    return [HierarchyMethod("planned", models, **_file(models, temperature))]
+    return [HierarchyMethod("planned", models, **_levels_and_rule(models, temperature))]
 
 
 def online(models: BenchModels, temperature: float) -> list[Method]:
@@ -120,16 +120,16 @@ class OnlineMethod(HierarchyMethod):
     """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
 
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
-        own = planning(models)
-        chain = widened(own.profile(temperature), own.plan(temperature))
-        found = _file(models, temperature, chain)
+        current = planning(models)
+        chain = widened(current.profile(temperature), current.plan(temperature))
+        found = _levels_and_rule(models, temperature, chain)
         super().__init__(name, models, **found)
         self.configuration["online"] = True
         parsed = HierarchyConfig.from_dict({"target": models.target.model, **found})
         config = dataclasses.replace(parsed, target=models.target)
         built, controller = build(config, models.loaded), None
         if not chain.plain:
-            controller = OnlineController(built.root, own.plan(temperature).estimates, chain)
+            controller = OnlineController(built.root, current.plan(temperature).estimates, chain)
         self._hierarchy = Hierarchy(built, controller=controller)
 
     @property
@@ -137,11 +137,13 @@ class OnlineMethod(HierarchyMethod):
         return self._hierarchy
 
 
-def _file(models: BenchModels, temperature: float, chain: Chain | None = None) -> dict[str, Any]:
+def _levels_and_rule(
+    models: BenchModels, temperature: float, chain: Chain | None = None
+) -> dict[str, Any]:
     """Return a chain (default: the planned one) as levels and rule of a hierarchy file."""
-    own = planning(models)
-    chain = own.plan(temperature).best.chain if chain is None else chain
-    found = own.profile(temperature).hierarchy(chain)
+    current = planning(models)
+    chain = current.plan(temperature).best.chain if chain is None else chain
+    found = current.profile(temperature).hierarchy(chain)
     return {"levels": found["levels"], "verify": found["verify"]}
 
 
@@ -156,10 +158,10 @@ def predicted_ms(
     Args:
         context: mean number of tokens before a call, prompt and output.
     """
-    own = models.planning
-    if own is None or temperature not in own.profiles or configuration.get("online"):
+    current = models.planning
+    if current is None or temperature not in current.profiles or configuration.get("online"):
         return None
-    profile = own.profiles[temperature]
+    profile = current.profiles[temperature]
     found = chain_of(profile, configuration)
     if found is None:
         return None
@@ -192,8 +194,9 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
         budgets.append(level["num_speculative_tokens"])
         if not level.get("bonus", True):
             dropped.append(numbers[-1])
-    several = levels[0].get("num_drafts", 1) > 1 if levels else False
-    rule = next((own for own, of in OF_SEVERAL.items() if several and of == config.verify), None)
+    rule = None  # the rule's name in the profile, where the lowest level proposes several drafts
+    if levels and levels[0].get("num_drafts", 1) > 1:
+        rule = next((single for single, of in OF_SEVERAL.items() if of == config.verify), None)
     rules = {rule or config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
     if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
         return None
