@@ -115,15 +115,15 @@ def stories(events: Sequence[Mapping[str, Any]]) -> list[Story]:
     if not events:
         raise HierspecError("there are no events to draw: run a generation with a tracer first")
     out: list[Story] = []
-    for generation, part in enumerate(_generations([check(event) for event in events])):
+    for generation, part in enumerate(_split_generations([check(event) for event in events])):
         levels = dict(sorted({event.index: event.level for event in part}.items()))
         for sequence in dict.fromkeys(event.sequence for event in part):
-            own = [event for event in part if event.sequence == sequence]
-            out.append(_linked(own, Story(generation, sequence, levels)))
+            sequence_events = [event for event in part if event.sequence == sequence]
+            out.append(_link_cells(sequence_events, Story(generation, sequence, levels)))
     return out
 
 
-def _generations(events: Sequence[Event]) -> list[list[Event]]:
+def _split_generations(events: Sequence[Event]) -> list[list[Event]]:
     """Split events by generation, where times start again or requests of a sequence overlap."""
     out: list[list[Event]] = []
     latest, ends = float("inf"), {}
@@ -138,7 +138,7 @@ def _generations(events: Sequence[Event]) -> list[list[Event]]:
     return out
 
 
-def _linked(events: Sequence[Event], story: Story) -> Story:
+def _link_cells(events: Sequence[Event], story: Story) -> Story:
     """Add the events' calls to the story, each token linked to the cell it was kept from."""
     latest: dict[CellKey, TokenCell] = {}
     calls: dict[int, Call] = {}
@@ -151,14 +151,14 @@ def _linked(events: Sequence[Event], story: Story) -> Story:
                 made.append([TokenCell(t, at + i, "drafted") for i, t in enumerate(tokens)])
         elif isinstance(event, CheckEvent):
             drafts = [
-                _offered(tokens, owners, at, number, latest, calls)
+                _offered_cells(tokens, owners, at, number, latest, calls)
                 for number, (tokens, owners) in enumerate(event.drafts)
             ]
-            chosen = _chosen(event, drafts)
+            chosen = _kept_draft(event, drafts)
             for cell in (cell for draft in drafts for cell in draft):
                 cell.accepted = False
             call.drafted, call.accepted = len(chosen), event.num_accepted
-            made = [_emitted(event, chosen, index == story.root)]
+            made = [_emitted_cells(event, chosen, index == story.root)]
         for number, cells in enumerate(made):
             call.cells += cells
             latest.update({(index, cell.position, number): cell for cell in cells})
@@ -168,7 +168,7 @@ def _linked(events: Sequence[Event], story: Story) -> Story:
     return story
 
 
-def _offered(
+def _offered_cells(
     tokens: list[int],
     owners: list[int],
     at: int,
@@ -188,7 +188,7 @@ def _offered(
     return out
 
 
-def _chosen(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]:
+def _kept_draft(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]:
     """Return the draft that begins with the accepted tokens."""
     kept = event.emitted[: event.num_accepted]
     for draft in drafts:
@@ -197,14 +197,16 @@ def _chosen(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenCell]
     raise HierspecError(f"no draft begins with the accepted tokens {kept}")
 
 
-def _emitted(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
+def _emitted_cells(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
     """Make the cells of a check, and record its decision in those below."""
     kept, at = event.num_accepted, event.base_length
-    own = "plain" if not below else "corrected" if kept < len(below) else "bonus"
+    last_kind = "plain" if not below else "corrected" if kept < len(below) else "bonus"
     cells = []
     for i, token in enumerate(event.emitted):
         source = below[i] if i < kept else None
-        cells.append(TokenCell(token, at + i, "kept" if source else own, source, None, is_target))
+        cells.append(
+            TokenCell(token, at + i, "kept" if source else last_kind, source, None, is_target)
+        )
     for i, cell in enumerate(below):
         cell.accepted = i < kept
     if is_target:

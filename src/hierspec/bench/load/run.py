@@ -97,13 +97,15 @@ async def run(
         before = await counters(session, endpoint.base_url)
         sender = _Sender(session, endpoint, max_tokens, load, report)
         began = time.perf_counter()
-        outcomes = await sender.all(prompts)
+        outcomes = await sender.send_all(prompts)
         duration = time.perf_counter() - began
         after = await counters(session, endpoint.base_url)
     return LoadRun(outcomes, duration, sender.peak, before, after)
 
 
 class _Sender:
+    """Sends requests at their times, and counts them as they run and end."""
+
     def __init__(
         self,
         session: aiohttp.ClientSession,
@@ -117,7 +119,7 @@ class _Sender:
         self.slots = asyncio.Semaphore(load.max_concurrency)
         self.live = self.peak = self.done = self.failed = 0
 
-    async def all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
+    async def send_all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
         delays = self.load.delays(len(prompts))
         tasks = [
             asyncio.create_task(self._send(prompt, delay))

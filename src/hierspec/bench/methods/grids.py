@@ -76,7 +76,7 @@ def eagle3(name: str, models: BenchModels) -> list[Method]:
 
 
 def chains(name: str, models: BenchModels) -> list[Method]:
-    """List chains of every two drafts and of all of them, with block verification.
+    """List chains of three levels and more: every two of the drafts, and all; block verification.
 
     A single draft model is stacked on prompt lookup. A draft that cannot verify is the lowest.
 
