@@ -121,7 +121,7 @@ class VaryingSkip(SharesSlots):
                 begun[i] = row
             further.append(({i: number for number, i in enumerate(at)}, after))
 
-        def on(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
+        def after_all(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             rows: list[torch.Tensor] = [torch.empty(0)] * len(going)
             for numbers, after in further:
                 mine = [place for place, i in enumerate(going) if i in numbers]
@@ -131,7 +131,7 @@ class VaryingSkip(SharesSlots):
                         rows[place] = row
             return torch.stack(rows)
 
-        return torch.stack(begun), on
+        return torch.stack(begun), after_all
 
     @torch.inference_mode()
     def match_shares(self, texts: Sequence[TrialTokens], skip: Skip) -> list[float]:

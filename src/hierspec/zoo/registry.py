@@ -69,7 +69,7 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     """
     check(name)
     if is_gguf(name):
-        return _named(from_directory(convert(name)), Path(name).stem)
+        return _with_name(from_directory(convert(name)), Path(name).stem)
     if sibling.is_sibling(name):
         return sibling.open_sibling(expand_user(name), open_weights)
     data = data or DATA
@@ -77,10 +77,10 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if PREFIX + model == SIBLING:
         return sibling.open_sibling(_folder(model, data), open_weights, SIBLING)
     if model == "large":
-        return inflate(_trained("trunk", data), data, *_large_options(name, options))
+        return inflate(_open_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
-        return _named(from_directory(convert(smollm2_file())), name)
-    return _trained(model, data)
+        return _with_name(from_directory(convert(smollm2_file())), name)
+    return _open_trained(model, data)
 
 
 def open_weights(model: str) -> WeightSource:
@@ -155,8 +155,8 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
     return path
 
 
-def _trained(model: str, data: Path) -> WeightSource:
-    return _named(from_directory(_folder(model, data), tokenizer_path=data), PREFIX + model)
+def _open_trained(model: str, data: Path) -> WeightSource:
+    return _with_name(from_directory(_folder(model, data), tokenizer_path=data), PREFIX + model)
 
 
 def _folder(model: str, data: Path) -> Path:
@@ -169,7 +169,7 @@ def _folder(model: str, data: Path) -> Path:
     return folder
 
 
-def _named(checkpoint: Checkpoint, name: str) -> Checkpoint:
+def _with_name(checkpoint: Checkpoint, name: str) -> Checkpoint:
     return dataclasses.replace(checkpoint, name=name)
 
 

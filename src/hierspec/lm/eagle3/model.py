@@ -217,7 +217,7 @@ class Eagle3Model(SharesSlots):
         hidden = self.layer.fuse(torch.cat(self.trunk.hidden_states(wanted, self.layers)))
         ids = [t for i, s in todo for t in states[i].text.held[s.start + 1 : s.start + 1 + s.n]]
         spans = [span for _, span in todo]
-        output = self.layer(hidden, self._embedded(ids, spans), spans)
+        output = self.layer(hidden, self._embed(ids, spans), spans)
         self.counters.calls += 1
         self.counters.target_rows += len(ids)
         for (i, span), own in zip(todo, output.split([s.n for s in spans]), strict=True):
@@ -250,13 +250,13 @@ class Eagle3Model(SharesSlots):
             ]
             tokens = [node.token for _, node in rows]
             hidden = torch.stack([state.output_after(node.parent) for state, node in rows])
-            output = self.layer(hidden, self._embedded(tokens, spans), spans)
+            output = self.layer(hidden, self._embed(tokens, spans), spans)
             self.counters.calls += 1
             self.counters.own_rows += len(tokens)
             for (state, _), own in zip(rows, output, strict=True):
                 state.outputs.append(own)
 
-    def _embedded(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+    def _embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the target's embeddings of tokens, whose positions are one after their rows'."""
         places: list[Span] = []
         for span in spans:

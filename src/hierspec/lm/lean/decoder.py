@@ -89,7 +89,7 @@ class LeanBackend:
         self._rotations = torch.empty(0)
         self._mask = torch.empty(0, 0)
         loader = LeanLoader(source, shape, self)
-        self._embedding, self.stack, self._norm, self._lm_head = loader.model()
+        self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
         self._layer_weights = self.stack.layer_weights

@@ -32,8 +32,8 @@ class LeanLoader:
         if SCORED in self.names:
             self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
 
-    def model(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
-        """Return the embedding [V, d], the layers, the final norm and the head."""
+    def load(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
+        """Load the embedding [V, d], the layers, the final norm and the head."""
         # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
         width, vocab = self.shape.hidden_size, self.shape.vocab_size
         embedding = self.get("model.embed_tokens.weight", vocab, width).clone()
