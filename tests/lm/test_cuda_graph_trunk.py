@@ -252,7 +252,7 @@ def test_what_cannot_be_recorded_runs_as_it_stands(monkeypatch):
 
 def test_recordings_are_forgotten_together():
     """A graph that goes may take a workspace along that others would go on using."""
-    graphs = Graphs(torch.device("cpu"), most=2)
+    graphs = Graphs(torch.device("cpu"), max_kept=2)
     made = []
     for key in "abacacba":
         graphs.get(key, lambda key=key: (made.append(key), lambda: None))

@@ -1,4 +1,4 @@
-"""What a number must be, wherever it comes from: files, options and Python callers."""
+"""Checks of numbers, the same for files, command-line options and Python callers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, TypeGuard
 
 from hierspec.errors import HierspecError
 
-MIN_TEMPERATURE = 1e-5  # below it float32 scores divided by it lose the digits that matter
+MIN_TEMPERATURE = 1e-5  # float32 scores divided by less lose the digits that matter
 
 
 def check_temperature(value: Any, where: str) -> None:
-    """Check a temperature that a request could have too.
+    """Refuse a ``value`` that is no valid sampling temperature; ``where`` names it in the error.
 
     Raises:
-        HierspecError: it is neither 0 (greedy) nor a finite number that leaves scores digits.
+        HierspecError: it is neither 0 (greedy) nor a finite number of at least ``MIN_TEMPERATURE``.
     """
     if not is_temperature(value):
         raise HierspecError(
@@ -23,10 +23,10 @@ def check_temperature(value: Any, where: str) -> None:
 
 
 def is_temperature(value: Any) -> bool:
-    """Whether a request could have it: 0 is greedy, and tiny ones lose all digits."""
+    """Tell whether a request may sample at this temperature: 0 (greedy), or not too small."""
     return is_number(value) and (value == 0 or MIN_TEMPERATURE <= value < math.inf)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a number that is not NaN; booleans are none."""
+    """Tell whether a value is an int or float other than NaN; booleans do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value

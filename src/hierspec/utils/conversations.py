@@ -1,6 +1,6 @@
-"""Conversations from files, and where in their token ids the answers are.
+"""Conversations from files, and the positions of their answers among the token ids.
 
-A ``.jsonl`` file of conversations holds an object a line: ``messages``, a list of objects with
+Each line of a ``.jsonl`` file of conversations is an object: ``messages``, a list of objects with
 ``role`` and ``content`` as chat templates take them, and, where known, ``domain``.
 """
 
@@ -22,11 +22,11 @@ UNKNOWN_DOMAIN = "other"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said.
+    """The messages between a user and a model.
 
     Attributes:
-        messages: role and content of each.
-        domain: what it is about, to measure kinds of text apart.
+        messages: (role, content) of each.
+        domain: its subject, so that kinds of text can be measured apart.
     """
 
     messages: tuple[tuple[str, str], ...]
@@ -34,7 +34,7 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """What was said before the first answer."""
+        """The contents of all messages before the first answer, a line each."""
         before = []
         for role, content in self.messages:
             if role == "assistant":
@@ -45,10 +45,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Token ids of a conversation, and the positions after which a token of an answer comes.
+    """Token ids of a conversation, and the positions whose next token belongs to an answer.
 
-    The last such position is that before the end-of-turn token. Of an answer that was cut short
-    it is one too: what follows there is the model's to say.
+    The last such position of an answer is the one before its end-of-turn token, also where the
+    answer was cut short: the model is to predict what follows there.
     """
 
     ids: list[int]
@@ -56,7 +56,7 @@ class Answers:
 
 
 def holds_conversations(path: Path) -> bool:
-    """Whether the first line of a ``.jsonl`` file is a conversation."""
+    """Tell whether the first line of a ``.jsonl`` file is a conversation."""
     if path.suffix.lower() not in (".jsonl", ".ndjson") or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -71,9 +71,9 @@ def holds_conversations(path: Path) -> bool:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """All conversations of a file that hold an answer.
+    """Return all conversations of a file that hold an answer.
 
-    A last line without its end is left out: the file is being written.
+    An incomplete last line is skipped: the file is still being written.
 
     Raises:
         HierspecError: the file cannot be read, or a line is no conversation; names file and line.
@@ -99,14 +99,14 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def find_answers(conversation: Conversation, tokenizer: Any) -> Answers:
-    """A conversation's token ids in the model's chat template, and where its answers are.
+    """Return a conversation's token ids in the model's chat template, and where its answers are.
 
     Raises:
         HierspecError: the tokenizer has no chat template, or one that refuses the messages.
     """
     messages = [{"role": role, "content": text} for role, text in conversation.messages]
     last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
-    apply_chat(tokenizer, messages[:last])  # refuses in a line
+    apply_chat(tokenizer, messages[:last])  # to fail with a one-line error, if at all
     ids = _ids(tokenizer, messages[: last + 1])
     positions: list[int] = []
     for number, message in enumerate(messages[: last + 1]):
@@ -124,7 +124,7 @@ def _ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
 
 
 def _conversation(row: Any) -> Conversation:
-    messages = tuple((one["role"], one["content"]) for one in row["messages"])
+    messages = tuple((message["role"], message["content"]) for message in row["messages"])
     if not all(isinstance(part, str) for message in messages for part in message):
         raise TypeError
     return Conversation(messages, str(row.get("domain") or UNKNOWN_DOMAIN))

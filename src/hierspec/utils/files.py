@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and places that can be written to."""
+"""Reading, atomic writing and locking of files, with errors in one line that name the file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[Path], object], what: str) -> None:
-    """Write beside ``path``, then rename: an interruption leaves the old file or the new one.
+    """Write a file atomically: an interruption leaves the old file or the new one, never a part.
 
-    The folder is made where it is missing. A link stays one, and what is no file (``/dev/null``, a
-    pipe) is written to as it is.
+    The content is written beside ``path`` and renamed. A missing folder is created. A link stays a
+    link, and devices and pipes (``/dev/null``) are written to directly.
 
     Args:
-        content: what the file holds, or what writes it to the path it is called with.
-        what: the content's name for the error: ``results``.
+        content: the content, or a function that writes it to the path it is given.
+        what: the content's name in the error: ``results``.
 
     Raises:
-        HierspecError: it cannot be written.
+        HierspecError: the file cannot be written.
     """
     temporary = None
     try:
@@ -54,38 +54,38 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
 
 
 class _NamedStream:
-    """A text stream that names its file where it cannot be written."""
+    """A text stream whose errors name the file."""
 
     def __init__(self, stream: TextIO, path: Path, what: str) -> None:
         self._stream, self._place = stream, f"{what} to {path}"
 
     def write(self, text: str) -> int:
-        return self._tried(lambda: self._stream.write(text))
+        return self._attempt(lambda: self._stream.write(text))
 
     def flush(self) -> None:
-        self._tried(self._stream.flush)
+        self._attempt(self._stream.flush)
 
     def close(self) -> None:
-        self._tried(self._stream.close)
+        self._attempt(self._stream.close)
 
-    def _tried(self, work: Callable[[], T]) -> T:
+    def _attempt(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except OSError as error:
-            with contextlib.suppress(OSError):  # what is left must not be tried again at exit
+            with contextlib.suppress(OSError):  # Python must not write the rest at exit
                 self._stream.detach()  # type: ignore[attr-defined]
             raise HierspecError(f"cannot write {self._place}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
 def text_stream(path: Path, what: str) -> Iterator[TextIO]:
-    """Open a file to write text to as it comes: what is written stays after an interruption.
+    """Open a file for writing text piece by piece; an interruption keeps what is already written.
 
     Args:
-        what: the content's name for the error: ``the trace``.
+        what: the content's name in the error: ``the trace``.
 
     Raises:
-        HierspecError: it cannot be opened, or later not be written; names the file.
+        HierspecError: the file cannot be opened or, later, written to.
     """
     try:
         opened = path.open("w", encoding="utf-8")
@@ -103,14 +103,14 @@ def text_stream(path: Path, what: str) -> Iterator[TextIO]:
 
 
 def read_text(path: Path, what: str, fix: str = "") -> str:
-    """The UTF-8 text of a file.
+    """Return the text of a UTF-8 file.
 
     Args:
-        what: the file's name for the error: ``the case``.
-        fix: what to do about it.
+        what: the file's name in the error: ``the case``.
+        fix: the end of the error: what to do about it.
 
     Raises:
-        HierspecError: it cannot be read, or is no text.
+        HierspecError: the file cannot be read, or is not UTF-8 text.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def read_text(path: Path, what: str, fix: str = "") -> str:
 
 
 def expand_user(path: str | Path) -> Path:
-    """A path whose ``~`` is the user's folder; as it is, where there is no such user."""
+    """Expand ``~`` to the user's home folder; return the path unchanged if there is none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -130,22 +130,22 @@ def expand_user(path: str | Path) -> Path:
 
 
 def file_key(value: Any) -> str:
-    """A short name for a file, from anything that can be written as JSON."""
+    """Return 20 hexadecimal digits that identify a value, anything JSON can hold, in file names."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def probe(path: Path, what: str, fix: str = "name another file") -> None:
-    """Refuse a file that :func:`write_whole` could not write later; nothing is left behind.
+    """Check, leaving nothing behind, that :func:`write_whole` will be able to write a file.
 
-    Missing folders count as writable where the nearest that is there is.
+    A missing folder counts as writable if the nearest existing one above it is.
 
     Args:
-        what: the content's name for the error.
-        fix: what to do about it.
+        what: the content's name in the error.
+        fix: the end of the error: what to do about it.
 
     Raises:
-        HierspecError: as :func:`write_whole`, or the path is a folder.
+        HierspecError: the path cannot be written, or is a folder.
     """
     if path.is_dir():
         raise HierspecError(f"cannot write {what} to {path}: it is a folder; name a file in it")
@@ -154,42 +154,42 @@ def probe(path: Path, what: str, fix: str = "name another file") -> None:
 
 
 def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another folder") -> None:
-    """Refuse a folder, there or yet to be made, in which no file can be made.
+    """Check that files can be created in a folder, which may itself have to be created first.
 
     Args:
-        path: what the user has called it.
+        path: the path the user gave, for the error.
 
     Raises:
-        HierspecError: it names the path.
+        HierspecError: no file can be created there.
     """
-    there = folder.resolve()
+    existing = folder.resolve()
     try:
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir():
-            raise HierspecError(f"cannot write {what} to {path}: {there} is not a folder; {fix}")
-        with tempfile.TemporaryFile(dir=there):
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
+            raise HierspecError(f"cannot write {what} to {path}: {existing} is not a folder; {fix}")
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise HierspecError(
-            f"cannot write {what} to {path}: no file can be made in {there} "
+            f"cannot write {what} to {path}: no file can be made in {existing} "
             f"({error.strerror}); {fix}"
         ) from None
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, taken: str) -> Iterator[None]:
-    """Keep other processes off a file, by a lock on ``.NAME.lock`` beside it.
+    """Hold a lock that keeps other processes off a file, by ``.NAME.lock`` beside it.
 
     The system frees the lock of a process that ends, however it ends: the empty file that a killed
-    one leaves behind keeps nobody off. What is no file (``/dev/null``, a pipe) is not locked.
+    process leaves behind locks nobody out. Devices and pipes (``/dev/null``) are not locked.
 
     Args:
-        what: the content's name for the error.
-        taken: the error where another process holds the lock.
+        what: the content's name in the error.
+        taken: the error's text if another process holds the lock.
 
     Raises:
-        HierspecError: another process holds it, or the folder cannot be written to.
+        HierspecError: another process holds the lock, or the folder cannot be written to.
     """
     if path.exists() and not path.is_file():
         yield
@@ -206,16 +206,16 @@ def locked(path: Path, what: str, taken: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # some systems keep files that are open
-            Path(lock.lock_file).unlink()  # while held: who has just opened it tries again
+        with contextlib.suppress(OSError):  # some systems refuse to delete an open file
+            Path(lock.lock_file).unlink()  # before release: whoever has just opened it tries again
         lock.release()
 
 
 def cache_folder(part: str) -> Path:
-    """``$HIERSPEC_CACHE/part``, else ``hierspec/part`` below the user's cache folder.
+    """Return ``$HIERSPEC_CACHE/part``, else ``hierspec/part`` in the user's cache folder.
 
     Raises:
-        HierspecError: the user has no home folder, and the variable names no other.
+        HierspecError: the variable is not set, and the user has no home folder.
     """
     base = os.environ.get("HIERSPEC_CACHE")
     if base:

@@ -1,9 +1,9 @@
-"""Work on an accelerator, recorded once for a shape and replayed: CUDA graphs.
+"""CUDA graphs: work on an accelerator, recorded once for each shape and replayed.
 
 A small model's layers take less time on a GPU than Python takes to launch them. A graph launches
 them all at once, at the price of fixed shapes and fixed addresses: what varies (token ids,
-positions, uniforms) must lie in *static* tensors that are written before each replay, and nothing
-on the way may wait for the device. Elsewhere the same functions run as they stand.
+positions, uniforms) must be in *static* tensors that are written before each replay, and nothing
+in between may wait for the device. On other devices the same functions run without recording.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hierspec.errors import first_line
 
-Body = Callable[[], None]  # reads and writes static tensors; running it twice is running it once
-_MOST = 64  # recordings kept
+Body = Callable[[], None]  # reads and writes static tensors; is idempotent
+_MAX_KEPT = 64  # recordings
 _TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
-_ONE = threading.Lock()  # a process records one thing at a time
+_RECORDING = threading.Lock()  # a process records one graph at a time
 
 
 class Graphs:
-    """Bodies by shape, recorded when they come again.
+    """Functions by shape, recorded as graphs once a shape has come up several times.
 
-    They share a stream to be recorded on and, since they run one after another and keep nothing
-    there between runs, the memory of their intermediates. So they are forgotten together: CUDA's
-    libraries give a stream's workspace back with the first graph that goes, and the others would
-    go on using it.
+    The graphs share a stream to be recorded on and, since they run one after another and keep
+    nothing there between runs, the memory of their intermediates. So all are discarded together:
+    CUDA's libraries free a stream's workspace with the first graph that is discarded, and the
+    others would go on using it.
 
     Args:
         device: where they run; only on CUDA is anything recorded.
-        most: how many are kept; at one more, all but that one are forgotten.
+        max_kept: how many are kept; one more discards all others.
 
     Attributes:
-        num_recorded: how many there have been.
+        num_recorded: graphs recorded so far.
     """
 
-    def __init__(self, device: torch.device, most: int = _MOST) -> None:
+    def __init__(self, device: torch.device, max_kept: int = _MAX_KEPT) -> None:
         self.device = device
-        self.most = most
+        self.max_kept = max_kept
         self.num_recorded = 0
         self._kept: dict[Hashable, GraphCall] = {}
         self._stream: Any = None
         self._pool: Any = None
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> GraphCall:
-        """The call of that shape; ``make`` → (its static tensors, its body), where it is new."""
+        """Return the call kept for a shape; ``make`` → (static tensors, body) of a new one."""
         found = self._kept.get(key)
         if found is None:
-            if len(self._kept) == self.most:
+            if len(self._kept) == self.max_kept:
                 self.clear()
             found = self._kept[key] = GraphCall(self, *make())
         return found
 
     def clear(self) -> None:
-        """Forget all: the addresses they were recorded with are about to change."""
+        """Discard all graphs: the addresses they were recorded with are about to change."""
         self._kept.clear()
         self._pool = None
 
     def record(self, body: Body) -> Body | None:
-        """``body`` as a graph; ``None``, with a warning, where it cannot be one."""
+        """Record ``body`` as a graph; return ``None``, with a warning, if that is impossible."""
         if self._stream is None:
             self._stream = new_stream(self.device)
         if self._pool is None:
             self._pool = new_pool()
         try:
-            with _ONE:
+            with _RECORDING:
                 run = record(body, self.device, self._stream, self._pool)
-        except RuntimeError as error:  # a kernel that cannot be recorded: slower, never different
+        except RuntimeError as error:  # a kernel that cannot be recorded: slower, equal results
             self._pool = None
             why = first_line(error)
             warnings.warn(f"running without a CUDA graph: {why}", stacklevel=4)
@@ -81,7 +81,7 @@ class Graphs:
 
 
 class GraphCall:
-    """A body, and the static tensors it reads and writes."""
+    """A function and the static tensors it reads and writes; a graph after its first runs."""
 
     __slots__ = ("_graphs", "_run", "_runs", "recorded", "tensors")
 
@@ -100,7 +100,7 @@ class GraphCall:
 
 
 def new_pool() -> Any:
-    """Memory for what recorded bodies make and forget."""
+    """Return a memory pool for the intermediates of recorded graphs."""
     return torch.cuda.graph_pool_handle()
 
 
@@ -109,12 +109,12 @@ def new_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class NoHostReads(TorchDispatchMode):
-    """Refuses operations that look at a value, which a recording could not look at again."""
+    """Refuses operations by which the host reads a value: a replay would not read it again."""
 
-    _LOOKS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal")
+    _READS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        refused = func.overloadpacket.__name__ in self._LOOKS
+        refused = func.overloadpacket.__name__ in self._READS
         out = None if refused else func(*args, **(kwargs or {}))
         if isinstance(out, torch.Tensor) and out.device.type == "cpu":
             refused = any(isinstance(a, torch.Tensor) and a.device.type != "cpu" for a in args)
@@ -124,7 +124,7 @@ class NoHostReads(TorchDispatchMode):
 
 
 def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
-    """``body`` as a CUDA graph.
+    """Record ``body`` as a CUDA graph and return a function that replays it.
 
     Raises:
         RuntimeError: it cannot be recorded.
@@ -132,11 +132,11 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):
         stream.wait_stream(torch.cuda.current_stream())
-        # The outer context gives the thread its stream back, whatever the recording does.
+        # The outer context restores the thread's stream, whatever the recording does.
         with torch.cuda.stream(stream):
-            with NoHostReads():  # once more, on that stream: libraries make their workspaces
+            with NoHostReads():  # once on that stream, for libraries to allocate workspaces
                 body()
-            # Another thread may allocate meanwhile: its calls are no part of this recording.
+            # Another thread may allocate meanwhile: its calls do not belong to this recording.
             capture = torch.cuda.graph(
                 graph, pool=pool, stream=stream, capture_error_mode="thread_local"
             )
@@ -152,14 +152,14 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
 
 
 def upload(out: torch.Tensor, values: Sequence[Any]) -> None:
-    """Numbers of the host into a static tensor of an accelerator, without waiting for it.
+    """Copy numbers from the host into a static tensor of an accelerator, without waiting for it.
 
-    The copy begins in pinned memory, which torch's allocator does not reuse before it has ended.
+    The copy starts in pinned memory, which torch's allocator does not reuse before the copy ends.
     """
     host = torch.tensor(values, dtype=out.dtype)
     out.copy_(host if out.device.type == "cpu" else pinned(host), non_blocking=True)
 
 
 def pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in page-locked memory, from which a GPU reads by itself."""
+    """Return a copy in page-locked memory, which a GPU can read without the host."""
     return tensor.pin_memory()

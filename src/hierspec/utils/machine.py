@@ -1,4 +1,4 @@
-"""This machine: its devices, and records of where something was measured, free of names."""
+"""This machine: its devices, and records of where something was measured, without host names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[3]  # of a checkout; anything, where in
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Commit, versions, hardware and load; ``commit`` is empty outside a checkout."""
+    """Return commit (empty outside a checkout), versions, hardware, load, and what is ``more``."""
     import torch
 
     names = ("hierspec", "torch", "transformers", "numpy")
@@ -36,7 +36,7 @@ def environment(**more: Any) -> dict[str, Any]:
 
 
 def hardware(device: Any) -> dict[str, Any]:
-    """Processor, threads and versions, as far as they change what a call on ``device`` costs."""
+    """Return the processor, threads and versions on which a call's time on ``device`` depends."""
     import torch
     import transformers
 
@@ -54,17 +54,17 @@ def hardware(device: Any) -> dict[str, Any]:
 
 
 def device(name: str) -> Any:
-    """The ``torch.device`` of that name; ``auto``: an accelerator if there is one.
+    """Return the ``torch.device`` of a name; of ``auto`` a GPU if there is one, else the CPU.
 
     Raises:
-        HierspecError: it is not here, or holds no numbers (``meta``).
+        HierspecError: this machine has no such device, or it stores no data (``meta``).
     """
     import torch
 
     gpus = torch.cuda.device_count()
     try:
         found = torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)
-        if found.type == "cuda":  # without waking it up
+        if found.type == "cuda":  # without initialising it
             usable = (found.index or 0) < gpus
         else:
             torch.empty(0, device=found)
@@ -77,20 +77,20 @@ def device(name: str) -> Any:
 
 
 def processor_features() -> frozenset[str]:
-    """What Linux says the processor can do (``avx2``, ``asimdhp``, …); empty elsewhere."""
+    """Return the processor's features by Linux's names (``avx2``, ``asimdhp``, …), else none."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
 def load_average() -> list[float]:
-    """Of 1, 5 and 15 minutes; empty where the system keeps none."""
+    """Return the load averages of 1, 5 and 15 minutes; none where the system keeps none."""
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
 
 
 def _commit() -> str:
     if not (_ROOT / ".git").exists():
         return ""
-    # Results of earlier measurements, and pages, may have changed since.
+    # Changed results of earlier measurements, and changed pages, do not make the code dirty.
     code = ["--", "src", "benchmarks", ":(exclude)benchmarks/results"]
     try:
         name = _git("describe", "--always").stdout.strip()
@@ -113,7 +113,7 @@ def _cpu() -> str:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the last processor; empty elsewhere."""
+    """Return the fields of the last processor in Linux's ``/proc/cpuinfo``; none elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -123,9 +123,9 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def available_memory() -> int:
-    """Bytes that a process may still take: of the machine, or of its container where that is less.
+    """Return the bytes a process may still allocate, of the machine or its container if less.
 
-    Half of all memory where the system does not say.
+    Where the system does not report them, half of all memory.
     """
     found: list[int] = []
     try:

@@ -1,15 +1,15 @@
-"""How OpenMP's threads wait for their next piece of work. To be decided before torch is loaded.
+"""How OpenMP's threads wait for their next piece of work; to be set before torch is loaded.
 
 A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep in between must be
 woken for each: 10 µs on some machines, 60 to 80 on a virtual one whose idle cores are halted.
 Threads that never sleep starve each other as soon as anything else runs on a machine with few
-cores: a forward can take a second. Between the two: spin for about as long as the slowest wake
-takes, then sleep, so that a wait costs at most twice what is best. 6000 spins are 60 µs where a
+cores: a forward can take a second. In between: spin for about as long as the slowest wake-up
+takes, then sleep, so that a wait costs at most twice the optimum. 6000 spins are 60 µs where a
 pause takes 10 ns (measured by ``benchmarks/waiting.py``).
 
 GNU OpenMP (torch's wheels on Linux) reads these variables once. Intel's and LLVM's runtimes (torch
 from conda, on macOS, on Windows) ignore ``GOMP_SPINCOUNT`` and would only sleep: nothing is set
-for them, and they are not taken to spin.
+for them, and they are assumed not to spin.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from pathlib import Path
 from typing import Any
 
 _SPINS = 6000
-_HARD = 2  # omp_pause_hard: give the threads back
+_HARD = 2  # omp_pause_hard: end the threads
 _GNU, _OTHERS = "libgomp", ("libiomp", "libomp", "vcomp")
 _MAPS = Path("/proc/self/maps")
 
 
 def prepare() -> None:
-    """Set what the user has not: a short spin, then sleep. Without effect once torch is loaded."""
+    """Let threads spin briefly, then sleep, unless the user has set how; before torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ and is_gnu():
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # the count below takes precedence
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # the spin count takes precedence over it
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
 
 
 def release() -> None:
-    """End the threads that wait for the calling thread's next piece of work; it may get new ones.
+    """End the worker threads of the calling thread; its next parallel region starts new ones.
 
-    GNU's runtime counts all threads of a process, those of a thread that has nothing to do
-    included. As soon as there are more than processors, none of them spins any more: with models
-    loaded in one thread and run in another a token takes half as long again (SmolLM2 on two cores).
-    New threads are a matter of 0.1 ms. Without effect within a parallel region.
+    GNU's runtime counts all threads of a process, also the workers of an idle thread. Once there
+    are more threads than processors, none of them spins any more: with models loaded in one thread
+    and run in another a token takes 1.5 times as long (SmolLM2 on two cores). Starting new threads
+    takes 0.1 ms. Without effect within a parallel region.
     """
     for pause in _pauses():
         pause(_HARD)
@@ -51,7 +51,7 @@ def release() -> None:
 
 @cache
 def _pauses() -> tuple[Any, ...]:
-    """``omp_pause_resource_all`` of each GNU runtime in this process that has it."""
+    """Return ``omp_pause_resource_all`` of each GNU runtime in this process that has it."""
     found = []
     for path in _loaded():
         if path.rpartition("/")[2].startswith(_GNU):
@@ -61,7 +61,7 @@ def _pauses() -> tuple[Any, ...]:
 
 
 def threads_spin() -> bool:
-    """Whether threads are known to spin before they sleep, so that handing work over is cheap."""
+    """Tell whether threads are known to spin before they sleep: then handing work over is cheap."""
     if not is_gnu():
         return False
     count = os.environ.get("GOMP_SPINCOUNT")
@@ -71,10 +71,10 @@ def threads_spin() -> bool:
 
 
 def is_gnu() -> bool:
-    """Whether torch's OpenMP runtime is GNU's: of what is loaded, else of what torch comes with.
+    """Tell whether torch's OpenMP runtime, the one loaded or else the one it ships, is GNU's.
 
-    Where neither tells, Linux is taken to have GNU's. With two runtimes in one process (a
-    preloaded one beside torch's own) it is not known which of them torch calls: not GNU's.
+    If neither is known, Linux is taken to have GNU's. With two runtimes in one process (a preloaded
+    one beside torch's own) it is not known which of them torch calls, and the answer is no.
     """
     loaded = _loaded() if "torch" in sys.modules else frozenset()
     names = frozenset(path.rpartition("/")[2] for path in loaded) or _shipped()
@@ -84,7 +84,7 @@ def is_gnu() -> bool:
 
 
 def _loaded() -> frozenset[str]:
-    """Paths of the OpenMP runtimes in this process; empty where the system does not tell."""
+    """Return the paths of this process's OpenMP runtimes; none where the system lists no files."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def _loaded() -> frozenset[str]:
 
 @cache
 def _shipped() -> frozenset[str]:
-    """File names of the runtimes in torch's folder of libraries. torch is not loaded for it."""
+    """Return the file names of the runtimes in torch's folder of libraries, not loading torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return frozenset()
@@ -109,5 +109,5 @@ def _runtimes(paths: Iterable[str]) -> frozenset[str]:
 
 
 def settings() -> dict[str, str | None]:
-    """The variables as they stand, for records of what was measured."""
+    """Return the environment variables in force, for records of measurements."""
     return {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}

@@ -1,10 +1,10 @@
 """Prompts from files and standard input, and chat templates.
 
 ``.jsonl`` and ``.ndjson`` hold one prompt a line: a JSON string, or an object with ``prompt``,
-``turns`` (the first is taken), ``question`` or ``text``, looked for in that order; where a
-conversation may be a prompt, also ``messages``, which goes before all of them. Any other file
-is one prompt as a whole, without the newline that editors put at its end. Standard input (``-``)
-is read as lines of JSON where its first line is a JSON object, and as one prompt otherwise.
+``turns`` (the first is taken), ``question`` or ``text``, looked up in that order; where
+conversations are accepted, ``messages`` comes before all of them. Any other file is one prompt as
+a whole, without the newline that editors put at its end. Standard input (``-``) is read as lines
+of JSON if its first line is a JSON object, and as one prompt otherwise.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _JSON_LINES = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True, slots=True)
 class PromptFile:
-    """Prompts and what identifies where they came from, for results that can be checked.
+    """Prompts with the name and hash of their file, so that results can be checked.
 
     Attributes:
         prompts: texts; also conversations (lists of messages) where those were asked for.
         name: file name without its folder; ``-`` for standard input.
-        sha256: of the bytes read, hexadecimal.
+        sha256: of the file's bytes, hexadecimal.
     """
 
     prompts: tuple[Any, ...]
@@ -44,23 +44,23 @@ class PromptFile:
 def read_prompt_file(
     path: str | Path, noun: str = "prompt", *, conversations: bool = False
 ) -> PromptFile:
-    """All prompts of a file, or of standard input for ``-``; ``noun`` is what errors call one.
+    """Read all prompts of a file, or of standard input for ``-``; errors call one a ``noun``.
 
     With ``conversations`` a line's ``messages`` are a prompt too.
 
     Raises:
         HierspecError: no such file, not UTF-8, or a line without a prompt; names file and line.
     """
-    body, text, where, lines = _read(path, noun)
+    body, text, where, is_jsonl = _read(path, noun)
     read: Callable[[Any], Any] = _prompt_or_messages if conversations else _prompt_of
-    prompts = _json_lines(text, where, read) if lines else (_one(text, where, noun),)
+    prompts = _json_lines(text, where, read) if is_jsonl else (_whole(text, where, noun),)
     if not prompts:
         raise HierspecError(f"{where} holds no {noun}")
     return PromptFile(prompts, Path(path).name, hashlib.sha256(body).hexdigest())
 
 
 def _read(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
-    """Bytes, text, what messages call the file, and whether it is JSON, a prompt a line."""
+    """Return a file's bytes, its text, its name for errors, and whether each line is JSON."""
     name = str(path)
     if name == "-":
         body = sys.stdin.buffer.read()
@@ -71,54 +71,53 @@ def _read(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
             why = getattr(error, "strerror", None) or error
             raise HierspecError(f"cannot read {noun}s from {name}: {why}") from None
     where = "standard input" if name == "-" else name
-    text = _decoded(body, where)
-    lines = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
-    return body, text, where, lines
+    text = _decode(body, where)
+    is_jsonl = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
+    return body, text, where, is_jsonl
 
 
 def read_prompts(path: str | Path, *, conversations: bool = False) -> list[Any]:
-    """The prompts of :func:`read_prompt_file` alone."""
+    """Read only the prompts of :func:`read_prompt_file`."""
     return list(read_prompt_file(path, conversations=conversations).prompts)
 
 
 def read_ids(path: str | Path) -> list[list[int]]:
-    """Prompts as token ids, from a file as :func:`read_prompt_file` takes it.
+    """Read prompts that are given as token ids, from the files :func:`read_prompt_file` takes.
 
     A line of ``.jsonl`` is a list of ids, or an object with ``prompt_token_ids``; any other file
-    holds the ids of one prompt, with blanks or commas between.
+    holds the ids of one prompt, separated by blanks or commas.
 
     Raises:
-        HierspecError: as :func:`read_prompt_file`, or something else than ids is in it.
+        HierspecError: as :func:`read_prompt_file`, or the file holds anything but ids.
     """
-    _, text, where, lines = _read(path, "prompt")
-    found = _json_lines(text, where, _ids_of) if lines else (parse_ids(text, where),)
+    _, text, where, is_jsonl = _read(path, "prompt")
+    found = _json_lines(text, where, _ids_of) if is_jsonl else (parse_ids(text, where),)
     if not found:
         raise HierspecError(f"{where} holds no prompt")
     return list(found)
 
 
 def parse_ids(text: str, where: str) -> list[int]:
-    """Token ids as people write them: ``1 2 3``, ``1,2,3`` or ``[1, 2, 3]``.
+    """Parse token ids as people write them: ``1 2 3``, ``1,2,3`` or ``[1, 2, 3]``.
 
     Raises:
-        HierspecError: something else is in it, or nothing.
+        HierspecError: the text is empty, or holds anything else.
     """
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
-    if not words or not all(
-        word.isascii() and word.isdecimal() and len(word) < 10 for word in words
-    ):
-        wrong = next((w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10)), "")
-        raise HierspecError(f"{where}: token ids are numbers, as in 1 2 3; got {wrong[:40]!r}")
+    wrong = [w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10)]
+    if wrong or not words:
+        got = wrong[0][:40] if wrong else ""
+        raise HierspecError(f"{where}: token ids are numbers, as in 1 2 3; got {got!r}")
     return [int(word) for word in words]
 
 
 def read_stdin() -> str:
-    """Standard input as one prompt, whatever it looks like."""
-    return _one(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
+    """Read standard input as one prompt, even if it looks like JSON."""
+    return _whole(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
 
 
 def is_conversation(prompt: Any) -> bool:
-    """Whether a prompt is a list of messages, as chat templates take them."""
+    """Tell whether a prompt is a list of messages, as chat templates take them."""
     return (
         isinstance(prompt, list | tuple)
         and bool(prompt)
@@ -132,16 +131,16 @@ def apply_chat(
     tools: Sequence[Any] | None = None,
     **options: Any,
 ) -> list[int]:
-    """Token ids of a conversation in the model's own format, up to where the answer begins.
+    """Return the token ids of a conversation in the model's chat format, ready for an answer.
 
     Args:
         tokenizer: of transformers, with a chat template.
-        conversation: what the user says, or messages with ``role`` and ``content``.
+        conversation: the user's message, or messages with ``role`` and ``content``.
         tools: functions that the model may call, or their JSON schemas, as the template takes them.
         options: further variables of the template (``enable_thinking=False``, …).
 
     Raises:
-        HierspecError: no chat template, or one that refuses these messages.
+        HierspecError: there is no chat template, or it refuses these messages.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(
@@ -167,7 +166,7 @@ def apply_chat(
     return [int(token) for token in ids]
 
 
-def _decoded(body: bytes, where: str) -> str:
+def _decode(body: bytes, where: str) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -175,8 +174,8 @@ def _decoded(body: bytes, where: str) -> str:
         raise HierspecError(f"{where}, line {line}: not UTF-8 text") from None
 
 
-def _one(text: str, where: str, noun: str = "prompt") -> str:
-    """The text as a prompt; ``echo`` and editors add one newline that nobody meant."""
+def _whole(text: str, where: str, noun: str = "prompt") -> str:
+    """Return a text as one prompt, without the newline that ``echo`` and editors append."""
     prompt = text.removesuffix("\n").removesuffix("\r")
     if not prompt:
         raise HierspecError(f"{where} holds no {noun}")
@@ -191,7 +190,7 @@ def _starts_json(text: str) -> bool:
 
 
 class _RowError(ValueError):
-    """What is wrong with a line's value."""
+    """A line of a prompt file holds no valid prompt."""
 
 
 def _json_lines(text: str, where: str, read_row: Callable[[Any], T]) -> tuple[T, ...]:
@@ -199,16 +198,16 @@ def _json_lines(text: str, where: str, read_row: Callable[[Any], T]) -> tuple[T,
     # Not splitlines(): JSON strings may hold U+2028 and the like.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            at = f"{where}, line {number}"
+            place = f"{where}, line {number}"
             try:
-                prompts.append(read_row(parse_json(line, at)))
+                prompts.append(read_row(parse_json(line, place)))
             except _RowError as error:
-                raise HierspecError(f"{at}: {error}") from None
+                raise HierspecError(f"{place}: {error}") from None
     return tuple(prompts)
 
 
 def _prompt_or_messages(row: Any) -> Any:
-    """The conversation in one line's value, or its prompt."""
+    """Return the conversation in a line's parsed JSON or, if it has none, its prompt."""
     if not isinstance(row, Mapping) or "messages" not in row:
         return _prompt_of(row)
     messages = row["messages"]
@@ -218,7 +217,7 @@ def _prompt_or_messages(row: Any) -> Any:
 
 
 def _prompt_of(row: Any) -> str:
-    """The prompt in one line's value; a :class:`_RowError` says what is wrong with it."""
+    """Return the prompt in a line's parsed JSON; raise :class:`_RowError` if it has none."""
     key, prompt = "the line", row
     if isinstance(row, Mapping):
         key = next((k for k in KEYS if k in row), "")
@@ -236,7 +235,7 @@ def _prompt_of(row: Any) -> str:
 
 
 def _ids_of(row: Any) -> list[int]:
-    """The token ids in one line's value; a :class:`_RowError` says what is wrong with it."""
+    """Return the token ids in a line's parsed JSON; raise :class:`_RowError` if it has none."""
     ids = row.get("prompt_token_ids") if isinstance(row, Mapping) else row
     if not isinstance(ids, list) or not ids or any(type(token) is not int for token in ids):
         raise _RowError("with --ids a line is a list of token ids, or has them as prompt_token_ids")

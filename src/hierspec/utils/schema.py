@@ -1,8 +1,8 @@
-"""Declared schemas for what people write: pydantic checks, and every refusal is one line.
+"""Schemas for files and options that people write, checked by pydantic, with one-line errors.
 
-:func:`declared` makes the frozen dataclasses that files and Python callers fill in alike, and
-:func:`read` turns what was parsed from JSON or TOML into one. Only the edges import this module:
-nothing in ``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
+:func:`declared` makes frozen dataclasses, filled in the same way by files and Python callers, and
+:func:`read` converts parsed JSON or TOML to one. Only the edges import this module: nothing in
+``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)  # no unknown keys, no 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expected:
-    """Says in one phrase what a type admits, whatever is wrong with the value at hand.
+    """What the errors of a type say was expected, whatever is wrong with the value.
 
     The last part of an ``Annotated`` type: ``Annotated[int, Field(ge=1), Expected("a size")]``.
     """
@@ -57,7 +57,7 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadAs:
-    """Says that files hold another ``form`` of a type, and how to come from one to the other.
+    """The ``form`` that a type has in files, and the conversion from it.
 
     Attributes:
         form: an annotated type.
@@ -72,7 +72,7 @@ class ReadAs:
         return core_schema.no_info_wrap_validator_function(self.convert, form)
 
 
-# A value is taken as it was written: no number from a string, no boolean from a number.
+# Values are not converted: no number from a string, no boolean from a number.
 Integer = Annotated[int, Strict(), Expected("an integer")]
 Natural = Annotated[int, Strict(), Field(ge=0), Expected("an integer of at least 0")]
 PositiveInteger = Annotated[int, Strict(), Field(ge=1), Expected("an integer of at least 1")]
@@ -95,7 +95,7 @@ Temperature = Annotated[
     Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
 ]
 
-MAX_COUNT = 4096  # of what is counted out: tokens of a draft, drafts, repetitions
+MAX_COUNT = 4096  # the largest number of tokens of a draft, of drafts, of repetitions
 
 
 def _countable(value: int) -> int:
@@ -108,7 +108,7 @@ def _countable(value: int) -> int:
 
 Count = Annotated[PositiveInteger, AfterValidator(_countable)]
 
-# What pydantic finds wrong where no Expected stands → what should have been there.
+# pydantic's name of an error, for types without Expected → what the error says was expected
 _EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "an object",
@@ -139,23 +139,23 @@ _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
     kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
 )
 def declared(cls: type[T]) -> type[T]:
-    """A frozen dataclass with slots, filled by keyword, that checks and closes its fields.
+    """Make a class a frozen, slotted, keyword-only dataclass that checks its fields.
 
-    Instances made in Python are checked as those read from files are; a mistake is a
-    :class:`HierspecError` there too.
+    Instances made in Python are checked like those read from files: there too unknown fields and
+    wrong values raise :class:`HierspecError`.
     """
     checking = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
     made: Any = checking(cls)
     check = made.__init__
 
     @functools.wraps(check)
-    def checked(self: Any, **values: Any) -> None:
+    def init(self: Any, **values: Any) -> None:
         try:
             check(self, **values)
         except ValidationError as error:
-            raise HierspecError(explain(error, made, values, cls.__name__)) from None
+            raise HierspecError(_explain(error, made, values, cls.__name__)) from None
 
-    made.__init__ = checked
+    made.__init__ = init
     return made
 
 
@@ -169,41 +169,40 @@ def read(shape: type[T], data: Any, where: str) -> T: ...
 @overload
 def read(shape: Any, data: Any, where: str) -> Any: ...
 def read(shape: Any, data: Any, where: str) -> Any:
-    """``data``, parsed from a file, as a ``shape``: a declared class or any annotated type.
+    """Convert ``data``, parsed from a file, to ``shape``: a declared class or any annotated type.
 
     Args:
-        where: the file or the part of it, as messages name it; may be empty.
+        where: the name of the file, or of a part of it, in errors; may be empty.
 
     Raises:
         HierspecError: one line that names the place, what was expected there, and for an unknown
-            key the nearest that there is.
+            key the nearest valid one.
     """
     try:
         return _adapter(shape).validate_python(data)
     except RecursionError:
         raise HierspecError(f"{where or 'it'}: nested too deeply to be read") from None
     except ValidationError as error:
-        raise HierspecError(explain(error, shape, data, where)) from None
+        raise HierspecError(_explain(error, shape, data, where)) from None
 
 
 def read_json(shape: type[T], text: str | bytes, where: str) -> T:
-    """The same from JSON text.
+    """Convert JSON text as :func:`read` does.
 
     Raises:
-        HierspecError: it is not JSON either.
+        HierspecError: as :func:`read`, or the text is not JSON.
     """
     return read(shape, parse_json(text, where), where)
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """What JSON text holds.
+    """Parse JSON text.
 
     Raises:
-        HierspecError: it is not JSON, says a key twice, or is nested too deeply to be anything of
-            ours.
+        HierspecError: it is not JSON, repeats a key, or is nested too deeply.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
@@ -212,18 +211,18 @@ def parse_json(text: str | bytes, where: str) -> Any:
         return found
 
     try:
-        return json.loads(text, object_pairs_hook=once)
+        return json.loads(text, object_pairs_hook=without_repeats)
     except RecursionError:
         raise HierspecError(f"{where}: nested too deeply to be anything of hierspec's") from None
     except HierspecError:
         raise
-    except ValueError as error:  # also of bytes that are no text
+    except ValueError as error:  # also for bytes that are not text
         why = str(error) if text.strip() else "there is nothing in it"
         raise HierspecError(f"{where}: not valid JSON: {why}") from None
 
 
 def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
-    """The object that JSON text holds; ``what`` is its name for the error: ``a case``.
+    """Parse JSON text that must be an object; errors call it ``what``: ``a case``.
 
     Raises:
         HierspecError: as :func:`parse_json`, or it is a list, a number, ….
@@ -235,14 +234,14 @@ def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
 
 
 def error_at(at: Sequence[str | int], why: str) -> PydanticCustomError:
-    """What a validator raises about a place inside its value: ``at`` leads there."""
+    """Return the error that a validator raises about the place ``at`` inside its value."""
     return PydanticCustomError("misplaced", "{why}", {"at": tuple(at), "why": why})
 
 
-def explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
-    """The first thing wrong, in one line; an unknown key goes before what it leaves missing."""
+def _explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
+    """Return the first error in one line; an unknown key comes before the key it should be."""
     errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] in _UNKNOWN_KEY), errors[0])
+    first = next((each for each in errors if each["type"] in _UNKNOWN_KEY), errors[0])
     kind, loc, context = first["type"], first["loc"], first.get("ctx", {})
     inside = _place(loc[:-1], data, where)
     at = context.get("at", ())
@@ -255,16 +254,16 @@ def explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
         return _join(inside, f"{loc[-1]!r} is missing")
     if kind == "union_tag_invalid":
         key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
-        said = first["input"][key]
-        near = difflib.get_close_matches(str(said), tags.split(", "), n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
-        return f"{_step(place, key)} is {_short(said)}; {hint}: {tags}"
+        tag = first["input"][key]
+        near = nearest_key(str(tag), tags.split(", "))
+        hint = f"did you mean {near!r}? There are" if near else "there are"
+        return f"{_step(place, key)} is {_short(tag)}; {hint}: {tags}"
     if kind == "union_tag_not_found":
         name = context["discriminator"]
         members = [_bare(member) for member in _members(_at(shape, loc))]
         tags = [tag for member in members for tag in _tags(member, name.strip("'"))]
         return _join(place, f"{name} is missing; there are: {', '.join(tags)}")
-    if kind in ("value_error", "misplaced"):  # raised by a validator of ours, whose words stand
+    if kind in ("value_error", "misplaced"):  # raised by a validator of ours, with its own text
         return _join(place, str(context.get("error", context.get("why"))))
     expected = first["msg"] if kind == "expected" else _EXPECTED.get(kind)
     if expected is None:
@@ -273,22 +272,22 @@ def explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
 
 
 def one_line_repr(value: Any) -> str:
-    """``repr`` in one line, with a class's name in place of a model and all its modules."""
+    """Return ``repr`` in one line; a torch module is its class's name."""
     if hasattr(value, "named_modules"):
         return f"<{type(value).__name__}>"
     if isinstance(value, list | tuple):
         inside = ", ".join(map(one_line_repr, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {one_line_repr(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {one_line_repr(v)}" for k, v in value.items()) + "}"
     return " ".join(repr(value).split())
 
 
 def check_keys(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
-    """``data`` as a dict, if it has no other keys than these.
+    """Return ``data`` as a dict, provided that it has no other keys than ``keys``.
 
     Raises:
-        HierspecError: naming the first other one, and the nearest that there is.
+        HierspecError: naming the first other key, and the nearest valid one.
     """
     for key in data:
         if key not in keys:
@@ -297,7 +296,7 @@ def check_keys(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict
 
 
 def unknown_key_message(key: str, keys: Iterable[str]) -> str:
-    """``unknown key 'x'; did you mean 'y'? keys: …``; no suggestion where nothing is near."""
+    """Return ``unknown key 'x'; did you mean 'y'? keys: …``, with a suggestion if one is near."""
     keys = list(keys)
     near = nearest_key(key, keys)
     hint = f"did you mean {near!r}? " if near else ""
@@ -305,7 +304,7 @@ def unknown_key_message(key: str, keys: Iterable[str]) -> str:
 
 
 def nearest_key(key: str, keys: Iterable[str]) -> str | None:
-    """The key that a wrong one was probably meant to be; ``None`` where none is near."""
+    """Return the valid key most similar to a wrong one; ``None`` if none is similar."""
     return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=0.6)), None)
 
 
@@ -314,7 +313,10 @@ def _join(place: str, why: str) -> str:
 
 
 def _place(loc: Sequence[Any], data: Any, where: str) -> str:
-    """``where.levels[0].verify``; steps that are no key, index or field of ``data`` are tags."""
+    """Return a place as in ``where.levels[0].verify``, leaving out the tags of unions in ``loc``.
+
+    Tags are the steps that are no key, index or field of ``data``.
+    """
     for step in loc:
         if isinstance(step, int) and isinstance(data, list | tuple) and step < len(data):
             where, data = f"{where}[{step}]", data[step]
@@ -332,42 +334,42 @@ def _step(where: str, key: Any) -> str:
 
 
 def _keys(shape: Any) -> list[str]:
-    """The keys that an object of a ``shape`` may have."""
+    """Return the keys that an object of this type may have."""
     if dataclasses.is_dataclass(shape):
         return [field.name for field in dataclasses.fields(shape) if field.init]
     return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
 
 
 def _at(shape: Any, loc: Sequence[Any]) -> Any:
-    """The type at ``loc`` of a ``shape``."""
+    """Return the type at the place ``loc`` in a type."""
     for step in loc:
         shape = _inside(shape, step)
     return _bare(shape)
 
 
 def _bare(shape: Any) -> Any:
-    """Without ``Annotated`` and ``| None``, and no name of a later class."""
+    """Return a type without ``Annotated`` and ``| None``, with forward references resolved."""
     while get_origin(shape) is Annotated:
-        shape, *more = get_args(shape)
-        shape = next((one.form for one in more if isinstance(one, ReadAs)), shape)
+        shape, *metadata = get_args(shape)
+        shape = next((each.form for each in metadata if isinstance(each, ReadAs)), shape)
     if isinstance(shape, ForwardRef):
         return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
-    members = [one for one in _members(shape) if one is not type(None)]
+    members = [member for member in _members(shape) if member is not type(None)]
     return _bare(members[0]) if len(members) == 1 and members[0] is not shape else shape
 
 
 def _members(shape: Any) -> list[Any]:
-    """Of a union its members, of anything else itself."""
+    """Return the members of a union; of any other type, the type."""
     return list(get_args(shape)) if get_origin(shape) in (Union, UnionType) else [shape]
 
 
 def _inside(shape: Any, step: Any) -> Any:
-    """The type one step further in: an element, a field, or the tagged member of a union."""
+    """Return the type one step inside another: of an element, a field, or a member of a union."""
     shape = _bare(shape)
     members = _members(shape)
     if len(members) > 1:
-        names = {getattr(_bare(one), "__name__", ""): one for one in members}
-        tagged = [one for one in members if step in _tags(_bare(one))]
+        names = {getattr(_bare(member), "__name__", ""): member for member in members}
+        tagged = [member for member in members if step in _tags(_bare(member))]
         return names.get(str(step)) or (tagged[0] if tagged else _inside(members[0], step))
     arguments = get_args(shape)
     if isinstance(step, int) and arguments:
@@ -378,7 +380,7 @@ def _inside(shape: Any, step: Any) -> Any:
 
 
 def _tags(member: Any, name: str | None = None) -> list[str]:
-    """What tells a member of a tagged union from the others: literal words, of one field or any."""
+    """Return the tags of a tagged union's member: the literals of field ``name``, or of any."""
     if not isinstance(member, type):
         return []
     hints = get_type_hints(member)
@@ -388,6 +390,5 @@ def _tags(member: Any, name: str | None = None) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """A value as messages show it."""
     text = one_line_repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,4 +1,4 @@
-"""Tables on terminals, all in one style, in which nothing is ever cut."""
+"""Tables for terminals, all in one style, that never truncate a cell."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_ROOM = 24  # characters to which a column of text may be folded
-_PIPED = 72  # characters at which it folds where nobody says how wide the output is
+_MIN_FOLDED = 24  # characters: a column of text is not folded to less
+_MAX_PIPED = 72  # characters of a column of text where the width of the output is not known
 _ENDLESS = 4096  # columns of a file or a pipe: lines there are as long as they need to be
 _INDENT = 4
-_LEAST = 40  # columns of the narrowest terminal that is written for
+_MIN_TERMINAL = 40  # columns: narrower terminals are written to as if they had as many
 
 
 def console(stderr: bool = False, columns: bool = False) -> Console:
@@ -25,9 +25,8 @@ def console(stderr: bool = False, columns: bool = False) -> Console:
         columns: obey the variable ``COLUMNS`` where there is no terminal.
     """
     found = Console(stderr=stderr, highlight=False)
-    told = columns and os.environ.get("COLUMNS", "").isdigit()
-    if found.is_terminal or told:
-        found.width = max(_LEAST, found.width)
+    if found.is_terminal or (columns and os.environ.get("COLUMNS", "").isdigit()):
+        found.width = max(_MIN_TERMINAL, found.width)
     else:
         found.width = _ENDLESS
     return found
@@ -36,8 +35,8 @@ def console(stderr: bool = False, columns: bool = False) -> Console:
 class Borderless(Table):
     """A table without lines whose numbers and headers are never cut or broken.
 
-    Columns of text fold where they are too wide. Where even that leaves too little room, every row
-    is a paragraph: its first cell, and below it the others with their headers.
+    Columns of text fold where they are too wide. If the table is still too wide, every row becomes
+    a paragraph: its first cell, and below it the others with their headers.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -47,11 +46,11 @@ class Borderless(Table):
             return
         if self.title:
             yield self.title
-        for at in range(self.row_count):
-            yield from self._paragraph(at, options.max_width - _INDENT)
+        for row in range(self.row_count):
+            yield from self._paragraph(row, options.max_width - _INDENT)
 
     def _fit(self, console: Console, options: ConsoleOptions) -> int:
-        """Give every column the least width it can do with; return their sum."""
+        """Set every column's minimum width and return their sum."""
         wide = options.update(width=_ENDLESS)
         for column in self.columns:
             parts = [column.header, *column.cells]
@@ -60,24 +59,25 @@ class Borderless(Table):
             if column.no_wrap:
                 column.min_width = whole
                 continue
-            column.min_width = min(whole, max(head, _ROOM))
+            column.min_width = min(whole, max(head, _MIN_FOLDED))
             if not console.is_terminal and options.max_width == _ENDLESS:
-                column.max_width = max(head, _PIPED)
+                column.max_width = max(head, _MAX_PIPED)
         return sum(column.min_width or 0 for column in self.columns)
 
-    def _paragraph(self, at: int, width: int) -> Iterator[RenderableType]:
-        first, *others = (list(column.cells)[at] for column in self.columns)
+    def _paragraph(self, row: int, width: int) -> Iterator[RenderableType]:
+        first, *others = (list(column.cells)[row] for column in self.columns)
         yield first
         cells = zip(self.columns[1:], others, strict=True)
-        worded = [(_text(c.header, "dim"), _text(cell)) for c, cell in cells]
-        worded = [(header, text) for header, text in worded if text]
+        texts = [(_text(column.header, "dim"), _text(cell)) for column, cell in cells]
         line = Text()
-        for header, text in worded:
+        for header, text in texts:
+            if not text:
+                continue
             part = Text(" ").join((header, text)) if header else text
             if line and line.cell_len + part.cell_len + 2 > width:
                 yield Padding(line, (0, 0, 0, _INDENT))
                 line = Text()
-            if part.cell_len > width:  # a line each rather than a break within the numbers
+            if part.cell_len > width:  # header and cell on separate lines, so that no number breaks
                 yield Padding(header, (0, 0, 0, _INDENT))
                 part = text
             line = Text("  ").join((line, part)) if line else part
@@ -86,7 +86,7 @@ class Borderless(Table):
 
 
 def _text(part: RenderableType, style: str = "") -> Text:
-    """Return a header or cell in one line; empty for one without letters."""
+    """Return a header or cell as one line, without the blanks at the ends of its lines."""
     text = part if isinstance(part, Text) else Text(str(part))
     if style:
         text = Text(text.plain, style)
@@ -103,7 +103,7 @@ def borderless(
 
     Args:
         left: headers of the columns of text, which fold where they are too wide.
-        right: headers of those of numbers, set flush right and never broken.
+        right: headers of the columns of numbers, aligned right and never broken.
     """
     table = Borderless(
         title=None if title is None else Text(title, "italic"),

@@ -1,7 +1,7 @@
-"""Tiny random transformers models of the tried families, saved to disk: for tests and benchmarks.
+"""Tiny transformers models of the tested families with random weights, for tests and benchmarks.
 
-They go through the same loading code as real checkpoints. Nothing here is random but the weights,
-and those come from a seed.
+Saved to disk, they go through the same loading code as real checkpoints. A seed determines the
+weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": 0,
 }
 _GROUPED = {"num_key_value_heads": 2}
-# name → configuration class and what sets the family apart at this size
+# name → configuration class, and the values by which the family differs from _COMMON
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _GROUPED),
     "qwen3": ("Qwen3Config", {**_GROUPED, "head_dim": 8}),
@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
-    """The transformers configuration of a tiny model."""
+    """Return the transformers configuration of a tiny model."""
     import transformers
 
     kind, own = {**FAMILIES, **ENCODER_DECODERS, **REFUSED}[family]
@@ -137,7 +137,7 @@ def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
 def tiny_model(
     family: str, seed: int = 0, layers: int = 3, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> Any:
-    """A model with weights large enough that its choices are not all ties."""
+    """Return a tiny model, with weights large enough that its most likely tokens rarely tie."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = tiny_config(family, layers, **changes)
@@ -161,6 +161,6 @@ def save_tiny(
     dtype: torch.dtype = torch.float64,
     **changes: Any,
 ) -> Path:
-    """A tiny model's directory, as ``save_pretrained`` writes it."""
+    """Save a tiny model with ``save_pretrained`` and return its folder."""
     tiny_model(family, seed, layers, dtype, **changes).save_pretrained(folder)
     return folder

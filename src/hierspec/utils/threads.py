@@ -1,9 +1,9 @@
-"""How many CPU threads torch uses: as many as asked for, and one where a second does not pay.
+"""How many CPU threads torch uses: as many as asked for, but one where a second does not pay.
 
-Where threads sleep while they wait (:mod:`hierspec.utils.openmp`), a hand-over costs 10 µs and
-more, and a layer has several: a two-layer model of width 192 takes 290 µs a token on one thread
+Where threads sleep while they wait (:mod:`hierspec.utils.openmp`), handing work over costs 10 µs
+and more, several times a layer: a two-layer model of width 192 takes 290 µs a token on one thread
 and 400 µs on two. Where they spin for a moment first, eight layers of width 384 gain a sixth from
-the second.
+the second thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hierspec.errors import HierspecError
 
 from .openmp import threads_spin
 
-PER_CPU = 8  # more never pay; thousands end the process where the system has no room for them
+PER_CPU = 8  # more never pay; thousands can crash the process
 
 
 def use_threads(threads: int | None) -> None:
-    """Let torch use so many threads; ``None`` leaves it as it is. A wrong number loads no torch.
+    """Set torch's number of threads, unless it is ``None``; a wrong number does not load torch.
 
     Raises:
         HierspecError: fewer than one, or more than ``PER_CPU`` for each processor here.
@@ -37,10 +37,10 @@ def use_threads(threads: int | None) -> None:
 
 
 class OneThread:
-    """Within it, torch uses one thread if ``when``; afterwards as many as before, in any case.
+    """A context in which torch uses one thread if ``when``; afterwards it uses as many as before.
 
-    torch keeps the count per thread. Only a thread that is started in the meantime, and that uses
-    torch for the first time then, would inherit the 1; it may set its own.
+    torch keeps the count per thread. Only a thread that starts meanwhile and uses torch for the
+    first time would inherit the 1; it can set its own.
     """
 
     __slots__ = ("before", "when")
@@ -62,12 +62,12 @@ class OneThread:
             torch.set_num_threads(self.before)
 
 
-# One core's share of a layer, roughly, on the machines we have seen: bytes streamed and
-# multiply-adds of few rows, per microsecond. Only the order of magnitude matters.
+# Rough speed of one core on the machines we measured: bytes streamed, and operations with few
+# rows, per microsecond. Only the order of magnitude matters.
 _BYTES, _OPERATIONS = 37e3, 250e3
 _WORTH_MICROSECONDS = 100.0 if threads_spin() else 250.0
 
 
 def is_small(num_weights: int, num_bytes: int, rows: int) -> bool:
-    """Whether products of ``rows`` rows with these weights are over before threads pay."""
+    """Tell whether multiplying ``rows`` rows by these weights is too short for threads to pay."""
     return num_bytes / _BYTES + 2 * rows * num_weights / _OPERATIONS < _WORTH_MICROSECONDS
