@@ -8,9 +8,9 @@ comparisons that are made.
 
 They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``bisect`` among them;
 :class:`_Watch` sees those of torch, call by call. Inside compiled code and CUDA graphs it sees
-nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no objects:
-there a uniform is known by its value. One that should go unseen would leave its box whole, and so
-give a wrong law: such a fault is seen, not hidden.
+nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor has no room for
+objects: there a uniform is known by its value. One that should go unseen would leave its box whole,
+and so give a wrong law: such a fault is seen, not hidden.
 """
 
 from __future__ import annotations
