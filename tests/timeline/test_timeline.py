@@ -196,7 +196,7 @@ def test_simulated_fates():
     assert story.fates()[0] == {"text": 0, "dropped": 8, "rejected": 0, "unseen": 0}
     assert story.fates()[1] == {"text": 0, "dropped": 0, "rejected": 12, "unseen": 0}
     assert [cell.kind for call in story.calls[:3] for cell in call.cells] == [
-        "drafted", "drafted", "kept", "kept", "bonus", "corrected",
+        "drafted", "drafted", "kept", "kept", "bonus", "recovered",
     ]  # fmt: skip
     assert story.verdicts(1) == (12, 0)
     end = max(call.began + call.seconds for call in story.calls)

@@ -32,7 +32,7 @@ FATES = {
 KINDS = {
     "drafted": "drafted",
     "kept": "kept from the level below",
-    "corrected": "corrected",
+    "recovered": "recovered",
     "bonus": "bonus",
     "plain": "without a draft",
     "follow-up": "drawn after the check",
@@ -241,7 +241,7 @@ def _draw_legend() -> list[str]:
         out += [box(x, 8, COLUMN, _CELL, colour, kind="key"), label(x + 11, 14.5, words)]
         x += 28 + 6 * len(words)
     x = MARGIN
-    for kind, words in (("corrected", "corrected token"), ("bonus", "bonus token")):
+    for kind, words in (("recovered", "recovered token"), ("bonus", "bonus token")):
         out += [box(x, 24, COLUMN, _CELL, SOFT, kind="key"), _mark(x, 24, COLUMN, kind)]
         out.append(label(x + 11, 30.5, words))
         x += 28 + 6 * len(words)
@@ -297,7 +297,7 @@ def _draw_row(
 
 def _mark(x: float, y: float, width: float, kind: str) -> str:
     """Mark a recovered token by a dot, a bonus token by a stroke."""
-    if kind == "corrected":
+    if kind == "recovered":
         radius = min(1.9, width / 3)
         at = f'cx="{x + width / 2:.2f}" cy="{y + _CELL / 2:.2f}"'
         return f'<circle {at} r="{radius:.2f}" fill="#fff" pointer-events="none"/>'

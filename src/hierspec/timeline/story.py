@@ -27,7 +27,7 @@ class TokenCell:
     Attributes:
         position: in the sequence, prompt included.
         kind: how the level produced it: ``"drafted"``, ``"kept"`` (from the level below),
-            ``"corrected"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
+            ``"recovered"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
             (the draws after a check that some rules need).
         source: the cell of the level below that it was kept from.
         accepted: whether the level above kept it; ``None``: it never saw the token.
@@ -200,7 +200,7 @@ def _kept_draft(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenC
 def _emitted_cells(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
     """Make the cells of a check, and record its decision in those below."""
     kept, at = event.num_accepted, event.base_length
-    last_kind = "plain" if not below else "corrected" if kept < len(below) else "bonus"
+    last_kind = "plain" if not below else "recovered" if kept < len(below) else "bonus"
     cells = []
     for i, token in enumerate(event.emitted):
         source = below[i] if i < kept else None
