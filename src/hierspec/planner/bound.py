@@ -1,4 +1,4 @@
-"""What no hierarchy of these models can go below (MATH §4), and the hierarchy that comes closest.
+"""A lower bound on the latency of all hierarchies of some models (MATH §4), and a chain near it.
 
 κ_k bounds the milliseconds that a token of model k costs as a level that verifies. A round on n
 tokens yields f(n) = Σ_{m ≤ n} S_ik(m) tokens in the mean. The n tokens of model i are drafted by
@@ -68,7 +68,7 @@ def lower_bound(
     tail: int = 0,
     orders: bool = False,
 ) -> Bound:
-    """The bound over all chains of at most ``max_models`` models, target included.
+    """Return the bound over all chains of at most ``max_models`` models, target included.
 
     Args:
         usable: models that may take part; all by default.
@@ -122,7 +122,7 @@ def _chained(estimates: Estimates, ways: np.ndarray, i: int, k: int, kappa: floa
 def _tailed(
     estimates: Estimates, ways: np.ndarray, s: int, i: int, k: int, kappa: float, longest: int
 ) -> _Term:
-    """n tokens of model i, then 1..``longest`` of model s, verified by model k."""
+    """Price n tokens of model i, then 1..``longest`` of model s, verified by model k."""
     last = ways.shape[2] - 1
     n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
     call = estimates.verify_ms[i, k, np.minimum(n + t, last)]
@@ -133,7 +133,7 @@ def _tailed(
 
 
 def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -> _Term:
-    """The best single draft under model k, exactly."""
+    """Return the cheapest draft of a single model that model k verifies, priced exactly."""
     best, n = _Term(), np.array(estimates.budgets)
     for i in (i for i in models if estimates.can_draft(i, k)):
         if i in estimates.windows:

@@ -28,7 +28,7 @@ _TINY = 5e-324  # stands for an acceptance rate of 0, whose logarithm is not fin
 
 
 def tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
-    """Expected tokens of a round, (1 − α^{n+1}) / (1 − α), the last one included.
+    """Return expected tokens of a round, (1 − α^{n+1}) / (1 − α), the verifier's own included.
 
     Args:
         alpha: acceptance rates, each test independent; ``handed_up``: draft lengths n ≥ 0. They
@@ -40,7 +40,7 @@ def tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
 
 
 def rounds(alpha: ArrayLike, handed_up: ArrayLike, budget: ArrayLike) -> np.ndarray:
-    """γ(α, T_i, T_j) in closed form, O(1) an entry.
+    """Compute γ(α, T_i, T_j) in closed form, O(1) an entry.
 
     With d = T_i + 1 and b = α^d, u(s) is 1 − α plus b·u(s − d): a geometric sum in every block of d
     places, one more at the block's first place. Summed over whole blocks and the started one.
@@ -68,7 +68,7 @@ def rounds(alpha: ArrayLike, handed_up: ArrayLike, budget: ArrayLike) -> np.ndar
 
 
 def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:
-    """γ for measured survival curves, by renewal, for all lengths and budgets at once.
+    """Compute γ for measured survival curves, by renewal, for all lengths and budgets at once.
 
     Args:
         survival: [..., L+1]; S(m), the probability that the first m draft tokens are kept.
@@ -106,14 +106,14 @@ def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _geometric(log_ratio: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Σ_{p < count} r^p, accurate for r near 1 as well."""
+    """Return Σ_{p < count} r^p, accurate for r near 1 as well."""
     flat = log_ratio == 0.0
     step = np.where(flat, -1.0, log_ratio)
     return np.where(flat, count, np.expm1(count * step) / np.expm1(step))
 
 
 def formula(costs: Sequence[float], rates: Sequence[float], budgets: Sequence[int]) -> float:
-    """Expected latency per token from call costs and acceptance rates, in the costs' unit.
+    """Return expected latency per token, in the costs' unit, from call costs and acceptance rates.
 
     Args:
         costs: c of the chain's levels, smallest first, the target last.
@@ -134,9 +134,9 @@ def formula(costs: Sequence[float], rates: Sequence[float], budgets: Sequence[in
 
 
 def corollary(estimates: Estimates, chain: Chain) -> Latency:
-    """P1's formula over estimates: survival curves for α, costs at exactly the length handed up.
+    """Apply P1's formula to estimates: survival curves for α, costs at the length handed up.
 
-    Drafters' own windows are unknown to it: it takes them to draft their whole budget.
+    It ignores drafters' own windows and assumes that they draft their whole budget.
 
     Raises:
         HierspecError: a level cannot draft for the one above, or the chain has an order, a tail

@@ -100,9 +100,9 @@ def graph(estimates: Estimates) -> Graph:
 
 
 def shortest(graph: Graph, max_models: int | None = None, memory: int | None = None) -> Ranking:
-    """The best chain that ends in each state (model below the target, its budget), best first.
+    """Return the best chain that ends in each state (model below the target, budget), best first.
 
-    Plain decoding stands among them with its own price.
+    Plain decoding is among them.
 
     Args:
         max_models: most models of a chain, the target included; ``None``: no limit.
@@ -152,7 +152,7 @@ def _unlimited(graph: Graph, max_models: int | None) -> Ranking:
 
 
 def _tables(graph: Graph, max_models: int | None) -> list[_Table]:
-    """One table where depth is free; else table n is over at most n + 1 models below the target."""
+    """Return one table if depth is free, else table n for at most n + 1 models below the target."""
     target = graph.estimates.target
     drafting = _Table(graph.draft[:target].copy(), np.full(graph.draft[:target].shape, -1))
     if max_models is None or max_models > target:
@@ -169,7 +169,7 @@ def _tables(graph: Graph, max_models: int | None) -> list[_Table]:
 
 
 def _relax(graph: Graph, k: int, below: np.ndarray, into: _Table) -> None:
-    """Let model k be held up by each smaller model, with V of those in ``below``."""
+    """Update row k of ``into`` by letting each smaller model draft for k, with V in ``below``."""
     size = below.shape[1]
     gamma = graph.rounds[:k, k].transpose(2, 1, 0).reshape(size, -1)  # [t, ℓ·k]
     through = gamma * (graph.call[:k, k] + below[:k]).T.reshape(-1)
@@ -207,7 +207,7 @@ _LABEL = np.dtype(
 
 
 def _within(graph: Graph, memory: int, max_models: int | None) -> Ranking:
-    """The best chain that ends in each state and needs at most ``memory`` bytes."""
+    """Return the best chain that ends in each state and needs at most ``memory`` bytes."""
     owners, target = _Owners(graph.estimates), graph.estimates.target
     states: list[list[np.ndarray]] = []  # [model][t]: labels
     for k in range(target):
@@ -231,7 +231,7 @@ def _fronts(
     memory: int,
     max_models: int | None,
 ) -> list[np.ndarray]:
-    """Of model k, a front for each budget t."""
+    """Return model k's Pareto front for each budget t."""
     own, size = owners.join(0, k)
     counted = int(max_models is not None)
     alone = np.array([(0.0, owners.target_size + size, own, counted, -1, 0, 0)], _LABEL)
@@ -250,7 +250,7 @@ def _fronts(
 def _handed_up(
     graph: Graph, owners: _Owners, states: list[list[np.ndarray]], k: int, counted: int
 ) -> Iterator[np.ndarray]:
-    """The labels of smaller models that may draft for k, with one call of k and k's memory."""
+    """Yield labels of smaller models that can draft for k, plus one call of k and k's memory."""
     for i in range(k):
         for length in range(1, graph.draft.shape[1]):
             labels, call = states[i][length].copy(), graph.call[i, k, length]
@@ -298,7 +298,7 @@ class _Owners:
         self._missing = np.zeros((0, 0), dtype=int)
 
     def join(self, number: int, k: int) -> tuple[int, int]:
-        """(set with model k's owner, less those no larger model has; bytes that k adds)."""
+        """Return (set with model k's owner, less those no larger model has; bytes that k adds)."""
         held, owner = self._sets[number], self._of[k]
         known = owner in held or owner == self._target
         # The target's owner is there from the start, so it needs no place in a set.
@@ -310,7 +310,7 @@ class _Owners:
         return self._numbers[joined], 0 if known else self._bytes.get(owner, 0)
 
     def missing(self) -> np.ndarray:
-        """[a, b]: bytes of the owners in set b that set a lacks."""
+        """Return [a, b]: bytes of the owners in set b that set a lacks."""
         if len(self._missing) < len(self._sets):
             self._missing = np.array(
                 [

@@ -83,7 +83,7 @@ class Estimates:
         windows: for drafters that stop by themselves: ``windows[i][k, n, m]`` [K+1, M+1, M+1] is
             the probability that model i stops after n tokens and model k keeps the first m of
             them; a budget below M cuts it.
-        max_budget: largest budget worth asking about.
+        max_budget: largest budget that a search tries.
         classes: the same for kinds of text that hold equally many tokens; where given, a chain's
             price is the mean over them. Hard text takes more rounds a token than easy text, so the
             price on the mean text is too low.
@@ -120,7 +120,7 @@ class Estimates:
         return range(1, min(self.max_budget, self.longest) + 1)
 
     def can_draft(self, i: int, k: int) -> bool:
-        """Whether model i's tokens may be handed to model k."""
+        """Tell whether model i can draft for model k."""
         return i < k and not np.isnan(self.survival[i, k, 1])
 
     def check(self, chain: Chain) -> None:
@@ -136,11 +136,11 @@ class Estimates:
                 )
 
     def step_ms(self, model: int) -> float:
-        """Milliseconds of one token of a model that decodes by itself."""
+        """Return the milliseconds a model takes for one token when decoding on its own."""
         return float(self.plain_ms if model == self.target else self.draft_ms[model, 1])
 
     def bytes(self, levels: Sequence[int]) -> int:
-        """Weights that a set of models needs, shared ones once; 0 where sizes are unknown."""
+        """Return the bytes of some models' weights, shared ones once; 0 if sizes are unknown."""
         if not self.owners:
             return 0
         return sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in levels})
@@ -154,7 +154,7 @@ def ideal(
     longest: int = LONGEST,
     memory: Sequence[int] | None = None,
 ) -> Estimates:
-    """Independent acceptances with fixed rates, and a price per call whatever its length [P1].
+    """Return estimates with independent acceptances at fixed rates and a fixed cost per call [P1].
 
     Args:
         costs: of one call of each model, smallest first.

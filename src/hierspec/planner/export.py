@@ -35,7 +35,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine and the settings that it takes.
+    """Another engine and the settings it supports.
 
     Attributes:
         name: as people write it.
@@ -51,7 +51,7 @@ class Engine:
 
 
 def inexpressible(engine: Engine, model: Model | None) -> str | None:
-    """Why ``engine`` cannot draft with ``model``; ``None``: it can."""
+    """Return why ``engine`` cannot draft with ``model``; ``None`` if it can."""
     if model is None:
         return "a model that is not at hand"
     method = model.get("method")
@@ -98,7 +98,7 @@ def _vllm(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
 
 
 def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
-    """``configuration``: arguments of ``generate`` and, apart, the drafter's generation config.
+    """Write ``generate``'s arguments and, apart, the drafter's generation config.
 
     ``generate`` reads the drafter's budget from the drafter's own generation config (the target's
     for an early exit): as an argument it would be ignored, and 20 tokens drafted.
@@ -145,7 +145,7 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
 
 
 def _dtype(model: Model) -> str:
-    """The ``dtype`` argument, where it is not the checkpoint's own."""
+    """Return the ``dtype`` argument; empty if it is the checkpoint's own."""
     dtype = model.get("dtype")
     return "" if dtype in (None, "auto") else f", dtype={str(dtype)!r}"
 
@@ -174,7 +174,7 @@ ENGINES = {
 
 
 def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str, Any]:
-    """The best setting of ``plan``'s models that ``engine`` can express.
+    """Return the best setting of ``plan``'s models that ``engine`` can express.
 
     Args:
         engine: ``vllm`` or ``transformers``.
@@ -218,7 +218,7 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
 
 
 def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | None]) -> Choice:
-    """Plain decoding, or one expressible drafter with its best budget below the target."""
+    """Return the fastest of plain decoding and one expressible drafter with its best budget."""
     target = estimates.target
     plain = Chain((target,))
     choices = [Choice(plain, latency(estimates, plain))]
@@ -234,7 +234,7 @@ def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | 
 
 
 def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
-    """Prices where the target computes the exit's layers again, as other engines do.
+    """Return estimates in which the target recomputes the exit's layers, as in other engines.
 
     The plan prices the target's call over an exit's tokens without the layers that they have been
     through. Plain decoding pays all layers for one token; the call is scaled by that.
@@ -249,7 +249,7 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
 def _note(
     plan: Plan, engine: Engine, models: Sequence[Model | None], choice: Choice, loss: float
 ) -> str:
-    """Sentences for people; the first says what is lost, the others what to know."""
+    """Write sentences for people: first what is lost, then what else to know."""
     best, names = plan.best.chain, plan.estimates.names
     missing = _missing(best, engine, models, names)
     out = []
@@ -274,7 +274,7 @@ def _note(
 def _missing(
     best: Chain, engine: Engine, models: Sequence[Model | None], names: Sequence[str]
 ) -> list[str]:
-    """What of the best chain the engine cannot express."""
+    """List the parts of the best chain that the engine cannot express."""
     out = []
     if len(best.levels) > 2:
         out.append(f"{len(best.levels)} levels ({' → '.join(names[i] for i in best.levels)})")

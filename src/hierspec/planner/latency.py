@@ -40,7 +40,7 @@ class Latency:
 
 
 def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> Latency:
-    """The exact price of ``chain``, or the general one where curves and costs are measured.
+    """Price ``chain``: exactly, or by the general model where curves and costs are measured.
 
     Args:
         overshoot: whether a level hands up all it holds; ``False``: exactly its budget [P1].
@@ -56,7 +56,7 @@ def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> La
 
 
 def _mean(parts: Sequence[Latency]) -> Latency:
-    """Over kinds of text with equally many tokens: costs average by token, so do calls."""
+    """Average over kinds of text with equally many tokens: milliseconds and calls per token."""
     calls = sum(1.0 / part.tokens_per_call for part in parts)
     levels = zip(*(part.spent for part in parts), strict=True)
     return Latency(
@@ -70,7 +70,7 @@ class PriceCache:
     """Milliseconds a token of chains, each computed once.
 
     Attributes:
-        known: everything asked so far; infinite where a level cannot draft for the next.
+        known: every price computed so far; infinite where a level cannot draft for the next.
     """
 
     def __init__(self, estimates: Estimates) -> None:
@@ -79,7 +79,7 @@ class PriceCache:
         self._classes = [PriceCache(one) for one in estimates.classes]
 
     def ask(self, chains: Iterable[Chain]) -> np.ndarray:
-        """[n] milliseconds a token, as :func:`latency` gives them."""
+        """Return [n] milliseconds a token, as :func:`latency` computes them."""
         chains = list(chains)
         if self._classes:
             ms = np.mean([part.ask(chains) for part in self._classes], axis=0)
@@ -117,7 +117,7 @@ def prices(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drafts:
-    """What the levels so far hand up.
+    """The drafts that the levels priced so far hand up.
 
     Attributes:
         lengths: [T, B] distribution of the length.
@@ -154,7 +154,7 @@ class _Stack:
         self._verify = estimates.verify_ms.transpose(2, 0, 1)[: len(self.lengths)]
 
     def handed_up(self, overshoot: bool) -> _Drafts:
-        """What the target is offered."""
+        """Return the drafts that reach the target."""
         if self.shape.order != "chain":
             n, m = self.budgets
             if self.shape.order == "horizontal":
@@ -170,7 +170,7 @@ class _Stack:
         return drafts
 
     def drafted(self, place: int, budgets: np.ndarray) -> _Drafts:
-        """``budgets`` [B] tokens one by one, or fewer where the drafter has a window of its own."""
+        """Draft ``budgets`` [B] tokens one by one, or fewer if the drafter has its own window."""
         models = self.models[place]
         lengths = (self.lengths == budgets).astype(np.float64)
         ms = self.estimates.draft_ms[models, budgets].astype(np.float64)
@@ -201,7 +201,7 @@ class _Stack:
         return _Drafts(lengths, kept, self._at(place, ms), place)
 
     def verified(self, below: _Drafts, place: int, overshoot: bool) -> _Drafts:
-        """Rounds of a level over what is handed up to it, until it holds its budget."""
+        """Run rounds of a level on what is handed up to it until it holds its budget."""
         models, budgets = self.models[place], self.budgets[place]
         rejected, full = below.kept(models)
         rounds, lengths = _renewal(_gain(rejected, full, self.bonus[place]), budgets)
@@ -215,7 +215,7 @@ class _Stack:
         )
 
     def joined(self, first: _Drafts, second: _Drafts) -> _Drafts:
-        """A run of one, then a run of another, which is short."""
+        """Join the drafts of two runs, of which the second is short."""
 
         def kept(verifiers: np.ndarray) -> Kept:
             rejected, full = first.kept(verifiers)
@@ -232,12 +232,12 @@ class _Stack:
         )
 
     def call_ms(self, drafts: _Drafts, place: int) -> np.ndarray:
-        """[levels, B] milliseconds of one call of a level on ``drafts``."""
+        """Return [levels, B] milliseconds of one call of a level on ``drafts``."""
         verify = self._verify[:, self.models[drafts.by], self.models[place]]
         return self._at(place, (drafts.lengths * verify).sum(0))
 
     def _kept(self, lengths: np.ndarray, models: np.ndarray, verifiers: np.ndarray) -> Kept:
-        """Of drafts whose length says nothing about their tokens."""
+        """Return what is kept of drafts whose length is independent of their tokens' survival."""
         survival = self._survival[:, models, verifiers]
         rejected = np.zeros_like(lengths)
         rejected[:-1] = lengths[:0:-1].cumsum(0)[::-1] * (survival[:-1] - survival[1:])
@@ -250,17 +250,17 @@ class _Stack:
 
 
 def _cut(below: np.ndarray, at: np.ndarray, lengths: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """``below`` for lengths short of the budget, ``at`` where it is reached, 0 beyond."""
+    """Return ``below`` for lengths short of the budget, ``at`` at the budget, 0 beyond."""
     return np.where(lengths < budgets, below, np.where(lengths == budgets, at, 0.0))
 
 
 def _fit(rows: np.ndarray, size: int) -> np.ndarray:
-    """The first ``size`` rows, with zeros where there are fewer."""
+    """Return the first ``size`` rows, padded with rows of zeros."""
     return np.pad(rows[:size], ((0, max(0, size - len(rows))), (0, 0)))
 
 
 def _convolved(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
-    """Distribution [T, B] of a sum; what passes the end stays there. ``short`` has few rows."""
+    """Return the distribution [T, B] of a sum, cut at the end; ``short`` has few nonzero rows."""
     out = np.zeros_like(rows)
     for n in np.flatnonzero(short.any(1)):
         out[n:] += rows[: len(rows) - n] * short[n]
@@ -269,7 +269,7 @@ def _convolved(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
 
 
 def _gain(rejected: np.ndarray, full: np.ndarray, bonus: np.ndarray) -> np.ndarray:
-    """Distribution of the tokens that one round adds, [T, B]; without bonus none after ``full``."""
+    """Return the distribution [T, B] of tokens added by a round; no bonus: none after ``full``."""
     plus_one = rejected + full * bonus
     gain = np.zeros_like(full)
     gain[1:] = plus_one[:-1]
@@ -282,7 +282,7 @@ def _gain(rejected: np.ndarray, full: np.ndarray, bonus: np.ndarray) -> np.ndarr
 
 
 def _renewal(gain: np.ndarray, budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Expected rounds [B] until a level holds its budget, and distribution of what it holds."""
+    """Return expected rounds [B] until a level holds its budget, and its tokens' distribution."""
     size, count = gain.shape
     most = int(budgets.max())
     visits = np.zeros((most, count))  # u(s): probability that some round ends with s tokens

@@ -28,10 +28,10 @@ class Sweep:
     """A grid of plans.
 
     Attributes:
-        rows, cols: what the edges say.
+        rows, cols: labels of the axes.
         values: [rows, cols] speed-up over plain decoding; NaN: no such plan.
         details: [rows, cols] budgets, ``"4, 6"``.
-        groups: [rows, cols] numbers into ``group_names``: which kind of hierarchy is best.
+        groups: [rows, cols] indices into ``group_names``: which kind of hierarchy is best.
     """
 
     rows: tuple[str, ...]
@@ -48,7 +48,7 @@ def pairs_of_exits(
     budgets: tuple[int, int] | None = None,
     largest: int = 8,
 ) -> Sweep:
-    """Rows: the intermediate verifier's exit; columns: the draft's; the lower triangle.
+    """Compute a sweep of verifier's exit (rows) by draft's exit (columns): the lower triangle.
 
     Args:
         exits: layer → model number.
@@ -92,7 +92,7 @@ def further_model(
     largest: int = 15,
     price: Price = latency,
 ) -> Sweep:
-    """P1 Table 9: target A, drafter B, and a model C of each cost (columns) and acceptance (rows).
+    """Compute P1 Table 9: target A, drafter B, a model C of each cost (column), acceptance (row).
 
     C's tokens are accepted by A as rarely as the triangle inequality allows: max(0, α_CB + α_BA −
     1). All budgets up to ``largest`` are tried, and priced by the exact model, overshoot handed up;
@@ -131,7 +131,7 @@ def cheapest(
     largest: int = 8,
     price: Price = latency,
 ) -> tuple[Chain, float]:
-    """The best budgets for these levels, and its milliseconds a token; tries all of them."""
+    """Return the chain of these levels with the best budgets of all, and its ms a token."""
     if choices is None:
         choices = product(range(1, largest + 1), repeat=len(levels) - 1)
     priced = ((price(estimates, Chain(levels, tuple(b))).ms_per_token, b) for b in choices)
@@ -148,7 +148,7 @@ def exits_map(
     largest: int = 8,
     title: str = "Speed-up over plain decoding, by exits",
 ) -> Sweep:
-    """Predicted speed-up over (draft exit, intermediate exit) [P3, Figures 5 and 8].
+    """Draw the predicted speed-up over (draft exit, intermediate exit) [P3, Figures 5 and 8].
 
     Args:
         exits: layer → model number, the target left out.
@@ -191,7 +191,7 @@ def cost_acceptance_map(
     names: tuple[str, str] = ("The target", "the drafter"),
     unit: str = "",
 ) -> Sweep:
-    """Speed-up with a model C of each cost and acceptance below A and B [P1, Table 9].
+    """Draw the speed-up with a model C of each cost and acceptance below A and B [P1, Table 9].
 
     Args:
         costs, acceptances: of C: per call; its tokens by B.

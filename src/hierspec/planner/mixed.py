@@ -15,7 +15,7 @@ from .estimates import Chain, Estimates, Order
 
 
 def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
-    """The best lengths of each order of each pair of drafters, with its milliseconds a token.
+    """Yield the best chain of each order of each pair of drafters, after its milliseconds a token.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
     the figure is exact below that length and too low above. Drafters with windows, or with several
@@ -43,7 +43,7 @@ def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, 
 def _prices(
     estimates: Estimates, small: int, mid: int, n: np.ndarray, m: np.ndarray, order: Order
 ) -> np.ndarray:
-    """[n, m] milliseconds a token."""
+    """Return [n, m] milliseconds a token."""
     target, last = estimates.target, estimates.survival.shape[2] - 1
     s, q = estimates.survival[small, target], estimates.survival[mid, target]
     from_s, from_q = np.cumsum(s) - 1.0, np.cumsum(q) - 1.0  # tokens kept of a run of that length

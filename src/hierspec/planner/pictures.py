@@ -80,7 +80,7 @@ def _subtitle(plan: Plan, unit: str) -> str:
 
 
 def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
-    """Boxes of height 1 at 0, 1.62, …, and between them what goes up and what comes down."""
+    """Draw levels as boxes of height 1 at 0, 1.62, … and, between them, drafts and verdicts."""
     chain, latency, step = choice.chain, choice.latency, BOX_STEP
     top = step * (len(chain.levels) - 1) + 1
     axes.set_xlim(0, 10)
@@ -159,7 +159,7 @@ def _in_turn(chain: Chain) -> str:
 
 
 def _bars(plan: Plan) -> list[tuple[str, float, str]]:
-    """Label, latency and colour, best first; plain decoding in its place."""
+    """Return label, latency and colour of each bar, best first, plain decoding included."""
     runners = [choice for choice in plan.runners_up if not choice.chain.plain][: ROWS - 2]
     bars = [(_label(plan, choice), choice.ms, SKY) for choice in runners]
     if plan.best.chain.plain:
@@ -181,7 +181,7 @@ def _label(plan: Plan, choice: Choice) -> str:
 
 
 def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> list[Any]:
-    """The bars; returns the lines across them, for the legend."""
+    """Draw the bars and return the lines across them, for the legend."""
     plain = plan.estimates.plain_ms
     for row, (label, ms, color) in enumerate(bars):
         axes.barh(row, ms, height=0.36, color=color, zorder=2)

@@ -26,16 +26,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The best chain, what comes near it, and what nothing can beat.
+    """The best chain, its runners-up, and a lower bound for all chains.
 
     Attributes:
         best: may be plain decoding: then speculation does not pay.
         runners_up: other chains, best first; no two of the same levels.
         lower_bound: milliseconds a token that no chain of these models can go below.
-        search_seconds: what finding it took.
+        search_seconds: duration of the search.
         latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
         stacked: the best chain of three levels or more that was priced, where ``best`` has fewer;
-            ``None``: ``best`` is one itself, or no two of the models can stand on each other.
+            ``None``: ``best`` is one itself, or no such chain is possible.
     """
 
     estimates: Estimates
@@ -61,7 +61,7 @@ class Plan:
         return self.estimates.plain_ms / self.best.ms
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``plan --json`` prints; latencies in the unit of the costs (ms)."""
+        """Return the object that ``plan --json`` prints; latencies in the costs' unit (ms)."""
         return {
             "schema_version": 1,
             **self.described(self.best),
@@ -75,7 +75,7 @@ class Plan:
         }
 
     def described(self, choice: Choice) -> dict[str, Any]:
-        """One chain for programs."""
+        """Return the JSON object of one chain."""
         chain, latency = choice.chain, choice.latency
         total = latency.ms_per_token
         return {

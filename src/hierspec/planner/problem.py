@@ -1,4 +1,4 @@
-"""Planning problems as JSON: rates and costs that somebody has, without a profile.
+"""Planning problems as JSON: acceptance rates and costs from elsewhere than a profile.
 
 ``{"costs": [..], "acceptance": [[..]], "names": [..], "max_speculative_tokens": 15,
 "latency_model": "exact", "memory_bytes": [..]}``
@@ -47,7 +47,7 @@ class ProblemFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What a problem file says, and what is odd about it."""
+    """A problem file as estimates, with warnings about entries that are probably mistakes."""
 
     estimates: Estimates
     latency_model: LatencyModel = "exact"
@@ -55,7 +55,7 @@ class Problem:
 
 
 def load_json(path: str | Path) -> Mapping[str, Any]:
-    """The JSON object in a file.
+    """Read the JSON object in a file.
 
     Raises:
         HierspecError: it cannot be read, or holds no JSON object.
@@ -68,7 +68,7 @@ def load_json(path: str | Path) -> Mapping[str, Any]:
 
 
 def parse_problem(data: Mapping[str, Any]) -> Problem:
-    """A problem from its JSON object.
+    """Parse a problem from its JSON object.
 
     Raises:
         HierspecError: naming the entry that is wrong, and what belongs there.
@@ -89,11 +89,11 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
         longest=max(LONGEST, 4 * top),
         memory=sizes,
     )
-    return Problem(estimates, file.latency_model, tuple(_oddities(file.costs, rates, names)))
+    return Problem(estimates, file.latency_model, tuple(_warnings(file.costs, rates, names)))
 
 
 def check_tokens(value: Any, where: str) -> None:
-    """Refuse what is no largest budget."""
+    """Refuse a value that cannot be ``max_speculative_tokens``."""
     read(LargestBudget, value, where)
 
 
@@ -114,7 +114,7 @@ def _names(file: ProblemFile) -> list[str]:
 
 
 def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
-    """[K+1, K+1], NaN where nothing is drafted."""
+    """Return acceptance rates [K+1, K+1], NaN where nothing is drafted."""
     count, rows = len(names), file.acceptance
     rates = np.full((count, count), np.nan)
     if rows is None and count == 1:
@@ -137,8 +137,8 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
     return rates
 
 
-def _oddities(costs: list[float], rates: np.ndarray, names: list[str]) -> list[str]:
-    """What does not stop the planner, and is probably a mistake."""
+def _warnings(costs: list[float], rates: np.ndarray, names: list[str]) -> list[str]:
+    """Return warnings about valid entries that are probably mistakes."""
     out = []
     drops = [i for i in range(1, len(costs)) if costs[i] < costs[i - 1]]
     if drops:

@@ -59,7 +59,7 @@ def plan(
     top: int = 5,
     shapes: Shapes = PLAIN,
 ) -> Plan:
-    """The best hierarchy found, plain decoding included.
+    """Search for the fastest hierarchy, plain decoding included.
 
     Args:
         latency_model: ``"exact"``: what the algorithm costs, overshoot handed up;
@@ -157,7 +157,7 @@ class Space:
         return self.memory is None or self.estimates.bytes(levels) <= self.memory
 
     def allows(self, levels: Sequence[int]) -> bool:
-        """Whether these levels may be stacked; who stops by itself can only draft."""
+        """Tell whether these levels can be stacked; a drafter with a window cannot verify."""
         return (
             (self.max_models is None or len(levels) <= self.max_models)
             and all(self.estimates.can_draft(i, k) for i, k in pairwise(levels))
@@ -166,7 +166,7 @@ class Space:
         )
 
     def admits(self, chain: Chain) -> bool:
-        """Whether a chain may be chosen as it is."""
+        """Tell whether a chain's levels and budgets are allowed."""
         return self.allows(chain.levels) and all(b in self.budgets for b in chain.budgets)
 
 
@@ -187,10 +187,10 @@ def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
 
 
 def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Chain]:
-    """Each chain with its budgets (tail, bonuses) changed until no small change helps."""
+    """Adapt each chain's budgets (tail, bonuses) until no small change helps."""
     done: list[Chain] = []
     while chains:
-        around = [list(nudged(chain, space)) for chain in chains]
+        around = [list(neighbours(chain, space)) for chain in chains]
         ms = prices.ask([*chains, *(new for near in around for new in near)])
         now, ms, moving = ms[: len(chains)], ms[len(chains) :], []
         for chain, near, price in zip(chains, around, now, strict=True):
@@ -203,8 +203,8 @@ def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Ch
     return done
 
 
-def nudged(chain: Chain, space: Space) -> Iterator[Chain]:
-    """Any budget of one level, small steps of two, and where allowed tails and bonuses."""
+def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
+    """Yield neighbours: another budget of a level, small steps of two, other tails and bonuses."""
     budgets = chain.budgets
     for i in range(len(budgets)):
         for budget in space.budgets:
@@ -230,7 +230,7 @@ def nudged(chain: Chain, space: Space) -> Iterator[Chain]:
 
 
 def restructured(chain: Chain, space: Space) -> Iterator[Chain]:
-    """One level more, fewer, or another in its place."""
+    """Yield chains with one level added, removed or replaced."""
     levels, budgets = chain.levels, chain.budgets
     for i in range(len(budgets)):
         yield from _built(space, levels[:i] + levels[i + 1 :], budgets[:i] + budgets[i + 1 :])
@@ -254,13 +254,13 @@ def _built(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> I
 
 
 def _by_formula(space: Space) -> list[Chain]:
-    """The best chain of every state of P1's graph, best first."""
+    """Return the best chain of every state of P1's graph, best first."""
     found = dynamic.shortest(dynamic.graph(space.estimates), space.max_models, space.memory)
     return [chain for _, chain in found if space.allows(chain.levels)]
 
 
 def _by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
-    """All chains that were priced, best first."""
+    """Search locally and return all chains that were priced, best first."""
     estimates, prices = space.estimates, PriceCache(space.estimates)
     target = estimates.target
     singles = [
@@ -282,20 +282,20 @@ def _by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
 
 
 def _ranked(prices: PriceCache) -> list[Chain]:
-    """All chains that were priced, best first; ties go to the smaller."""
+    """Sort all chains that were priced, best first; ties go to the smaller."""
     found = [(ms, chain) for chain, ms in prices.known.items() if ms < float("inf")]
     found.sort(key=lambda pair: (pair[0], len(pair[1].levels), pair[1].budgets))
     return [chain for _, chain in found]
 
 
 def _best(prices: PriceCache, chains: Sequence[Chain], count: int) -> list[Chain]:
-    """The best ``count`` chains of different levels."""
+    """Return the best ``count`` chains with different levels."""
     ranked = sorted(zip(prices.ask(chains).tolist(), chains, strict=True), key=lambda pair: pair[0])
     return _apart((chain for ms, chain in ranked if ms < float("inf")), count)
 
 
 def _apart(chains: Iterable[Chain], count: int) -> list[Chain]:
-    """The first ``count`` chains of different levels."""
+    """Return the first ``count`` chains with different levels."""
     found: dict[tuple[int, ...], Chain] = {}
     for chain in chains:
         if len(found) == count:

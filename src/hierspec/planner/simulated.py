@@ -1,4 +1,4 @@
-"""Any plan run by the simulated interpreter: what the planner's prices are checked against.
+"""Any plan run by the simulated interpreter, to check the planner's prices against.
 
 P1's Table 5 compares four latencies: real or independent acceptances, real or constant costs.
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
@@ -33,7 +33,7 @@ from .estimates import Chain, Estimates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Drafts of a profile: what became of each.
+    """A profile's drafts: their lengths, and how many tokens of each were kept.
 
     Attributes:
         lengths: by drafter, tokens of each of its drafts.
@@ -45,7 +45,7 @@ class Records:
 
     @classmethod
     def of(cls, pairs: Sequence[Mapping[str, Any]]) -> Records:
-        """From the pairs of a profile, at one temperature.
+        """Collect the records of a profile's pairs at one temperature.
 
         Raises:
             HierspecError: they hold no records.
@@ -71,18 +71,18 @@ class Source:
         self._waiting: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
 
     def mark(self, model: int) -> int:
-        """What is drawn for a new draft of ``model``."""
+        """Draw the random number that decides a new draft's length and what is kept of it."""
         return 0
 
     def length(self, model: int, mark: int, budget: int) -> int:
         return budget
 
     def survivors(self, owner: int, model: int, n: int, mark: int) -> int:
-        """How many of the first ``n`` tokens of such a draft ``model`` keeps."""
+        """Return how many of the first ``n`` tokens of such a draft ``model`` keeps."""
         raise NotImplementedError
 
     def drafted(self, model: int, budget: int) -> int:
-        """Tokens of a new draft."""
+        """Make a new draft and return its number of tokens."""
         mark = self.mark(model)
         n = self.length(model, mark, budget)
         if n:
@@ -134,7 +134,7 @@ class Drawn(Source):
         }
 
     def mark(self, model: int) -> int:
-        """Where the drafter would stop by itself."""
+        """Draw the length at which the drafter would stop by itself."""
         if model not in self._stops:
             return 0
         stops = self._stops[model]
@@ -152,7 +152,7 @@ class Drawn(Source):
         return min(bisect_left(curve, -self._uniform()), n)
 
     def _curve(self, owner: int, model: int, mark: int) -> list[float]:
-        """−S(1), −S(2), …; of a drafter with a window, of its drafts that stop at ``mark``."""
+        """Return −S(1), −S(2), …; with a drafter's window, of its drafts that stop at ``mark``."""
         window = self.estimates.windows.get(owner)
         if window is None:
             curve = self.estimates.survival[owner, model]
@@ -213,7 +213,7 @@ COSTS = ("real", "artificial")
 
 
 def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
-    """``chain`` as nodes for :func:`hierspec.simulation.simulate`: models are numbers.
+    """Convert ``chain`` to nodes for :func:`hierspec.simulation.simulate`; models are numbers.
 
     Args:
         names: of all models, by number.
@@ -303,7 +303,7 @@ def check_name(name: str, names: Sequence[str], what: str) -> None:
 
 
 def artificial(estimates: Estimates) -> list[float]:
-    """A constant per call of each model, as P1 has it: its single step."""
+    """Return P1's constant cost per call of each model: that of a single step."""
     return [estimates.step_ms(model) for model in range(len(estimates.names))]
 
 
@@ -324,7 +324,7 @@ class SimulatedCosts:
 
 
 def _mean(parts: Sequence[Simulation]) -> Simulation:
-    """Over kinds of text with equally many tokens."""
+    """Average over kinds of text with equally many tokens."""
     levels = [
         LevelCount(
             same[0].name,

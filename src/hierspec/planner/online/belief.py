@@ -61,7 +61,7 @@ class Belief:
     step: float = 0.25
 
     def learnt(self, before: Evidence, predicted: np.ndarray, seen: Counts) -> Evidence:
-        """The evidence with a round's tests added.
+        """Return the evidence with a round's tests added.
 
         Args:
             predicted: [L+1] passes that the estimates expect of the first n positions.
@@ -81,12 +81,12 @@ class Belief:
         return Evidence(_sum(before.tests, new, 0.5 ** (made / self.half_life)), fall, rise)
 
     def faded(self, before: Evidence, tokens: float) -> Evidence:
-        """The evidence on a pair that took no part while this many tokens were written."""
+        """Return the evidence on a pair left unused while this many tokens were written."""
         keep = 0.5 ** (tokens / self.half_life)
         return replace(before, tests=_sum(before.tests, _NO_TESTS, keep))
 
     def shifts(self, evidence: tuple[Evidence, ...]) -> tuple[int, ...]:
-        """The shift of every pair, in steps."""
+        """Return the shift of every pair, in steps."""
         total = _NO_TESTS
         for one in evidence:
             total = _sum(total, one.tests)
@@ -94,7 +94,7 @@ class Belief:
         return tuple(round(self._shift(one.tests, common) / self.step) for one in evidence)
 
     def _shift(self, tests: Tests, start: float) -> float:
-        """Log-odds between the posterior pass rate and the predicted one; ``start``: a priori."""
+        """Return posterior minus predicted pass rate in log-odds; ``start`` is the prior shift."""
         passed, made, hoped = tests
         if not made:
             return start
@@ -108,26 +108,26 @@ def _sum(old: Tests, new: Tests, keep: float = 1.0) -> Tests:
 
 
 def _scored(score: ChangeScore, nats: float, new: Tests) -> ChangeScore:
-    """The score with a round added; it begins anew whenever nothing speaks for a change."""
+    """Add a round to a score; it restarts at 0 whenever nothing speaks for a change."""
     total = score.nats + nats
     return ChangeScore(total, _sum(score.tests, new)) if total > 0.0 else ChangeScore()
 
 
 def _nats(rate: float, change: float, seen: Counts) -> float:
-    """Nats by which a round speaks for a rate ``change`` log-odds away."""
+    """Return a round's log-likelihood ratio, in nats, for a rate ``change`` log-odds away."""
     rate = min(max(rate, 0.01), 0.99)
     other = 1.0 / (1.0 + math.exp(-_logit(rate) - change))
     return seen.kept * math.log(other / rate) + seen.rejected * math.log((1 - other) / (1 - rate))
 
 
 def predicted(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:
-    """Passes expected of the first n positions tested, [L+1]: sums of the rates."""
+    """Return passes expected of the first n positions tested, [L+1]: sums of the rates."""
     curve = estimates.survival[drafter, verifier]
     return np.concatenate([[0.0], np.cumsum(_rates(curve))])
 
 
 def shifted(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estimates:
-    """The estimates with the survival of some pairs shifted, in log-odds of every rate."""
+    """Shift the survival of some pairs in estimates, in log-odds of every rate."""
     survival, windows = estimates.survival.copy(), dict(estimates.windows)
     for (i, k), shift in shifts.items():
         survival[i, k] = _shifted(survival[i, k], shift)
@@ -138,7 +138,7 @@ def shifted(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estim
 
 
 def interpolated(curve: np.ndarray, x: float) -> float:
-    """A curve over 0, 1, 2, … between its points; its last value beyond them."""
+    """Return a curve over 0, 1, 2, … between its points; its last value beyond them."""
     low = int(x)
     if low >= len(curve) - 1:
         return float(curve[-1])
@@ -146,7 +146,7 @@ def interpolated(curve: np.ndarray, x: float) -> float:
 
 
 def _rates(curve: np.ndarray) -> np.ndarray:
-    """Survival [..., L+1] → the rate at which each position passes, [..., L]."""
+    """Convert survival [..., L+1] to the rate at which each position passes, [..., L]."""
     rates = curve[..., 1:] / np.maximum(curve[..., :-1], 1e-300)
     return np.clip(rates, _EDGE, 1.0 - _EDGE)
 

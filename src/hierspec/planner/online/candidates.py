@@ -20,7 +20,7 @@ from .belief import shifted
 
 _BUDGETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 _SHIFTS = (-2.0, -0.8, 0.0, 1.0)  # of acceptance, in log-odds
-_TRIAL = 2  # tokens of the drafts that test the water
+_TRIAL = 2  # tokens of a trial's draft
 
 Budgets = tuple[int, ...]
 
@@ -41,7 +41,7 @@ class CandidatePlan:
 
 
 def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[CandidatePlan]:
-    """Plain decoding first, then every plan of :func:`candidate_budgets` that is sound.
+    """Return plain decoding, then every plan of :func:`candidate_budgets` that is sound.
 
     Args:
         root: the loaded hierarchy, a plain chain of levels.
@@ -66,7 +66,7 @@ def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[Ca
 def candidate_budgets(
     estimates: Estimates, models: Sequence[int], given: Budgets, dropped: Sequence[int]
 ) -> list[Budgets]:
-    """Budgets of every plan, 0 where a level is left out; the first is plain decoding.
+    """Return each plan's budgets, 0 where a level is left out; the first is plain decoding.
 
     Args:
         models: of the levels, smallest first, the target last.
@@ -92,14 +92,14 @@ def candidate_budgets(
 
 
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
-    """Levels to use: all sets of a few; of many levels, the small sets and the nearly full."""
+    """Yield sets of levels: all of up to 4; of more levels, the small sets and nearly full ones."""
     for size in range(1, count + 1):
         if count <= 4 or size <= 2 or size >= count - 1:
             yield from combinations(range(count), size)
 
 
 def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], float]]:
-    """What acceptance may turn out to be."""
+    """Yield shifts that a text's acceptance may turn out to have, by pair."""
     if len(pairs) <= 2:
         for shifts in product(_SHIFTS, repeat=len(pairs)):
             yield dict(zip(pairs, shifts, strict=True))
@@ -111,7 +111,7 @@ def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], floa
 
 
 def extended(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
-    """The chain with one model more, at its best budgets; ``None``: it has no place there."""
+    """Add a model to a chain, at its best budgets; return ``None`` if it cannot be added."""
     levels = tuple(sorted((*chain.levels, model)))
     if not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
         return None
@@ -119,7 +119,7 @@ def extended(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
 
 
 def _best(estimates: Estimates, levels: tuple[int, ...], dropped: Sequence[int]) -> Budgets:
-    """Budgets by coordinate descent: near enough, since what follows compares plans exactly."""
+    """Choose budgets by coordinate descent: good enough, since plans are then compared exactly."""
     grid = [n for n in _BUDGETS if n in estimates.budgets]
     prices = PriceCache(estimates)
     best = tuple(grid[min(1 + i, len(grid) - 1)] for i in range(len(levels) - 1))
@@ -139,7 +139,7 @@ def _chain(levels: tuple[int, ...], budgets: Budgets, dropped: Sequence[int]) ->
 
 
 def _is_sound(plan: Verify) -> bool:
-    """Whether the rules are sound where leaving levels out has put them."""
+    """Tell whether the rules are still sound where levels are left out."""
     try:
         check(plan, allow_lossy=True)
     except ValueError:

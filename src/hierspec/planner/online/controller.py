@@ -201,7 +201,7 @@ class OnlineController:
         return state.plan if state.trial is None else state.trial
 
     def _best(self, state: OnlineState) -> int:
-        """The plan to follow from here: the one in force, unless another is clearly better."""
+        """Return the next plan's index: the plan in force, unless another is clearly better."""
         shifts = self.belief.shifts(state.evidence) if self.pairs else ()
         remaining = max(state.left / 2.0, 16.0)  # texts mostly end before their limit
         best, least = 0, self.estimates.plain_ms
@@ -220,7 +220,7 @@ class OnlineController:
         return state.plan if least > (1.0 - self.margin) * hold else best
 
     def _tried(self, state: OnlineState) -> OnlineState:
-        """The next short draft in turn that the account can pay for."""
+        """Try the next short draft in turn that the account can pay for."""
         for turn in range(len(self.trials)):
             n = self.trials[(state.trials + turn) % len(self.trials)]
             if self._affordable(n, state):
@@ -228,7 +228,7 @@ class OnlineController:
         return state
 
     def _affordable(self, n: int, state: OnlineState) -> bool:
-        """Whether the account could pay for a round that yields one token, with some to spare."""
+        """Tell whether the account can pay, with a reserve, for a round that yields one token."""
         if _SPARE * self.loss[n] > state.account:
             return n == 0
         written = self._reading(n, state, state.done)
@@ -237,7 +237,7 @@ class OnlineController:
         return _SPARE * (self.loss[n] + written + prompt) <= state.account
 
     def _reading(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
-        """Ms until all levels of a plan have read the text. The account leaves out the prompt."""
+        """Return ms until a plan's levels have read the text; the account excludes the prompt."""
         if not any(state.unread):
             return 0.0
         levels = zip(self.budgets[n], self.catch_up, state.unread, strict=True)

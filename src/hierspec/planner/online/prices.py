@@ -48,7 +48,7 @@ class PriceList:
         self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
 
     def price(self, n: int, shifts: tuple[int, ...]) -> float:
-        """Predicted milliseconds a token of plan ``n``.
+        """Return the predicted milliseconds a token of plan ``n``.
 
         Args:
             shifts: of every pair, in steps.
@@ -77,7 +77,7 @@ class PriceList:
 
 
 def worst_ms(estimates: Estimates, chain: Chain) -> float:
-    """A bound on one round: every draft rejected at its first token, every length the longest."""
+    """Return a bound on one round's ms: all drafts rejected at once, at the costliest lengths."""
     if chain.plain:
         return estimates.plain_ms
     by, longest = chain.levels[0], chain.budgets[0]
@@ -90,7 +90,7 @@ def worst_ms(estimates: Estimates, chain: Chain) -> float:
 
 
 def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds: int) -> float:
-    """What ``rounds`` rounds of the target cost, from what they did.
+    """Return the ms that ``rounds`` rounds of the target cost, from what they did.
 
     Args:
         seen: what became of the drafts of each level below the target, smallest first.
@@ -112,7 +112,7 @@ def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds:
 
 
 def default_catch_up(estimates: Estimates) -> list[float]:
-    """Ms a model needs for each token it has to read: what a row adds to one of its calls.
+    """Return each model's ms to read one token: what a row adds to one of its calls.
 
     A level that runs on the target's own cache has read what the target has. A model that
     verifies nobody is taken to read as much faster than it drafts as the target does.
@@ -129,7 +129,7 @@ def default_catch_up(estimates: Estimates) -> list[float]:
 
 
 def _row_ms(estimates: Estimates, k: int) -> float | None:
-    """What one more row adds to a call of model k; ``None`` where it verifies nobody."""
+    """Return the ms that one more row adds to a call of model k; ``None`` if it never verifies."""
     last = min(8, estimates.verify_ms.shape[2] - 1)
     slopes = [
         (estimates.verify_ms[i, k, last] - estimates.verify_ms[i, k, 1]) / max(last - 1, 1)
