@@ -15,12 +15,12 @@ OPEN = ("/health", "/version", "/")  # without a key
 
 
 def service_of(request: Request) -> Service:
-    """The service behind an application."""
+    """Return the service behind an application."""
     return request.app.state.service
 
 
 def tenant_of(request: Request) -> str:
-    """Whose request it is: requests with different keys share nothing that is remembered."""
+    """Return the tenant of a request: requests with different keys share no cached state."""
     return request.scope.get("hierspec_tenant", "")
 
 
@@ -66,7 +66,7 @@ class Access:
         return hashlib.sha256(given).hexdigest()[:16]
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stop reading a body that is longer than it said, or that did not say."""
+        """Stop reading a body that is longer than the limit, whatever length it has declared."""
         seen, begun = 0, False
 
         async def counted() -> Message:

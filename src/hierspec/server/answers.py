@@ -22,12 +22,12 @@ DONE = "data: [DONE]\n\n"
 
 
 def new_id(kind: str) -> str:
-    """``chatcmpl-…``: nothing can be learnt from it."""
+    """Return a random id, as in ``chatcmpl-…``, that reveals nothing about other requests."""
     return f"{kind}-{secrets.token_hex(16)}"
 
 
 def event(value: Any, name: str | None = None) -> str:
-    """One server-sent event."""
+    """Format one server-sent event."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -35,7 +35,7 @@ def event(value: Any, name: str | None = None) -> str:
 
 
 def usage(ended: Sequence[Ended], num_prompts: int = 1) -> Usage:
-    """Tokens of all sequences; ``n`` choices of a prompt count it once."""
+    """Count the tokens of all sequences; the ``n`` choices of a prompt count it once."""
     prompts = ended[:: max(1, len(ended) // num_prompts)]
     read = sum(one.num_prompt_tokens for one in prompts)
     written = sum(len(one.token_ids) for one in ended)
@@ -70,7 +70,7 @@ class StreamUsage:
         self._written = 0
 
     def of(self, progress: Progress) -> dict[str, Any]:
-        """A chunk's own field."""
+        """Return a chunk's ``usage`` field, or nothing if it has none."""
         self._written += len(progress.events)
         if not self._running:
             return {"usage": None} if self.wanted else {}
@@ -85,14 +85,14 @@ class StreamUsage:
 
 
 def predicted(ended: Iterable[Ended]) -> tuple[int, int]:
-    """How many predicted tokens were kept, and how many were tried in vain."""
+    """Return how many predicted tokens were kept, and how many were rejected."""
     levels = [level for one in ended for level in one.levels if level.name == "prediction"]
     kept = sum(level.num_accepted_tokens for level in levels)
     return kept, sum(level.num_draft_tokens for level in levels) - kept
 
 
 def speculative(ended: Sequence[Ended]) -> dict[str, Any]:
-    """What became of the drafts of a request's sequences together, level by level.
+    """Summarise, by level, how many draft tokens of all sequences of a request were kept.
 
     ``plans``: rounds of the target by what drafted for them.
     """
@@ -133,7 +133,7 @@ def speculative(ended: Sequence[Ended]) -> dict[str, Any]:
 
 
 def levels_of(progress: Progress) -> dict[str, Any]:
-    """Who wrote which token of a round, and what was drafted in it (``return_levels``)."""
+    """Return which level wrote each token of a round, and its drafts (``return_levels``)."""
     return {
         "tokens": [
             {"text": one.text, "token_id": one.token_id, "level": one.level}
@@ -147,7 +147,7 @@ def levels_of(progress: Progress) -> dict[str, Any]:
 
 
 def chat_logprobs(service: Service, events: Iterable[TokenEvent]) -> ChatLogprobs:
-    """As chat completions have them."""
+    """Convert log-probabilities to the format of chat completions."""
 
     def one(token: int, value: float) -> dict[str, Any]:
         raw = token_bytes(service.tokenizer, token)
@@ -172,7 +172,7 @@ def completion_logprobs(
     offset: int,
     with_top: bool,
 ) -> CompletionLogprobs:
-    """As completions have them; ``None`` where a token has nothing before it."""
+    """Convert log-probabilities to the format of completions; ``None`` for a text's first token."""
     texts = [_text(service, token) for token in tokens]
     offsets: list[int] = []
     for text in texts:

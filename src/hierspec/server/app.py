@@ -26,7 +26,7 @@ _ABOUT = "An OpenAI-compatible service with lossless hierarchical speculative de
 def create_app(
     settings: ServeSettings | None = None, hierarchies: Mapping[str, Hierarchy] | None = None
 ) -> FastAPI:
-    """An application on loaded hierarchies; ``app.state.service`` is the engine behind it.
+    """Build an application on loaded hierarchies; ``app.state.service`` is the engine behind it.
 
     Args:
         hierarchies: by name, the default one first; default: as ``settings`` say.

@@ -14,7 +14,7 @@ from .wire.common import ResponseFormat
 
 
 def format_grammar(wanted: ResponseFormat | None) -> str | None:
-    """The grammar of a response format; ``None`` for plain text.
+    """Return the grammar of a response format; ``None`` for plain text.
 
     Raises:
         ApiError: a schema is missing or cannot be used.
@@ -31,7 +31,7 @@ def format_grammar(wanted: ResponseFormat | None) -> str | None:
 def processors(
     service: Service, found: str | None, prompts: Sequence[Sequence[int]], n: int
 ) -> list[list[Processor]]:
-    """A processor for each of the ``n`` sequences of every prompt; nothing without a grammar."""
+    """Make a processor for each of the ``n`` sequences of every prompt; none without a grammar."""
     if found is None:
         return []
     made: list[list[Any]] = []

@@ -14,7 +14,7 @@ from .wire.chat import Message, Tool
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: text content, arguments of calls as objects."""
+    """Convert messages for chat templates: content as text, arguments of calls as objects."""
     out: list[dict[str, Any]] = []
     for message in messages:
         role = "system" if message.role == "developer" else message.role
@@ -45,10 +45,10 @@ def chat_ids(
     offered: Sequence[Tool] = (),
     begin: bool = True,
 ) -> list[int]:
-    """Token ids of a conversation, up to where the answer begins.
+    """Return the token ids of a conversation, up to where the answer begins.
 
     Args:
-        offered: tools the model is told of.
+        offered: tools described to the model.
         begin: end with what begins an answer.
 
     Raises:
@@ -65,7 +65,7 @@ def chat_ids(
     if tools.knows_tools(tokenizer):
         options = {"tools": tools.for_template(offered) or None}
     else:
-        messages = tools.told(messages, offered)
+        messages = tools.tools_as_text(messages, offered)
     try:
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=begin, tokenize=True, return_dict=False, **options
@@ -76,7 +76,7 @@ def chat_ids(
 
 
 def arguments_of(text: str) -> Any:
-    """A call's arguments as templates take them: an object where they are JSON."""
+    """Parse a call's arguments for templates: an object if they are JSON, else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

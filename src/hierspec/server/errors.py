@@ -35,7 +35,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """What a client is told.
+    """An error as a client sees it.
 
     Args:
         param: which field of the request is wrong.
@@ -71,7 +71,7 @@ class ApiError(Exception):
 
 
 def of_exception(error: BaseException) -> ApiError:
-    """What a client is told of an exception; ours and unforeseen ones are logged."""
+    """Convert an exception to the error that a client sees; unexpected ones are logged."""
     match error:
         case ApiError():
             return error
@@ -120,7 +120,7 @@ def install(app: FastAPI) -> None:
 
 
 def explained(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """The first thing wrong with a body, in one line, and the field it stands in."""
+    """Return the first error in a request's body, in one line, and the field it is in."""
     # Of what may be one thing or another, a sentence of our own says most.
     first = next((error for error in errors if error["type"] == "value_error"), errors[0])
     parts = [str(part) for part in first["loc"] if part != "body"]

@@ -44,10 +44,10 @@ class Grammars:
         self._tokenizer = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
 
     def processor(self, grammar: str, num_prompt: int) -> GrammarProcessor:
-        """A processor for one sequence, whose output begins after ``num_prompt`` tokens.
+        """Make a processor for one sequence, whose output begins after ``num_prompt`` tokens.
 
         Raises:
-            ApiError: the grammar is none, or too large.
+            ApiError: the grammar is invalid, or too large.
         """
         from llguidance import LLMatcher
 
@@ -80,7 +80,7 @@ class GrammarProcessor:
         return scores.masked_fill(~mask, -math.inf)
 
     def _go_to(self, written: Sequence[int]) -> bool:
-        """Bring the matcher there; false: the grammar has refused some token on the way."""
+        """Move the matcher behind ``written``; return false if the grammar refuses a token."""
         taken, same = self._taken, 0
         while same < min(len(taken), len(written)) and taken[same] == written[same]:
             same += 1
@@ -97,7 +97,7 @@ class GrammarProcessor:
 
 
 def json_schema(schema: Any) -> str:
-    """The grammar of JSON with that schema.
+    """Return the grammar of JSON with a schema.
 
     Raises:
         ApiError: the schema is no object.
@@ -111,12 +111,12 @@ def json_schema(schema: Any) -> str:
 
 
 def any_object() -> str:
-    """The grammar of any JSON object."""
+    """Return the grammar of any JSON object."""
     return json_schema({"type": "object"})
 
 
 def calls(functions: Sequence[tuple[str, Any]], begin: str, end: str, forced: bool) -> str:
-    """The grammar of calls of these functions (name, schema of its arguments).
+    """Return the grammar of calls of functions (name, schema of the arguments).
 
     Args:
         begin: text before a call; ``end``: after it.

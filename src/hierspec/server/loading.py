@@ -19,7 +19,7 @@ _FEWEST, _MOST = 4096, 1 << 20
 
 
 def load(settings: ServeSettings) -> dict[str, Hierarchy]:
-    """All hierarchies of a service, the default one first; they share weights.
+    """Load all hierarchies of a service, the default one first; they share weights.
 
     Raises:
         HierspecError: a model or a hierarchy cannot be read.
@@ -41,7 +41,7 @@ def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hie
 
 
 def cache_tokens(hierarchy: Hierarchy) -> int:
-    """How many tokens of cache, of all levels together, the free memory has room for."""
+    """Return how many cached tokens, over all levels, fit in the free memory."""
     size, owners = 0, set[int]()
     for node in walk(hierarchy.root):
         if isinstance(node, Concatenate):

@@ -61,7 +61,7 @@ class ServerMetrics:
         self.registry.register(_OfEngine(engine, model))
 
     def ended(self, ended: Ended) -> None:
-        """A sequence has ended."""
+        """Count a sequence that has ended."""
         label, written = (self._model,), len(ended.token_ids)
         reason = ended.finish_reason if ended.error is None else _why(ended.error)
         self._ended.labels(self._model, reason).inc()
@@ -78,7 +78,7 @@ class ServerMetrics:
             self._per_token.labels(*label).observe(after / (written - 1))
 
     def text(self) -> bytes:
-        """What ``/metrics`` answers."""
+        """Render the body of ``/metrics``."""
         return generate_latest(self.registry)
 
 
@@ -153,7 +153,7 @@ class _OfEngine:
 
 
 def _why(error: BaseException) -> str:
-    """A word for what ended a request before its text did."""
+    """Return the label of the error that ended a request early."""
     if isinstance(error, DeadlineError):
         return "timeout"
     return "cancelled" if isinstance(error, RequestCancelledError) else "error"

@@ -30,7 +30,7 @@ def engine_requests(
     tenant: str = "",
     processors: Sequence[Sequence[Processor]] = (),
 ) -> list[EngineRequest]:
-    """``n`` sequences for every prompt, prompt after prompt.
+    """Make ``n`` engine requests for every prompt, prompt after prompt.
 
     Args:
         processors: of each sequence, where it has any.
@@ -97,14 +97,14 @@ def engine_requests(
 
 
 def predicted(service: Service, body: Sampling) -> list[int]:
-    """Tokens that the output is expected to repeat."""
+    """Return the tokens that the output is expected to repeat."""
     if body.prediction is None:
         return []
     return tokenize(service, text_of(body.prediction.content), special=False)
 
 
 def text_of(content: Any) -> str:
-    """The text of a content: itself, or its parts joined.
+    """Return the text of a message's content: the string itself, or its parts joined.
 
     Raises:
         ApiError: a part that is no text.
@@ -121,7 +121,7 @@ def text_of(content: Any) -> str:
 
 
 def lane_of(service: Service, body: Sampling) -> str:
-    """The hierarchy a request asks for.
+    """Return the name of the hierarchy that a request asks for.
 
     Raises:
         ApiError: another model, or a hierarchy that the operator did not allow.
@@ -141,7 +141,7 @@ def lane_of(service: Service, body: Sampling) -> str:
 
 
 def sampling_params(service: Service, body: Sampling) -> SamplingParams:
-    """The engine's parameters; what a client does not say is OpenAI's default."""
+    """Return the engine's sampling parameters; those a client leaves out have OpenAI's defaults."""
     temperature = 1.0 if body.temperature is None else body.temperature
     if temperature < MIN_TEMPERATURE:
         temperature = 0.0  # so cold that only the best is left
@@ -169,7 +169,7 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
     """Refuse a prompt that cannot be read.
 
     Raises:
-        ApiError: empty, too long, or ids that the model has not.
+        ApiError: empty, too long, or ids outside the model's vocabulary.
     """
     most = service.max_length - 1
     if service.settings.max_prompt_tokens is not None:
@@ -189,7 +189,7 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
 
 
 def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
-    """Token ids of a text.
+    """Tokenize a text.
 
     Raises:
         ApiError: the model has no tokenizer.
@@ -201,7 +201,7 @@ def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
 
 
 def continued(service: Service, text: str) -> list[int]:
-    """Token ids of a prompt; an empty one begins with the model's first token where it has one."""
+    """Tokenize a prompt; an empty one becomes the model's first token (BOS), if it has one."""
     ids = tokenize(service, text)
     first = getattr(service.tokenizer, "bos_token_id", None)
     return ids or ([] if first is None else [int(first)])

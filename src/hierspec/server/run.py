@@ -16,7 +16,7 @@ _BACKLOG = 512
 
 
 class Server(uvicorn.Server):
-    """Refuses requests as soon as it is told to end, and lets running ones go on.
+    """Refuses new requests once it is to shut down, and lets running ones finish.
 
     While they do, it listens: a client or a load balancer that asks is told 503, and when to come
     back, instead of finding nobody. Told a second time, it ends at once.
@@ -52,10 +52,10 @@ class Server(uvicorn.Server):
 def server_of(
     app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
 ) -> Server:
-    """A server that is not started yet.
+    """Make a server that is not started yet.
 
     Args:
-        ready: told the address once requests are taken.
+        ready: called with the address once requests are accepted.
 
     Raises:
         HierspecError: the address is open to the world and there is no key.
@@ -80,5 +80,5 @@ def server_of(
 def serve(
     app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve until told to end (SIGTERM, Ctrl-C); arguments as of :func:`server_of`."""
+    """Serve until SIGTERM or Ctrl-C; arguments as of :func:`server_of`."""
     server_of(app, settings, ready).run()

@@ -92,12 +92,12 @@ class Service:
             self.tracing.ended(ended)
 
     async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
-        """What takes a while (a long prompt's tokens, a large grammar), off the event loop."""
+        """Run slow work (a long prompt's tokens, a large grammar) off the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._background, work, *arguments)
 
     def grammars(self) -> Grammars:
-        """Of the model's tokens, made on first use, which takes a second.
+        """Return the grammars over the model's tokens, made on first use, which takes a second.
 
         Raises:
             HierspecError: no tokenizer, or no grammar library.
@@ -110,7 +110,7 @@ class Service:
         return self._grammars
 
     def close(self, grace: float = 0.0) -> None:
-        """End the engine; running requests have so many seconds."""
+        """Stop the engine, giving running requests some seconds to finish."""
         self.engine.close(grace)
         self._background.shutdown(wait=False, cancel_futures=True)
         if self.tracing is not None:
@@ -164,7 +164,7 @@ class Streams:
         self.cancel()
 
     def cancel(self) -> None:
-        """Free everything within a round."""
+        """Cancel all sequences; their resources are free within a round."""
         for ticket in self.tickets:
             ticket.cancel()
 
@@ -175,7 +175,7 @@ class Streams:
             yield which, progress
 
     async def all(self) -> list[Written]:
-        """Wait for everything.
+        """Wait for all sequences.
 
         Raises:
             Exception: the first error of any sequence; the others are cancelled.
@@ -191,7 +191,7 @@ class Streams:
 
 
 def _shown(name: str) -> str:
-    """A level's name without the folders its model lies in, which are nobody's business.
+    """Strip a level's name of its model's folders, which clients must not see.
 
     What a level makes of a model stands behind it: ``@layer``, ``:int8``, ``~layers kept/depth``.
     """

@@ -27,7 +27,7 @@ PREFIX = "HIERSPEC_SERVE_"
 
 
 def _texts(value: Any) -> Any:
-    """Several texts: a list, or one text with commas, as environments and options have it."""
+    """Split a string at its commas, as environments and options have lists; leave others alone."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -136,7 +136,7 @@ class ServeSettings:
         return self.model or (DEFAULT_TARGET if defaults.missing() else defaults.RELEASED)
 
     def configuration(self, hierarchy: str | None) -> HierarchyConfig:
-        """One of its hierarchies, but ``auto``: a preset, a file, or what runs where none is named.
+        """Return a hierarchy by name (not ``auto``): a preset, a file, or the default if unnamed.
 
         Raises:
             HierspecError: it is none, or one of its models is not there; no torch is loaded for it.
@@ -175,7 +175,7 @@ def load(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ServeSettings:
-    """Settings from the file, then the environment, then options; ``None`` stands for not given.
+    """Load settings from the file, then the environment, then options; ``None`` is not given.
 
     Raises:
         HierspecError: an unknown key or a wrong value, and where it stands.
@@ -193,7 +193,7 @@ def load(
 
 
 def assigned(texts: Sequence[str]) -> dict[str, Any]:
-    """``["max_queue=10"]`` → ``{"max_queue": 10}``, as the environment's.
+    """Parse ``["max_queue=10"]`` to ``{"max_queue": 10}``, as in the environment.
 
     Raises:
         HierspecError: a text without ``=``.
@@ -219,7 +219,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """``HIERSPEC_SERVE_MAX_QUEUE=10`` → ``{"max_queue": 10}``."""
+    """Read ``HIERSPEC_SERVE_MAX_QUEUE=10`` as ``{"max_queue": 10}``."""
     out: dict[str, Any] = {}
     for key, text in environment.items():
         if key.startswith(PREFIX) and text:

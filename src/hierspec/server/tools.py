@@ -1,4 +1,4 @@
-"""Tools: how a model is told of them, and how its calls are read from its text.
+"""Tools: how they are described to a model, and how its calls are read from its text.
 
 A chat template that knows tools is given them as they are. Any other gets a system message that
 lists them and asks for calls in ``<tool_call>`` tags (Hermes' format, which Qwen's and many other
@@ -23,12 +23,12 @@ _CALL = re.compile(rf"{BEGIN}\s*(\{{.*?\}})\s*{END}", re.DOTALL)
 
 
 def knows_tools(tokenizer: Any) -> bool:
-    """Whether the chat template looks at tools."""
+    """Tell whether the chat template supports tools."""
     return "tools" in str(getattr(tokenizer, "chat_template", None) or "")
 
 
-def told(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """A conversation for a template that does not know tools."""
+def tools_as_text(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Write a conversation for a template that does not know tools: they become text."""
     listed = "\n".join(json.dumps(_plain(tool)) for tool in tools)
     lines = [
         "You may call one or more of these functions, each given as JSON:",
@@ -62,10 +62,10 @@ def for_template(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | None:
-    """What tools demand of the text; ``None``: nothing.
+    """Return the grammar that tools impose on the text; ``None`` if there is none.
 
     Raises:
-        ApiError: a tool is demanded that there is not.
+        ApiError: the request demands an unknown tool.
     """
     if choice is None:
         choice = "auto" if tools else "none"
@@ -86,7 +86,7 @@ def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | N
 
 
 def parsed(text: str) -> tuple[str, list[ToolCall]]:
-    """A text → what is no call, and the calls; a piece that cannot be read stays text."""
+    """Split a text into what is no call, and the calls; an invalid call stays text."""
     found: list[ToolCall] = []
 
     def take(match: re.Match[str]) -> str:
@@ -114,7 +114,7 @@ class CallStream:
         self.count = 0
 
     def feed(self, text: str, last: bool = False) -> tuple[str, list[ToolCall]]:
-        """New text → text that can be sent, calls that are complete; ``last``: nothing follows."""
+        """Take new text; return text to send, and complete calls; ``last``: nothing follows."""
         self._held += text
         at = self._held.find(BEGIN)
         if at < 0:
@@ -134,7 +134,7 @@ class CallStream:
 
 
 def _beginning(text: str, mark: str) -> int:
-    """Length of the longest end of ``text`` that is a proper beginning of ``mark``."""
+    """Return the length of the longest end of ``text`` that is a proper prefix of ``mark``."""
     for size in range(min(len(mark) - 1, len(text)), 0, -1):
         if text.endswith(mark[:size]):
             return size

@@ -38,7 +38,7 @@ class SpanTracing:
         self._tracer, self._model = self._provider.get_tracer("hierspec"), model
 
     def ended(self, ended: Ended) -> None:
-        """A sequence has ended just now."""
+        """Record a sequence that has just ended."""
         now = time.time_ns()
         span = self._tracer.start_span(
             "llm_request", start_time=now - int(ended.total_seconds * 1e9)
@@ -61,5 +61,5 @@ class SpanTracing:
         span.end(end_time=now)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()

@@ -42,7 +42,7 @@ class InProcess:
         self._task: asyncio.Task[None] | None = None
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer:
-        """Ask, and wait for the whole answer. Cancelling it cancels the request."""
+        """Send a request and wait for the whole answer; cancelling the call cancels the request."""
         status, headers, parts = 500, dict[bytes, str](), list[bytes]()
         async for message in self.call("POST", url, self.headers, _encoded(body)):
             if message["type"] == "http.response.start":
@@ -55,7 +55,7 @@ class InProcess:
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, query: bytes = b""
     ) -> AsyncIterator[Message]:
-        """The messages of an answer as they come: its start, and the pieces of its body.
+        """Yield the messages of an answer as they come: its start, and the pieces of its body.
 
         Closing the iterator tells the application that its client has gone.
         """
@@ -113,7 +113,7 @@ class InProcess:
         await self.app(scope, self._events.get, self._told.put)
 
     async def _phase(self, name: str) -> None:
-        """Tell the application, and wait until it says that it is done."""
+        """Send the application a lifespan event and wait until it is complete."""
         assert self._task is not None
         await self._events.put({"type": f"lifespan.{name}"})
         answer = asyncio.create_task(self._told.get())

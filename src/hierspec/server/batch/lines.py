@@ -47,7 +47,7 @@ class Answer:
 
 
 def read(path: Path) -> Iterator[Line]:
-    """The lines of a file in their order; empty ones are left out. Bad ones have an ``error``.
+    """Read the lines of a file in order, without empty ones; invalid ones have an ``error``.
 
     Raises:
         HierspecError: the file cannot be read.
@@ -63,7 +63,7 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def answered(line: Line, answer: Answer) -> bytes:
-    """The output line of a request that a service has answered, well or not."""
+    """Return the output line of a request that a service has answered, with success or an error."""
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id or line.id,
@@ -73,7 +73,7 @@ def answered(line: Line, answer: Answer) -> bytes:
 
 
 def failed(line: Line, code: str, message: str) -> bytes:
-    """The output line of a request that no service has answered."""
+    """Return the output line of a request that no service has answered."""
     return _written(line, None, {"code": code, "message": message})
 
 

@@ -67,7 +67,7 @@ class AnswersFile:
         return True
 
     def sync(self) -> None:
-        """Have the system write what it holds back."""
+        """Flush what is written to the disk."""
         os.fsync(self._file)
         self._synced = time.monotonic()
 
@@ -86,7 +86,7 @@ class AnswersFile:
         self.close()
 
     def _recover(self) -> int:
-        """Count the answers that are there; return how many bytes of the file they are."""
+        """Count the complete answers in the file; return their total size in bytes."""
         good, broken = 0, 0
         with os.fdopen(os.dup(self._file), "rb") as stream:
             for number, line in enumerate(stream, 1):
@@ -120,7 +120,7 @@ class AnswersFile:
 
 
 def _answer(line: bytes) -> dict[str, Any] | None:
-    """What a whole line of ours holds."""
+    """Parse a complete output line; return ``None`` if it is not one."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -132,7 +132,7 @@ def _answer(line: bytes) -> dict[str, Any] | None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A file without a whole answer may be the torn beginning of one, and nothing else."""
+    """Refuse a file that holds no complete answer, unless it is an answer's truncated beginning."""
     start = b'{"id": "batch_req_'
     with path.open("rb") as stream:
         found = stream.read(len(start))

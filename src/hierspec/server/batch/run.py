@@ -43,7 +43,7 @@ class Pending:
         return self.total - len(self.answered)
 
     def lines(self) -> Iterator[Line]:
-        """The lines without an answer, read as they are taken: inputs may be large."""
+        """Yield the lines without an answer, read lazily: inputs may be large."""
         return (line for line in read(self.path) if line.id not in self.answered)
 
 
@@ -66,7 +66,7 @@ Report = Callable[[BatchProgress], None]
 
 
 def pending(path: Path, output: AnswersFile) -> Pending:
-    """What of the input the output does not answer yet.
+    """Return the requests of the input that the output does not answer yet.
 
     Raises:
         HierspecError: the output answers lines that this input does not have.
@@ -109,7 +109,7 @@ class Writer:
 async def run(
     service: AnsweringService, todo: Pending, writer: Writer, max_concurrency: int
 ) -> None:
-    """Ask a service for every line, ``max_concurrency`` at once."""
+    """Send every request to a service, ``max_concurrency`` at once."""
     lines = todo.lines()
     async with asyncio.TaskGroup() as group:
         for _ in range(min(max_concurrency, todo.left)):
@@ -124,7 +124,7 @@ async def _work(service: AnsweringService, lines: Iterator[Line], writer: Writer
 async def outcome(
     service: AnsweringService, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> bytes:
-    """The output line of a request; a service that is full is asked again."""
+    """Return the output line of a request, retrying while the service is full."""
     if line.error is not None:
         return failed(line, *line.error)
     assert line.body is not None

@@ -54,7 +54,7 @@ def run(
     replicas: int,
     address: str | None = None,
 ) -> None:
-    """Ask for every line that has no answer yet.
+    """Send every request that has no answer yet.
 
     Raises:
         HierspecError: Ray is not installed.

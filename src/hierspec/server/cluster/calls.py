@@ -77,9 +77,9 @@ class Losses:
 
 
 async def forward(call: HttpRequest, ask: Ask, losses: Losses, pause: float = _PAUSE) -> Reply:
-    """Ask a replica, and another where that one dies before anything was sent.
+    """Forward a request to a replica, and to another if it dies before anything was sent.
 
-    An answer that does not stream is sent when all of it is here, so its loss is made good too.
+    An answer that does not stream is sent once it is complete, so its loss is retried as well.
     A stream that is lost on its way ends with an error event.
     """
     for attempt in range(_TRIES):
@@ -103,7 +103,7 @@ async def forward(call: HttpRequest, ask: Ask, losses: Losses, pause: float = _P
 def refusal(
     status: int, message: str, retry_after: int | None = None, code: str | None = None
 ) -> Reply:
-    """An error in OpenAI's object."""
+    """Return a reply with an error in OpenAI's format."""
     headers = [(b"content-type", b"application/json")]
     if retry_after is not None:
         headers.append((b"retry-after", str(retry_after).encode()))
@@ -113,7 +113,7 @@ def refusal(
 
 
 def prefix_of(path: str, body: bytes) -> str:
-    """What of a request replicas may have read before; its path where there is nothing."""
+    """Return the text that a replica may have cached, for routing; else the request's path."""
     try:
         asked = json.loads(body)
     except ValueError:
@@ -125,7 +125,7 @@ def prefix_of(path: str, body: bytes) -> str:
 
 
 def _text(said: Any) -> str:
-    """Texts, conversations and token ids in one line of text each."""
+    """Return a text, a conversation or token ids as one string."""
     if isinstance(said, list):
         return "\n".join(_text(one) for one in said)
     if isinstance(said, Mapping):
@@ -153,16 +153,16 @@ async def _rest(
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, Any]:
-    """OpenAI's error object, as :mod:`hierspec.server.errors` has it, which loads the engine."""
+    """Return OpenAI's error object, as :mod:`hierspec.server.errors`, which loads the engine."""
     kind = "service_unavailable_error" if status == 503 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def error_event(message: str) -> bytes:
-    """The last event of a stream that cannot go on."""
+    """Return the last event of a stream that fails."""
     return b"data: " + json.dumps(error_body(503, message)).encode() + b"\n\n"
 
 
 def headers_of(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers of a request without those that belong to a single connection."""
+    """Return a request's headers without those that belong to a single connection."""
     return tuple((k, v) for k, v in headers if k.lower() not in _LEFT_OUT)

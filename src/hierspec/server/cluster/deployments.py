@@ -110,7 +110,7 @@ class Gateway:
 
 
 def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, Any]) -> Any:
-    """The deployments, bound to each other.
+    """Build the deployments, bound to each other.
 
     Args:
         resources: of a replica, in Ray's words: ``num_cpus``, ``num_gpus``, ….
@@ -147,7 +147,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
 
 
 def build(args: Mapping[str, Any]) -> Any:
-    """For a Serve config file (``import_path: hierspec.server.cluster.deployments:build``).
+    """Build from a Serve config file (``import_path: hierspec.server.cluster.deployments:build``).
 
     Args:
         args: ``settings`` (as a settings file has them; the environment adds to them),

@@ -13,7 +13,7 @@ _OBJECT_STORE = 96 << 20  # bytes; what passes through it is small
 
 
 def ray() -> Any:
-    """The library. It reports nothing to anybody unless its user has said so.
+    """Import Ray, with its usage reports off unless the user has turned them on.
 
     Raises:
         HierspecError: it is not installed.
@@ -35,7 +35,7 @@ def ray() -> Any:
 
 
 def ray_serve() -> Any:
-    """Ray Serve, as :func:`ray`."""
+    """Import Ray Serve, as :func:`ray`."""
     ray()
     importlib.import_module("ray.serve.exceptions")
     return importlib.import_module("ray.serve")

@@ -20,10 +20,10 @@ class Scale:
 
     @classmethod
     def of(cls, replicas: int | None, autoscale: str | None) -> Scale:
-        """From ``--replicas N`` or ``--autoscale MIN:MAX``; one replica by default.
+        """Parse ``--replicas N`` or ``--autoscale MIN:MAX``; one replica by default.
 
         Raises:
-            HierspecError: both, or bounds that are none.
+            HierspecError: both are given, or the bounds are invalid.
         """
         if autoscale is None:
             return cls(replicas or 1, replicas or 1)
@@ -35,10 +35,10 @@ class Scale:
         return cls(int(match[1]), int(match[2]))
 
     def options(self, wanted: int) -> dict[str, Any]:
-        """As options of a Ray Serve deployment.
+        """Return the options of a Ray Serve deployment.
 
         Args:
-            wanted: requests under way that suit a replica; with more there are more replicas.
+            wanted: target number of running requests a replica; with more, replicas are added.
         """
         if self.least == self.most:
             return {"num_replicas": self.least}

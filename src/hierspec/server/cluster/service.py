@@ -27,7 +27,7 @@ def run(
 
     Args:
         address: of a Ray cluster; ``None``: this machine alone.
-        ready: told the address once requests are taken.
+        ready: called with the address once requests are accepted.
 
     Raises:
         HierspecError: Ray is not installed.

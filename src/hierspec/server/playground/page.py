@@ -22,7 +22,7 @@ class Page:
 
 @cache
 def page() -> Page:
-    """The page, put together once."""
+    """Build the page, once."""
     style = _read("style.css")
     script = "\n".join(_read(name) for name in _SCRIPTS)
     html = _read("page.html").replace("/* style.css */", style).replace("/* script.js */", script)

@@ -57,10 +57,10 @@ async def chat_completions(request: Request, body: ChatRequest) -> Any:
 
 
 def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequest]:
-    """What the engine is asked for.
+    """Prepare the engine's requests.
 
     Raises:
-        ApiError: something of the request cannot be done.
+        ApiError: the request asks for something unsupported.
     """
     lane_of(service, body)
     if body.top_logprobs is not None and not body.logprobs:

@@ -77,7 +77,7 @@ def _card(request: Request) -> ModelCard:
 
 
 def _levels(hierarchy: Hierarchy) -> list[str]:
-    """Names of the levels, smallest first, the target last."""
+    """Return the names of the levels, smallest first, the target last."""
     nodes = [node for node in walk(hierarchy.root) if not isinstance(node, Concatenate)]
     return list(dict.fromkeys(node.name for node in nodes))
 

@@ -42,17 +42,17 @@ class Stored:
         self._kept: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
 
     def put(self, tenant: str, name: str, messages: list[dict[str, Any]]) -> None:
-        """Keep a conversation, its answer included."""
+        """Store a conversation, its answer included."""
         if self.most:
             self._kept[tenant, name] = messages
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)
 
     def get(self, tenant: str, name: str) -> list[dict[str, Any]]:
-        """The conversation up to a response.
+        """Return the conversation up to a response.
 
         Raises:
-            ApiError: it is not kept here.
+            ApiError: the response is not stored here.
         """
         found = self._kept.get((tenant, name))
         if found is None:

@@ -32,7 +32,7 @@ class Wire(BaseModel):
 
 
 def text_only(content: Any) -> Any:
-    """Refuse parts of a message that are no text, by name.
+    """Refuse parts of a message that are not text, by name.
 
     Raises:
         ValueError: with what to send.

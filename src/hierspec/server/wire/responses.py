@@ -64,7 +64,7 @@ class ResponsesTool(Function):
     type: Literal["function"]
 
     def as_tool(self) -> Tool:
-        """The same as chats have it."""
+        """Convert to a tool of chat completions."""
         return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
 
 
@@ -111,11 +111,11 @@ class ResponsesRequest(Sampling):
     prompt_cache_key: Name | None = None
 
     def offered(self) -> list[Tool]:
-        """The tools as chats have them."""
+        """Convert the tools to those of chat completions."""
         return [tool.as_tool() for tool in self.tools or ()]
 
     def chosen(self) -> str | NamedTool | None:
-        """The choice of a tool as chats have it."""
+        """Convert the choice of a tool to that of chat completions."""
         choice = self.tool_choice
         if isinstance(choice, ToolByName):
             return NamedTool.model_validate({"function": {"name": choice.name}})
