@@ -55,17 +55,17 @@ class TabularModel:
             raise HierspecError(
                 f"vocab must be positive and order at least 0; got {vocab}, {order}"
             )
-        laws = {_key(key): law for key, law in table.items()}
+        rows = {_key(key): row for key, row in table.items()}
         keys = _contexts(vocab, order)
-        _check_keys(laws, keys, order)
+        _check_keys(rows, keys, order)
         self.name = name
         self.vocab_size = vocab
         self.order = order
         self.max_length = max_length
         self.device = torch.device("cpu")
         self._index = {key: i for i, key in enumerate(keys)}
-        self._laws = torch.stack([_law(key, laws[key], vocab) for key in keys])
-        self._scores = self._laws.log()
+        self._probs = torch.stack([_distribution(key, rows[key], vocab) for key in keys])
+        self._scores = self._probs.log()
         self._acceptance: torch.Tensor | None = None
         if acceptance is not None:
             rates = {_key(key): values for key, values in acceptance.items()}
@@ -78,11 +78,11 @@ class TabularModel:
 
     def law(self, context: Sequence[int]) -> torch.Tensor:
         """Return the next token's distribution after ``context``, float64 [V]: not for writing."""
-        return self._laws[self._row(context)]
+        return self._probs[self._row(context)]
 
     def table(self) -> dict[str, list[float]]:
         """Return the distributions by text keys, as the constructor and JSON cases take them."""
-        return {",".join(map(str, key)): self._laws[i].tolist() for key, i in self._index.items()}
+        return {",".join(map(str, key)): self._probs[i].tolist() for key, i in self._index.items()}
 
     def predicted_acceptance(self, context: Sequence[int]) -> float:
         """Return the predicted probability that the last token of ``context`` is accepted.
@@ -175,14 +175,14 @@ def _contexts(vocab: int, order: int) -> list[tuple[int, ...]]:
 
 
 def _check_keys(
-    laws: Mapping[tuple[int, ...], Any], keys: Sequence[tuple[int, ...]], order: int
+    table: Mapping[tuple[int, ...], Any], keys: Sequence[tuple[int, ...]], order: int
 ) -> None:
-    if missing := [key for key in keys if key not in laws]:
+    if missing := [key for key in keys if key not in table]:
         raise HierspecError(
             f"the table lacks {len(missing)} of {len(keys)} keys: {_first_five(missing)} "
             f"(order {order} needs every context of up to {order} tokens)"
         )
-    if extra := sorted(set(laws) - set(keys)):
+    if extra := sorted(set(table) - set(keys)):
         raise HierspecError(
             f"the table has keys that no context of order {order} meets: {_first_five(extra)}"
         )
@@ -204,17 +204,17 @@ def _key(key: Any) -> tuple[int, ...]:
         ) from None
 
 
-def _law(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
-    law = torch.as_tensor(values, dtype=torch.float64)
+def _distribution(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
+    probs = torch.as_tensor(values, dtype=torch.float64)
     where = f"the law after {','.join(map(str, key))!r}"
-    if law.shape != (vocab,):
-        raise HierspecError(f"{where} must have {vocab} probabilities, got {law.numel()}")
-    if not bool((law >= 0).all()):
+    if probs.shape != (vocab,):
+        raise HierspecError(f"{where} must have {vocab} probabilities, got {probs.numel()}")
+    if not bool((probs >= 0).all()):
         raise HierspecError(f"{where} has a negative or undefined probability")
-    total = float(law.sum())
+    total = float(probs.sum())
     if not abs(total - 1.0) <= _TOLERANCE:
         raise HierspecError(f"{where} sums to {total:.12g}, not 1")
-    return law
+    return probs
 
 
 def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
