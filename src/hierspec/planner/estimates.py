@@ -1,4 +1,4 @@
-"""The planner's input: what is known about a set of models, and how they may be stacked.
+"""The planner's input: acceptance and costs of a set of models, and how they may be stacked.
 
 :class:`Estimates` hold how often models agree and what their calls cost, from a problem file
 (:func:`ideal`) or a measured profile; latency models and search are the same for both. A

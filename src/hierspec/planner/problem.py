@@ -34,7 +34,7 @@ _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 
 @declared
 class ProblemFile:
-    """The file as it stands; ``description`` is for people."""
+    """The problem file's schema; ``description`` is for people."""
 
     costs: Annotated[list[Cost], Field(min_length=1)]
     acceptance: list[list[Any]] | None = None

@@ -1,4 +1,4 @@
-"""Who may ask, and how much they may send."""
+"""API keys, and limits on the size of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers have in common: ids, usage, metrics of drafts, log-probabilities."""
+"""Parts that all answers share: ids, usage, metrics of drafts, log-probabilities."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def usage(ended: Sequence[Ended], num_prompts: int = 1) -> Usage:
 
 
 class StreamUsage:
-    """What the chunks of a stream say of tokens, if the client asked.
+    """The ``usage`` of a stream's chunks, if the client asked for it.
 
     Args:
         num_prompts: of the request; the ``n`` choices of a prompt count it once.

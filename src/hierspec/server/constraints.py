@@ -1,4 +1,4 @@
-"""What of a request binds its text: a response format, tools that must be called."""
+"""Constraints of a request on its text: a response format, tools that must be called."""
 
 from __future__ import annotations
 

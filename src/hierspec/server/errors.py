@@ -39,7 +39,7 @@ class ApiError(Exception):
 
     Args:
         param: which field of the request is wrong.
-        code: a word that programs may look at.
+        code: a word for programs to check.
     """
 
     def __init__(

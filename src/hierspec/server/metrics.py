@@ -1,6 +1,6 @@
 """Prometheus metrics in vLLM's names under our prefix; those of drafts carry a ``level`` label.
 
-What the engine counts anyway is read when somebody asks; histograms are filled as requests end.
+The engine's own counters are read on each request for metrics; histograms fill as requests end.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ServerMetrics:
 
 
 class _OfEngine:
-    """What the engine counts, read on demand."""
+    """The engine's counters, read on demand."""
 
     def __init__(self, engine: EngineLoop, model: str) -> None:
         self.engine, self.model = engine, model

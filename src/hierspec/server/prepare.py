@@ -1,4 +1,4 @@
-"""From what a client sent to what the engine is asked for."""
+"""Conversion of a client's request to the engine's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service as a process: an address, signals, and a quiet end."""
+"""The service as a process: its address, signals, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BACKLOG = 512
 class Server(uvicorn.Server):
     """Refuses new requests once it is to shut down, and lets running ones finish.
 
-    While they do, it listens: a client or a load balancer that asks is told 503, and when to come
-    back, instead of finding nobody. Told a second time, it ends at once.
+    Meanwhile it keeps listening: clients and load balancers get 503 with a time to retry, instead
+    of a refused connection. A second signal ends it at once.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[str], None]):
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         self._draining = True
-        # Sequences end a moment before connections are cut, so that clients are told.
+        # Sequences end a moment before connections are cut, so that clients get an answer.
         grace = max(0.0, self.service.settings.shutdown_grace - 1.0)
         self.service.engine.drain(grace)
         threading.Thread(target=self._end, args=(sig, frame, grace), daemon=True).start()

@@ -31,10 +31,10 @@ class Service:
     """The loaded hierarchies and the engine that serves them.
 
     Args:
-        hierarchies: by name; the first is what requests get that name none.
+        hierarchies: by name; requests that name none get the first.
 
     Attributes:
-        model: the name that clients give and get.
+        model: the model's name in requests and answers.
         created: when it was made, in seconds since 1970.
     """
 
@@ -119,10 +119,10 @@ class Service:
 
 @dataclass(slots=True)
 class Written:
-    """All of one sequence.
+    """Everything that one sequence has written.
 
     Attributes:
-        error: why it did not end by itself.
+        error: the error that ended it early.
     """
 
     events: list[TokenEvent] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the operator sets: one schema for the file, the environment and the command line.
+"""The operator's settings: one schema for the file, the environment and the command line.
 
 Later ones win: defaults, the file (``--config``, JSON or TOML), ``HIERSPEC_SERVE_*``, options.
 """

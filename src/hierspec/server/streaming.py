@@ -1,4 +1,4 @@
-"""Answers as server-sent events, and answers to clients that may leave before they are there."""
+"""Answers as server-sent events, and answers to clients that may leave before they are ready."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A chat template that knows tools is given them as they are. Any other gets a system message that
 lists them and asks for calls in ``<tool_call>`` tags (Hermes' format, which Qwen's and many other
-models have learnt); earlier calls and their results are written the same way. Calls are read in
+models are trained on); earlier calls and their results are written the same way. Calls are read in
 that format only.
 """
 
@@ -107,7 +107,7 @@ def parsed(text: str) -> tuple[str, list[ToolCall]]:
 
 
 class CallStream:
-    """Text of a stream with its calls taken out; what may be part of one is held back."""
+    """The text of a stream without its calls; text that may be part of a call is held back."""
 
     def __init__(self) -> None:
         self._held = ""

@@ -1,4 +1,4 @@
-"""What one text shows about acceptance, joined to what the estimates say of all texts.
+"""Acceptance on one text, estimated from the text's own rounds and the estimates for all texts.
 
 For a pair (i drafts for k) the estimates hold a survival curve, that is the rate at which each
 position of a draft passes once those before it have. A text is assumed to shift all positions of a

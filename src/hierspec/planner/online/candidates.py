@@ -1,7 +1,7 @@
 """The plans that online control chooses between: few, and made before the first token.
 
 Each is the best of its levels for some acceptance that a text may show: as estimated, lower,
-higher, pair by pair. So a handful of prices decides online what a search decides at leisure.
+higher, pair by pair. So online, a handful of prices replaces the search.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What plans and rounds cost as the estimates price them: predicted, at worst, and afterwards.
+"""Costs of plans and rounds by the estimates: predicted, at worst, and of finished rounds.
 
 No clock is read, so that what online control decides can be repeated.
 """

@@ -1,4 +1,4 @@
-"""A web application asked without a network: its handlers run in this process's event loop.
+"""Requests to a web application without a network: its handlers run in this event loop.
 
 Source: the ASGI specification, version 3.0 (HTTP connection scope, lifespan protocol).
 """

@@ -1,4 +1,4 @@
-"""The lines of a batch file: what a request says, and what its answer says.
+"""The lines of a batch file: those of requests, and those of their answers.
 
 Source: OpenAI's batch format (custom_id, method, url, body; id, custom_id, response, error).
 """
@@ -26,8 +26,8 @@ class Line:
     Attributes:
         id: of its answer: the line's number and a hash of its bytes, so that a second run finds
             what the first has written.
-        custom_id: the user's name for it; ``None`` where it has none that can be read.
-        error: why it cannot be a request, as code and message; ``None``: it is one.
+        custom_id: the user's name for it; ``None`` if there is none, or it is invalid.
+        error: why the line is no valid request, as code and message; ``None`` if it is one.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service says to a request: an HTTP status and a JSON body."""
+    """A service's answer to a request: an HTTP status and a JSON body."""
 
     status: int
     body: Any

@@ -1,4 +1,4 @@
-"""A batch from its input to its output: what is missing is asked, so many at once."""
+"""A batch from its input to its output: unanswered requests are sent, several at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AnsweringService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is to be done.
+    """The requests of a batch that have no answer yet.
 
     Attributes:
         answered: ids of the lines that had an answer when this run began.
@@ -49,11 +49,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """How far a batch is.
+    """The progress of a batch.
 
     Attributes:
         failures: errors, and answers with a status other than 200.
-        seconds_left: as the pace of this run has it; ``None`` before it has one.
+        seconds_left: at the pace of this run so far; ``None`` at its start.
     """
 
     done: int
@@ -85,7 +85,7 @@ def pending(path: Path, output: AnswersFile) -> Pending:
 
 
 class Writer:
-    """Adds answers to the output, and says how far the batch is."""
+    """Adds answers to the output and reports the batch's progress."""
 
     def __init__(self, output: AnswersFile, todo: Pending, report: Report) -> None:
         self.output, self.total, self.report = output, todo.total, report

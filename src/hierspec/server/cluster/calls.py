@@ -1,6 +1,6 @@
-"""A request on its way to a replica, and what becomes of it when the replica dies.
+"""Requests forwarded to a replica, and retried when the replica dies.
 
-Nothing here knows Ray: it is told how to ask, and which exceptions mean that a replica is lost.
+Nothing here knows Ray: callers pass in how to send, and which exceptions mean a lost replica.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpStart:
-    """Status and headers, which come before the pieces of a body."""
+    """The status and headers of an answer, which come before the pieces of its body."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -61,7 +61,7 @@ Ask = Callable[[HttpRequest], AsyncGenerator[Part, None]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a client gets: at once, or piece by piece."""
+    """The answer to a client, whole or piece by piece."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -70,7 +70,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Exceptions: of a replica that is lost, and of replicas that are all full."""
+    """The exceptions raised when a replica is lost, and when all replicas are full."""
 
     lost: tuple[type[BaseException], ...]
     full: tuple[type[BaseException], ...]

@@ -1,4 +1,4 @@
-"""What the router remembers of prompts, in a process that may die without stopping the service.
+"""The router's memory of prompts, in a process that may die without stopping the service.
 
 Ray's own is started once, and the router waits for it without end when it is gone. This one is the
 same tree under the same name; Ray starts it anew, and it learns again which replicas there are.

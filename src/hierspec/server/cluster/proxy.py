@@ -1,6 +1,6 @@
-"""What Ray Serve's proxy itself says to clients becomes OpenAI's error object.
+"""Errors that Ray Serve's proxy itself sends to clients, converted to OpenAI's error object.
 
-It speaks up where no gateway is there (at the start, at the end) and where the gateway has died.
+It sends them when there is no gateway (at the start and at the end), or the gateway has died.
 """
 
 from __future__ import annotations

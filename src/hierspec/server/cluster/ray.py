@@ -1,4 +1,4 @@
-"""Ray, which is an extra."""
+"""Ray, an optional dependency: imported, and connected to a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hierspec serve --replicas``: the deployments on Ray, from start to a quiet end."""
+"""``hierspec serve --replicas``: the deployments on Ray, from start to graceful shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as one answer: its style and its script stand in it, and nothing else is asked for."""
+"""The page as one answer: its style and its script are inline, and nothing else is loaded."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequ
 
 
 class _ChatAnswer:
-    """What one request gets, whole or in events."""
+    """The answer to one request, whole or in events."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self.service, self.body = service, body

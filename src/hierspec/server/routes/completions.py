@@ -86,7 +86,7 @@ def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
 
 
 class _CompletionAnswer:
-    """What one request gets, whole or in events."""
+    """The answer to one request, whole or in events."""
 
     def __init__(self, service: Service, body: CompletionRequest, prompts: list[list[int]]) -> None:
         self.service, self.body, self.prompts = service, body, prompts

@@ -1,4 +1,4 @@
-"""What the service is and how it is: models, health, version, tokens of a text."""
+"""Information about the service: models, health, metrics, version; tokens of a text."""
 
 from __future__ import annotations
 

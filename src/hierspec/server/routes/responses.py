@@ -139,7 +139,7 @@ def _prepare(
 
 
 class _ResponsesAnswer:
-    """What one request gets, whole or in events."""
+    """The answer to one request, whole or in events."""
 
     def __init__(
         self,
