@@ -19,7 +19,7 @@ from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.engine.control import Jumping, initial_window_states
-from hierspec.exact import ExactInterpreter, longest, model_law, output_law
+from hierspec.exact import ExactInterpreter, longest_proposal, model_law, output_law
 from hierspec.exact.running_means import windows
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
@@ -63,7 +63,7 @@ class Case(NamedTuple):
     def longest(self) -> int:
         """The most tokens a plan hands up."""
         plans = [self.root] if self.controller is None else self.controller.plans
-        return max(longest(plan.below) for plan in plans)
+        return max(longest_proposal(plan.below) for plan in plans)
 
     def tv(self, horizon: int) -> float:
         """The distance of the first ``horizon`` tokens' law, enumerated."""

@@ -35,7 +35,7 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact import ExactInterpreter, output_law
 from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
-from hierspec.exact.splitting import outcomes
+from hierspec.exact.splitting import outcome_law
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
@@ -125,7 +125,7 @@ def test_what_is_compared_is_enumerated():
         first = "low" if a < 0.3 else "mid" if not a * 2.0 > 1.4 else "high"
         return first, b >= 0.9 if first == "mid" else None
 
-    found = outcomes(program)
+    found = outcome_law(program)
     assert found == {
         ("low", None): pytest.approx(0.3),
         ("high", None): pytest.approx(0.3),
@@ -140,7 +140,7 @@ def test_what_is_no_box_is_refused():
         return a < b
 
     with pytest.raises(ValueError, match="two uniforms"):
-        outcomes(program)
+        outcome_law(program)
 
 
 @pytest.mark.parametrize("few", [-1, 4])
@@ -150,7 +150,7 @@ def test_a_draw_has_its_law(few, large):
     with patched(
         (distributions, "_FEW", few), (distributions, "_LARGE", large), (distributions, "_BLOCK", 2)
     ):
-        found = outcomes(lambda rng: distributions.draw(probs, rng.take(1))[0])
+        found = outcome_law(lambda rng: distributions.draw(probs, rng.take(1))[0])
     assert found == {i: pytest.approx(float(probs[0, i]) / 2.0) for i in (1, 3, 4)}
 
 

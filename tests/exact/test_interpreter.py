@@ -10,7 +10,7 @@ from tabular_cases import FAMILIES, WINDOWS, V, chain, models
 
 from hierspec.core.nodes import Concatenate, Draft, initial_states
 from hierspec.core.windows import EntropyWindow, FixedWindow
-from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter, longest
+from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter, longest_proposal
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get, names
@@ -143,10 +143,10 @@ def test_the_limit_of_a_generation_cuts_by_count(rule, horizon):
 
 
 def test_overshoot_is_handed_up():
-    """A level that holds one token may yet gain a whole round; `longest` is attained."""
+    """A level that holds one token may yet gain a whole round; `longest_proposal` is attained."""
     tables = models("equal", 3)
     root = chain(tables, ["tokenwise", "block"], [2, 4])
-    assert longest(root.below) == 6  # rounds of 3 and 3
+    assert longest_proposal(root.below) == 6  # rounds of 3 and 3
     exact = ExactInterpreter(root, V)
     lengths = {
         len(outcome.value[0])
@@ -238,7 +238,7 @@ def test_merging_equal_coroutines_changes_nothing(rules, monkeypatch):
     if rules[0] == "naive":
         root = chain(models("random", 3, seed=2), rules, [2, 3])
     merged = certify_tree(root, V, horizon=4)
-    monkeypatch.setattr(interpreter, "state_of", lambda coroutine: (object(),))
+    monkeypatch.setattr(interpreter, "suspended_state", lambda coroutine: (object(),))
     apart = certify_tree(root, V, horizon=4)
     assert apart.paths > merged.paths
     assert np.abs(apart.output - merged.output).max() < 1e-14

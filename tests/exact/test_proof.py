@@ -29,11 +29,11 @@ from hierspec.exact import (
     Rounds,
     certificate,
     prove,
-    reached,
+    search_reachable,
 )
 from hierspec.exact.certificate import certify, certify_tree
-from hierspec.exact.round_law import by_length, digits, lengths
-from hierspec.exact.running_means import RecordingInterpreter, regions
+from hierspec.exact.round_law import by_length, drop_states, to_digits
+from hierspec.exact.running_means import RecordingInterpreter, outcomes_by_region
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.tokenwise import Tokenwise
 
@@ -56,7 +56,7 @@ LATE_WINDOW = {
 
 def in_last_context():
     """Draft and target differ only where three tokens, the first a 1, lie behind."""
-    contexts = [digits(n, length, 2) for length in range(4) for n in range(2**length)]
+    contexts = [to_digits(n, length, 2) for length in range(4) for n in range(2**length)]
     table = {",".join(map(str, context)): [0.4, 0.6] for context in contexts}
     last = {key: [0.8, 0.2] for key in ("1,1,1", "1,1,0", "1,0,1", "1,0,0")}
     return {
@@ -234,12 +234,12 @@ def test_regions_of_running_means_cover_what_is_reached(rules, budgets, windows)
         for context, states in sorted(layer)[:60]:
             distributions = rounds.round(context, UNLIMITED, states)
             if context not in found:
-                every = regions(recording, context, UNLIMITED)
+                every = outcomes_by_region(recording, context, UNLIMITED)
                 found[context] = [_law(by_length(outcomes, 2)) for outcomes in every]
             mine = _law(distributions)
             assert min(_gap(mine, other) for other in found[context]) < TIGHT
             for (m, after), law in distributions.items():
-                ends = {digits(int(n), m, 2)[-1:] for n in np.flatnonzero(law)}
+                ends = {to_digits(int(n), m, 2)[-1:] for n in np.flatnonzero(law)}
                 deeper |= {(end, after) for end in ends}
         layer = deeper
     assert len({states for _, states in layer}) > 15
@@ -247,7 +247,7 @@ def test_regions_of_running_means_cover_what_is_reached(rules, budgets, windows)
 
 def _law(distributions):
     out = {}
-    for m, law in lengths(distributions):
+    for m, law in drop_states(distributions):
         out[m] = out.get(m, 0.0) + law
     return out
 
@@ -265,7 +265,7 @@ def test_proof_and_search_agree():
         rounds, states = Rounds(ExactInterpreter(root, V)), initial_states(root)
         target = Continuation(root.model)
         proof = prove(rounds, states, target, 1.0, 1000)
-        way = reached(rounds, rounds.initial(states, 5), target, 1.0, 1000)
+        way = search_reachable(rounds, rounds.initial(states, 5), target, 1.0, 1000)
         assert proof.complete
         assert way.complete
         assert proof.worst_tv == pytest.approx(way.worst_tv, abs=1e-15)

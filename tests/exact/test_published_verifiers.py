@@ -19,15 +19,15 @@ from hierspec.cli.certify import certify
 from hierspec.errors import HierspecError
 from hierspec.exact.adapters import (
     LENGTHS,
-    answered,
     distance,
     examine,
     load_adapter,
+    replace_torch_random,
     round_law,
 )
-from hierspec.exact.published import PUBLISHED, by_rule, cells
+from hierspec.exact.published import PUBLISHED, by_rule, table_row
 from hierspec.exact.race import agreement, joint_law
-from hierspec.exact.splitting import outcomes
+from hierspec.exact.splitting import outcome_law
 from hierspec.verifiers.registry import get
 
 LOSSY = {"transformers-ensemble", "branch-released", "sequential-capped", "typical-acceptance"}
@@ -61,7 +61,7 @@ def test_published_verifiers(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_page_prints_what_enumeration_finds(name):
     """Every distance to its last digit; the other cells to the letter."""
-    own, row = cells(PUBLISHED[name], finding(name)), printed()[1][name]
+    own, row = table_row(PUBLISHED[name], finding(name)), printed()[1][name]
     num = len(LENGTHS)
     assert row[:-num] == own[:-num]
     for said, recomputed in zip(row[-num:], own[-num:], strict=True):
@@ -113,12 +113,12 @@ def test_sequential_steps_are_the_packages(name, n):
         return scores
 
     def program(rng):
-        with answered(rng):
+        with replace_torch_random(rng):
             start = torch.zeros(1, 1, dtype=torch.int64)
             ids, _, _ = step(scored(q), scored(p), start, n, 1.0, 1.0)
         return tuple(ids[0, 1:].tolist())
 
-    own, law = outcomes(program), round_law(PUBLISHED[f"sequential-{name}"].verify, p, q, n)
+    own, law = outcome_law(program), round_law(PUBLISHED[f"sequential-{name}"].verify, p, q, n)
     for text in law.keys() | own.keys():
         assert law.get(text, 0.0) == pytest.approx(own.get(text, 0.0), abs=1e-9)
 

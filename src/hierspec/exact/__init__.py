@@ -2,15 +2,15 @@
 
 :class:`ExactInterpreter` follows every random branch of a hierarchy, in float64. It drives the very
 coroutines that the runtime drives (:mod:`hierspec.core.round`), over tabular models, and adds up
-probabilities where the runtime draws numbers. What comes out is the output's law itself, not an
+probabilities where the runtime draws numbers. The result is the output's law itself, not an
 estimate. It covers every rule, window and tree that the engine can run: acceptance, residuals,
 reported distributions, follow-ups, what windows remember, what a controller decides. A law of the
 first H tokens shows a loss; that there is none is proved by one round from every state that a
-generation can be in (:mod:`hierspec.exact.proof`). Certificates are made so.
+generation can be in (:mod:`hierspec.exact.proof`), as certificates do.
 
-How the engine gets there is no part of that: which road it takes to a decision, how it drafts and
-draws, how scores become distributions, who shares the batch. :mod:`hierspec.exact.engine_law`
-enumerates that, on tables small enough to end: the runtime itself, run on an rng that splits.
+How the engine gets there is no part of that: on which device it decides, how it drafts and draws,
+how scores become distributions, who shares the batch. :mod:`hierspec.exact.engine_law` enumerates
+that, on tables small enough to finish: the runtime itself, run on an rng that splits.
 
 Three things keep the interpreter's four-level stacks within seconds. Models of order o look at the
 last o tokens, so a child's outcomes are memoised by (node, last tokens, limit, window states). A
@@ -20,10 +20,10 @@ added and one of them goes on. And all drafts that await a check at one time are
 batch.
 """
 
-from .bounds import UNLIMITED, longest, reach
+from .bounds import UNLIMITED, longest_proposal, max_order
 from .interpreter import ExactInterpreter, Outcome
-from .output import Rounds, joined, model_law, output_law
-from .proof import LossyRound, prove, reached
+from .output import Rounds, join_rounds, model_law, output_law
+from .proof import LossyRound, prove, search_reachable
 from .round_law import Continuation
 from .tables import Rows, TableDistributions
 
@@ -36,11 +36,11 @@ __all__ = [
     "Rounds",
     "Rows",
     "TableDistributions",
-    "joined",
-    "longest",
+    "join_rounds",
+    "longest_proposal",
+    "max_order",
     "model_law",
     "output_law",
     "prove",
-    "reach",
-    "reached",
+    "search_reachable",
 ]

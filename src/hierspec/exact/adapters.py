@@ -1,4 +1,4 @@
-"""Other people's verifiers in the dock: any function that verifies one draft, enumerated.
+"""Other people's verifiers put to the test: any function that verifies one draft, enumerated.
 
 An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around somebody's code: the n
 drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
@@ -27,7 +27,7 @@ from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
 from hierspec.lm.tabular import TabularModel
 
-from .splitting import SplittingRng, outcomes
+from .splitting import SplittingRng, outcome_law
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 Text = tuple[int, ...]
@@ -75,7 +75,7 @@ def examine(
 
 
 def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dict[Text, float]:
-    """The law of a round's tokens, over all drafts of n tokens from an empty text."""
+    """Return the law of a round's tokens, over all drafts of n tokens from an empty text."""
     law: dict[Text, float] = {}
     for draft in product(range(p.vocab_size), repeat=n):
         q_rows = torch.stack([q.law(draft[:i]) for i in range(n)])
@@ -90,7 +90,7 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
             q_rows: torch.Tensor = q_rows,
             p_rows: torch.Tensor = p_rows,
         ) -> Text:
-            with answered(rng):
+            with replace_torch_random(rng):
                 emitted = adapter(torch.tensor(draft), q_rows.clone(), p_rows.clone())
             text = tuple(int(token) for token in emitted)
             if not 0 < len(text) <= n + 1 or not all(0 <= t < p.vocab_size for t in text):
@@ -99,28 +99,27 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
                 )
             return text
 
-        for text, share in outcomes(program).items():
+        for text, share in outcome_law(program).items():
             law[text] = law.get(text, 0.0) + chance * share
     return law
 
 
 def distance(law: dict[Text, float], target: TabularModel, length: int) -> float:
-    """Total variation of a round, continued by the target, from the target's own ``length``
-    tokens."""
+    """Return the total variation of a round continued by the target from the target alone."""
     total = 0.0
     for text in product(range(target.vocab_size), repeat=length):
         after = [float(target.law(text[:i])[text[i]]) for i in range(length)]
-        found, own = 0.0, 1.0
+        found, own = 0.0, 1.0  # own: the target's probability of what comes after the round
         for i in range(length, 0, -1):
-            found += law.get(text[:i], 0.0) * own  # own: of what comes after the round
+            found += law.get(text[:i], 0.0) * own
             own *= after[i - 1]
         total += abs(found - own)
     return total / 2.0
 
 
 @contextlib.contextmanager
-def answered(rng: SplittingRng) -> Iterator[None]:
-    """torch's random functions, answered by ``rng``, for a while."""
+def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
+    """Let torch's random functions draw from ``rng`` inside the ``with`` block."""
 
     def rand(*size: Any, **_: Any) -> torch.Tensor:
         shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
@@ -137,28 +136,29 @@ def answered(rng: SplittingRng) -> Iterator[None]:
         drawn = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
         return torch.tensor(drawn).reshape(*probs.shape[:-1], 1)
 
-    own = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}
-    before = {name: getattr(torch, name) for name in own}
+    substitutes = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}
+    originals = {name: getattr(torch, name) for name in substitutes}
     try:
-        for name, function in own.items():
+        for name, function in substitutes.items():
             setattr(torch, name, function)
         yield
     finally:
-        for name, function in before.items():
+        for name, function in originals.items():
             setattr(torch, name, function)
 
 
-def load_adapter(where: str) -> Adapter:
-    """A function from ``FILE.py:NAME``.
+def load_adapter(location: str) -> Adapter:
+    """Import a function from ``FILE.py:NAME``.
 
     Raises:
         HierspecError: it is not there.
     """
-    file, _, name = where.rpartition(":")
+    file, _, name = location.rpartition(":")
     path = Path(file)
     if not name or path.suffix != ".py" or not path.is_file():
         raise HierspecError(
-            f"no adapter {where!r}: give FILE.py:FUNCTION, or one of those that --adapter all shows"
+            f"no adapter {location!r}: give FILE.py:FUNCTION, or one of those that --adapter all "
+            "shows"
         )
     spec = importlib.util.spec_from_file_location("_hierspec_adapter", path)
     assert spec is not None

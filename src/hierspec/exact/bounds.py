@@ -1,6 +1,6 @@
 """Bounds on what a tree of nodes does: tokens it looks back at, hands up, and asks for.
 
-By them the interpreter tells that two contexts, or two limits, have the same future.
+They tell the interpreter that two contexts, or two limits, have the same future.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from hierspec.core.nodes import Concatenate, Draft, Node, walk
 UNLIMITED = 1 << 30  # a limit that no proposal reaches
 
 
-def reach(node: Node) -> int:
-    """How many of the last tokens can matter to ``node`` and all below it."""
+def max_order(node: Node) -> int:
+    """Return how many of the last tokens can matter to ``node`` and all nodes below it."""
     return max(n.model.order for n in walk(node) if not isinstance(n, Concatenate))
 
 
-def longest(node: Node | None) -> int:
-    """The most tokens ``node`` can hand up in one proposal."""
+def longest_proposal(node: Node | None) -> int:
+    """Return the most tokens that ``node`` can hand up in one proposal."""
     if node is None:
         return 0
     if isinstance(node, Draft):
         return node.budget
     if isinstance(node, Concatenate):
-        return node.repeat * sum(longest(part) for part in node.parts)
+        return node.repeat * sum(longest_proposal(part) for part in node.parts)
     if node.exact_length:
         return node.budget
-    below = longest(node.below)
+    below = longest_proposal(node.below)
     return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
 
 
-def ample(node: Node | None) -> int:
-    """A limit from which on ``node`` and all below it act as if there were none."""
+def sufficient_limit(node: Node | None) -> int:
+    """Return the limit from which on ``node`` and all nodes below it act as if there were none."""
     if node is None:
         return 0
     if isinstance(node, Draft):
         return node.budget
     if isinstance(node, Concatenate):
-        return node.repeat * sum(ample(part) for part in node.parts)
-    return node.budget + ample(node.below)  # its last round starts from budget − 1 tokens
+        return node.repeat * sum(sufficient_limit(part) for part in node.parts)
+    # The last round of a verifier starts from budget − 1 tokens.
+    return node.budget + sufficient_limit(node.below)

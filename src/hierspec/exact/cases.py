@@ -107,16 +107,16 @@ def load_case(path: str | Path) -> dict[str, Any]:
 
 
 def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
-    """A case → (the target's node, V, horizon or ``None``)."""
+    """Turn a case into (the target's node, V, horizon or ``None``)."""
     parsed = read(Case, case, "case")
-    models = [_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
-    root = _root(parsed.levels, models)
-    check(root, allow_lossy=True)  # lossy rules are on exhibit here: their distance is printed
+    models = [_build_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
+    root = _build_root(parsed.levels, models)
+    check(root, allow_lossy=True)  # lossy rules may be certified: their distance is printed
     return root, parsed.vocab, parsed.horizon
 
 
 def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
-    """The controller of a case that has one."""
+    """Return the controller of a case, ``None`` where it has none."""
     plans = read(Case, case, "case").control
     if plans is None:
         return None
@@ -129,7 +129,7 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
     return controller
 
 
-def _root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
+def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
     last, place = len(models) - 1, f"levels[{len(levels) - 1}]"
     below = read(NumberedChain, list(levels[:-1]), "levels")
     flat = all(isinstance(level, NumberedConfig) for level in below)
@@ -154,7 +154,7 @@ def _root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             return None, where
         if level.temperature is not None:
             raise HierspecError(f"{where}.temperature: tables are taken as they stand; remove it")
-        _rule(level.verify or "tokenwise", level, where)
+        _get_rule(level.verify or "tokenwise", level, where)
         if level.model is None:
             raise HierspecError(
                 f"{where}: 'model' is missing; beside a concatenation every level but the last "
@@ -164,21 +164,21 @@ def _root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             raise HierspecError(f"{where}.model is {level.model}; models are 0 to {last}")
         return models[level.model], where
 
-    rule = _rule(target.verify, target, place)
+    rule = _get_rule(target.verify, target, place)
     return tree(below, model_of, rule, target.bonus)
 
 
-def _rule(name: str, level: Any, where: str) -> Any:
-    """A rule with its option; a case may not give one to a rule that has none."""
+def _get_rule(name: str, level: Any, where: str) -> Any:
+    """Look up a rule with its option; a case may not give one to a rule that has none."""
     usual = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
-    said = {key: getattr(level, key) for key in usual if getattr(level, key) != usual[key]}
+    options = {key: getattr(level, key) for key in usual if getattr(level, key) != usual[key]}
     try:
-        return registry.get(name, **said)
+        return registry.get(name, **options)
     except HierspecError as error:
         raise HierspecError(f"{where}.verify: {error}") from None
 
 
-def _table(model: TableConfig, vocab: int, i: int) -> TabularModel:
+def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:
     if vocab**model.order > _MAX_CONTEXTS:
         raise HierspecError(
             f"models[{i}]: {vocab}^{model.order} contexts are too many to enumerate"

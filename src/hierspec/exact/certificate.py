@@ -1,8 +1,8 @@
 """Certificates: the exact output law of a tabular hierarchy, compared with its target's.
 
 ``hierspec certify CASE.json``. A case holds small models as tables and the levels between them;
-:mod:`hierspec.exact` enumerates what comes out. Exactness of a rule, a window or a tree is thereby
-a number anyone can compute, not a claim.
+:mod:`hierspec.exact` enumerates the output. So exactness of a rule, a window or a tree is a number
+that anyone can compute, not a claim.
 
 A law of H tokens shows a loss, but cannot show that there is none: windows with a memory, plans
 and contexts that come late may hide it from any H. So losslessness is proved instead, by comparing
@@ -23,11 +23,11 @@ from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, initial_window_states
 from hierspec.errors import HierspecError
 
-from .bounds import UNLIMITED, longest
+from .bounds import UNLIMITED, longest_proposal
 from .cases import load_case, parse_case, parse_control
 from .interpreter import ExactInterpreter
-from .output import Rounds, joined, model_law
-from .proof import Examined, LossyRound, prove, reached
+from .output import Rounds, join_rounds, model_law
+from .proof import Examination, LossyRound, prove, search_reachable
 from .round_law import Continuation
 
 __all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
@@ -42,7 +42,7 @@ _MAX_REACHED = 2**12  # states looked at on the way to a round that is lossy
 
 @dataclass(frozen=True)
 class Certificate:
-    """What enumeration found.
+    """The exact output law of a hierarchy, compared with its target's.
 
     Attributes:
         tv: total variation distance between the law of the first ``horizon`` tokens and the
@@ -56,7 +56,7 @@ class Certificate:
         longest_proposal: the most tokens the target can be handed.
         seconds: spent.
         worst_round_tv: the same distance for one round, continued by the target: the largest from
-            any state looked at. Looking ends soon after a round that is lossy.
+            any state looked at. The search ends soon after a round that is lossy.
         states: from which one round was compared: last tokens, window states, plan, tokens wanted.
         complete: there are no other states.
         lossy_round: the first lossy round that was reached: its ``tv``, the text it comes
@@ -81,11 +81,11 @@ class Certificate:
 
     @property
     def lossy(self) -> bool:
-        """Seen not to keep the target's law."""
+        """Whether the output was seen not to keep the target's law."""
         return self.tv > TOLERANCE or self.lossy_round is not None
 
     def passed(self, allow_inconclusive: bool = False) -> bool:
-        """Lossless, and proved to be; or not seen to be lossy, where that is enough."""
+        """Return whether losslessness is proved, or at least no loss seen where that is allowed."""
         spotless = not self.lossy and self.worst_round_tv <= TOLERANCE
         return spotless and (self.conclusive or allow_inconclusive)
 
@@ -98,10 +98,10 @@ class Certificate:
         }
 
     def to_dict(self, law: bool = False) -> dict[str, Any]:
-        """For JSON; with ``law``, texts are comma-separated token ids, as in a case's tables."""
-        shown = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
-        hidden = ("complete", "output")
-        out = shown | {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
+        """Return the certificate as JSON; ``law`` adds the law, texts as comma-separated ids."""
+        names = [f.name for f in fields(self) if f.name not in ("complete", "output")]
+        out = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
+        out |= {name: getattr(self, name) for name in names}
         if law:
             out["law"] = {",".join(map(str, text)): p for text, p in self.law.items()}
         return out
@@ -125,7 +125,7 @@ def certify_tree(
     cut_at_horizon: bool = False,
     controller: Controller | None = None,
 ) -> Certificate:
-    """The same for nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
+    """Enumerate nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
 
     Args:
         horizon: tokens to compare; ``None``: the longest proposal + 2, and more where they are
@@ -135,12 +135,12 @@ def certify_tree(
     """
     began = time.perf_counter()
     plans = [root] if controller is None else controller.plans
-    most = max(longest(plan.below) for plan in plans)
-    tokens = most + 2 if horizon is None else horizon
+    longest = max(longest_proposal(plan.below) for plan in plans)
+    tokens = longest + 2 if horizon is None else horizon
     if vocab_size**tokens > _MAX_CELLS:
         raise HierspecError(
             f"a law over {vocab_size}^{tokens} texts is too large to enumerate: lower the "
-            f"budgets (the longest proposal is {most} tokens), the vocabulary or the horizon"
+            f"budgets (the longest proposal is {longest} tokens), the vocabulary or the horizon"
         )
     states = initial_window_states(root, controller)
     if controller is not None:
@@ -149,59 +149,58 @@ def certify_tree(
     first = interpreter.round((), UNLIMITED, states)
     rounds = Rounds(interpreter, controller)
     initial = rounds.initial(states, tokens)
-    output = joined(rounds, initial, tokens, cut_at_horizon)
+    output = join_rounds(rounds, initial, tokens, cut_at_horizon)
     tv, paths = _distance(output, root.model), rounds.paths
-    found = _examined(rounds, states, initial, tv > TOLERANCE)
+    found = _examine(rounds, states, initial, tv > TOLERANCE)
     if found.lossy and tv <= TOLERANCE and horizon is None:
         longer = max(tokens + 1, found.lossy.shown)
         for tokens in range(longer, longer + _TRIES):
             if tv > TOLERANCE or vocab_size**tokens > _MAX_SHOWN:
                 break
-            output = joined(rounds, initial, tokens, cut_at_horizon)
+            output = join_rounds(rounds, initial, tokens, cut_at_horizon)
             tv = _distance(output, root.model)
     proved = found.complete and found.worst_tv <= TOLERANCE
     emitted = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
     return Certificate(
         tv=tv,
-        conclusive=output.ndim >= most + 2 and (tv > TOLERANCE or proved),
+        conclusive=output.ndim >= longest + 2 and (tv > TOLERANCE or proved),
         expected_accepted=float(sum(o.probability * o.value[0].num_accepted for o in first)),
         expected_tokens_per_target_call=float(emitted / calls),
         paths=paths,
         horizon=output.ndim,
-        longest_proposal=most,
+        longest_proposal=longest,
         seconds=time.perf_counter() - began,
         worst_round_tv=found.worst_tv,
         states=found.states,
         complete=found.complete,
-        lossy_round=None if found.lossy is None else _described(found.lossy, rounds),
+        lossy_round=None if found.lossy is None else _lossy_round_to_dict(found.lossy, rounds),
         output=output,
     )
 
 
-def _examined(rounds: Rounds, states: States, initial: Any, known_lossy: bool) -> Examined:
+def _examine(rounds: Rounds, states: States, initial: Any, known_lossy: bool) -> Examination:
     """Try to prove losslessness; where that fails, look for the nearest lossy round."""
     target = Continuation(rounds.root.model)
-    proof = Examined(0, False, 0.0)
+    proof = Examination(0, False, 0.0)
     if not known_lossy:
         proof = prove(rounds, states, target, TOLERANCE, _MAX_STATES)
         if proof.complete:
             return proof
-    way = reached(rounds, initial, target, TOLERANCE, _MAX_REACHED)
-    if way.lossy or way.complete:
-        return way
-    return Examined(proof.states + way.states, False, max(proof.worst_tv, way.worst_tv))
+    search = search_reachable(rounds, initial, target, TOLERANCE, _MAX_REACHED)
+    if search.lossy or search.complete:
+        return search
+    return Examination(proof.states + search.states, False, max(proof.worst_tv, search.worst_tv))
 
 
 def _distance(output: np.ndarray, model: Any) -> float:
     return float(np.abs(output - model_law(model, output.ndim)).sum() / 2.0)
 
 
-def _described(lossy: LossyRound, rounds: Rounds) -> dict[str, Any]:
-    """For JSON."""
+def _lossy_round_to_dict(lossy: LossyRound, rounds: Rounds) -> dict[str, Any]:
     return {
         "tv": lossy.tv,
         "after": ",".join(map(str, lossy.text)),
         "tokens_wanted": None if lossy.limit == UNLIMITED else lossy.limit,
-        "state": rounds.described(lossy.state),
+        "state": rounds.describe(lossy.state),
     }

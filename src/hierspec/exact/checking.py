@@ -19,13 +19,13 @@ from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, law_of_tau
 from hierspec.verifiers.multi_draft import outcomes
 
-from .tables import ModelRows, Rows, TableDistributions, normalised
+from .tables import ModelRows, Rows, TableDistributions, normalise
 
 Verdicts = list[tuple[float, Verdict]]
 
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
-    """For every check that awaits ``node``, its verdicts."""
+    """Return the possible verdicts of every check that awaits ``node``."""
     many = [bool(check.draft.alternatives) for check in checks]
     out = [_of_multi_draft(node, c, models) if m else [] for c, m in zip(checks, many, strict=True)]
     single = [i for i, m in enumerate(many) if not m]
@@ -42,12 +42,12 @@ def _of_multi_draft(node: Verify, check: Check, models: ModelRows) -> Verdicts:
         tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
     ]
-    p: Any = [TableDistributions(models.rows, own) for own in ids]
+    p: Any = [TableDistributions(models.rows, model_ids) for model_ids in ids]
     out = []
     for chance, stop in outcomes(node.rule, drafts, p):
-        own, follower = ids[stop.draft], normalised(stop.distribution.numpy())
-        for share, verdict in _followed(
-            node, models, drafts[stop.draft], stop.num_accepted, follower, own, own
+        model_ids, follower = ids[stop.draft], normalise(stop.distribution.numpy())
+        for share, verdict in _verdicts_at(
+            node, models, drafts[stop.draft], stop.num_accepted, follower, model_ids, model_ids
         ):
             out.append((chance * share, verdict))
     return out
@@ -78,7 +78,7 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
     stops = law_of_tau(rule.order, accepted.h).numpy()
     followers = np.stack(
         [
-            normalised(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())
+            normalise(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())
             for t in range(n + 1)
         ],
         axis=1,
@@ -91,28 +91,29 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
         )
     out = []
     for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
-        own, ids = tuple(p_ids[b].tolist()), tuple(reported[b].tolist())
+        model_ids, ids = tuple(p_ids[b].tolist()), tuple(reported[b].tolist())
         found: Verdicts = []
         for tau in range(length + 1):
             if (chance := float(stops[b, tau])) > 0.0:
-                follow = _followed(node, models, check.draft, tau, followers[b, tau], ids, own)
-                found += [(chance * share, verdict) for share, verdict in follow]
+                follower = followers[b, tau]
+                each = _verdicts_at(node, models, check.draft, tau, follower, ids, model_ids)
+                found += [(chance * share, verdict) for share, verdict in each]
         out.append(found)
     return out
 
 
-def _followed(
+def _verdicts_at(
     node: Verify,
     models: ModelRows,
     draft: Proposal,
     tau: int,
     follower: np.ndarray,
     ids: tuple[int, ...],
-    own: tuple[int, ...],
+    model_ids: tuple[int, ...],
 ) -> Iterator[tuple[float, Verdict]]:
-    """Verdicts with τ kept tokens, one for each token that ``follower`` [V] may add.
+    """Yield verdicts with τ kept tokens, one for each token that ``follower`` [V] may add.
 
-    ``ids`` are the rows reported, ``own`` those of the node's model; at least τ + 1 of either.
+    ``ids`` are the rows reported, ``model_ids`` those of the node's model; at least τ + 1 of each.
     """
     nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
     if node.bonus or not 0 < tau == len(draft):
@@ -121,21 +122,21 @@ def _followed(
         n = tau + len(extra)
         yield (
             chance,
-            Verdict(tau, models.tokens(node, draft.tokens[:tau] + extra, ids[:n], own[:n])),
+            Verdict(tau, models.tokens(node, draft.tokens[:tau] + extra, ids[:n], model_ids[:n])),
         )
 
 
 Drafts = list[tuple[float, Proposal]]  # with their probabilities
 
 
-def multi_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
-    """All lists of ``node.num_drafts`` drafts from one place, given what one draft may be."""
+def combine_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
+    """Return all lists of ``node.num_drafts`` drafts from one place, given the single drafts."""
     lists: list[tuple[float, tuple[Proposal, ...]]] = [(1.0, ())]
     for _ in range(node.num_drafts):
         longer = []
         for probability, drafts in lists:
             tried = {draft.tokens[0] for draft in drafts} if node.distinct else set()
-            fresh = without(single, tried, rows) if tried else single
+            fresh = exclude_first_tokens(single, tried, rows) if tried else single
             if not fresh:  # its law ran out of tokens
                 longer.append((probability, drafts))
             longer += [(probability * chance, (*drafts, one)) for chance, one in fresh]
@@ -146,8 +147,8 @@ def multi_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
     ]
 
 
-def without(single: Drafts, tried: set[int], rows: Rows) -> Drafts:
-    """The same draft, drawn on condition that its first token is none of ``tried``."""
+def exclude_first_tokens(single: Drafts, tried: set[int], rows: Rows) -> Drafts:
+    """Return the single drafts given that their first token is none of ``tried``."""
     rest = [(chance, draft) for chance, draft in single if draft.tokens[0] not in tried]
     total = sum(chance for chance, _ in rest)
     out = []
@@ -155,6 +156,6 @@ def without(single: Drafts, tried: set[int], rows: Rows) -> Drafts:
         first, *ids = draft.distributions.ids  # type: ignore[union-attr]
         row = rows.rows[first].copy()
         row[list(tried)] = 0.0
-        distributions: Any = TableDistributions(rows, (rows.intern(normalised(row)), *ids))
+        distributions: Any = TableDistributions(rows, (rows.intern(normalise(row)), *ids))
         out.append((chance / total, dataclasses.replace(draft, distributions=distributions)))
     return out

@@ -1,10 +1,10 @@
-"""The engine's own output law: the runtime itself, run for every way its uniforms may fall.
+"""The engine's own output law: the runtime itself, run for every box of uniforms it tells apart.
 
 :mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
 runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
 scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
 (:mod:`hierspec.exact.splitting`), so that whatever lies between a score and a token is in the law.
-It costs a run for each way, so models are tiny and texts short; beyond those, the interpreter
+It costs a run for each box, so models are tiny and texts short; for larger ones, the interpreter
 proves what rules, windows and trees do.
 """
 
@@ -22,13 +22,13 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 
-from .splitting import outcomes
+from .splitting import outcome_law
 
 Text = tuple[int, ...]
 
 
 def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[Text, float]:
-    """The law of the tokens of one sequence of a generation, of the first by default.
+    """Return the law of the tokens of one sequence of a generation, of the first by default.
 
     Args:
         start: makes the generation, the same one each time (:meth:`hierspec.Hierarchy.start` with
@@ -43,11 +43,11 @@ def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[T
             pass
         return tuple(stream.emitted)
 
-    return outcomes(program)
+    return outcome_law(program)
 
 
 class Neighbour(NamedTuple):
-    """Another sequence of the batch; it draws ordinary numbers."""
+    """Another sequence of the batch, with ordinary random numbers."""
 
     tokens: Sequence[int]
     params: SamplingParams
@@ -64,13 +64,13 @@ def engine_law(
     states: States | None = None,
     cut_at_horizon: bool = True,
 ) -> dict[Text, float]:
-    """The law of the first ``horizon`` tokens after ``prompt``, by rounds of the runtime.
+    """Return the law of the first ``horizon`` tokens after ``prompt``, by rounds of the runtime.
 
     Rounds that begin after one text in one state of the windows are run as one, so it costs far
     less than :func:`generation_law`. A round must depend on nothing else: no n-gram pool.
 
     Args:
-        root: with models that the runtime can ask; tables are small enough to end.
+        root: with models that the runtime can score; tables are small enough to finish.
         neighbours: run in the same calls, half of them before the sequence and half after it.
         states: of the windows at the start; ``None``: those of a new text.
         cut_at_horizon: limit rounds to the tokens still wanted, as the end of a generation does.
@@ -85,8 +85,8 @@ def engine_law(
                 0, root, [*prompt, *text], params, rng, wanted, len(prompt), states=states
             )
             others = [
-                LiveSequence(i, root, [*one.tokens], one.params, PhiloxRng(1, i), one.wanted)
-                for i, one in enumerate(neighbours, start=1)
+                LiveSequence(i, root, [*other.tokens], other.params, PhiloxRng(1, i), other.wanted)
+                for i, other in enumerate(neighbours, start=1)
             ]
             batch = [*others[:half], mine, *others[half:]]
             try:
@@ -96,7 +96,7 @@ def engine_law(
                     sequence.close()
             return verdict.emitted.tokens, mine.states
 
-        return outcomes(program)
+        return outcome_law(program)
 
     out: dict[Text, float] = {}
     ended: list[dict[tuple[Text, Any], float]] = [{} for _ in range(horizon)]
@@ -108,7 +108,7 @@ def engine_law(
                 if not more:
                     raise HierspecError("a round of the target emitted nothing")
                 now = (*text, *more)
-                into: dict[Any, float] = ended[len(now)] if len(now) < horizon else out
+                target: dict[Any, float] = ended[len(now)] if len(now) < horizon else out
                 key: Any = (now, after) if len(now) < horizon else now[:horizon]
-                into[key] = into.get(key, 0.0) + mass * chance
+                target[key] = target.get(key, 0.0) + mass * chance
     return out

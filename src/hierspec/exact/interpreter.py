@@ -13,14 +13,14 @@ from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Request, Row
 from hierspec.core.round import Coroutine, propose, verified
 
-from .bounds import UNLIMITED, ample, reach
-from .checking import Verdicts, multi_drafts, verdicts
-from .tables import ModelRows, Rows, TableDistributions, normalised
+from .bounds import UNLIMITED, max_order, sufficient_limit
+from .checking import Verdicts, combine_drafts, verdicts
+from .tables import ModelRows, Rows, TableDistributions, normalise
 
 
 @dataclass(slots=True)
 class Branch:
-    """Coroutines in one state, with their probability, and how to bring one there again."""
+    """Coroutines in one state: their probability, and the answers that lead one there again."""
 
     probability: float
     calls: int
@@ -31,7 +31,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a finished coroutine returned: ``value`` is ``(Proposal or Verdict, states)``.
+    """The result of a finished coroutine: ``value`` is ``(Proposal or Verdict, states)``.
 
     ``calls`` counts the requests to the root's model on the way (its checks and single rows).
     """
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class ExactInterpreter:
-    """Enumerates. Every node's ``model`` has ``law(context) -> [V] float64`` and ``order``.
+    """Enumerates a hierarchy whose models have ``law(context) -> [V] float64`` and ``order``.
 
     Attributes:
         paths: branches followed so far, after merging.
@@ -54,21 +54,21 @@ class ExactInterpreter:
         self.rows = Rows(vocab_size)
         self._models = ModelRows(self.rows)
         self.paths = 0
-        self._reach = {node: reach(node) for node in walk(root)}
-        self._ample = {node: ample(node) for node in walk(root)}
+        self._max_orders = {node: max_order(node) for node in walk(root)}
+        self._sufficient_limits = {node: sufficient_limit(node) for node in walk(root)}
         self._rounds: dict[Any, list[Outcome]] = {}
         self._proposals: dict[Any, list[Outcome]] = {}
         self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
-        self._settled_states: dict[States, States] = {}
-        self._fingerprints: dict[Verdict, Any] = {}  # of answers, which live as long as this does
+        self._canonical_states: dict[States, States] = {}
+        self._fingerprints: dict[Verdict, Any] = {}  # of answers, all kept by this interpreter
 
-    # --- what a node may do
+    # --- outcomes of nodes
 
     def round(self, context: tuple[int, ...], limit: int, states: States) -> list[Outcome]:
-        """All outcomes of one round of the target after ``context``; values hold a Verdict."""
-        limit = UNLIMITED if limit > ample(self.root.below) else limit
-        context, states = self._recent(self.root, context), self._settled(states)
+        """Return all outcomes of one target round after ``context``; values hold a Verdict."""
+        limit = UNLIMITED if limit > sufficient_limit(self.root.below) else limit
+        context, states = self._recent(self.root, context), self._canonical(states)
         key = (context, limit, states)
         if key not in self._rounds:
             self._rounds[key] = self._run(lambda: verified(self.root, context, limit, states))
@@ -77,23 +77,23 @@ class ExactInterpreter:
     def proposals(
         self, node: Node, context: tuple[int, ...], limit: int, states: States
     ) -> list[Outcome]:
-        """All outcomes of ``node`` after ``context``; values hold a Proposal."""
+        """Return all outcomes of ``node`` after ``context``; values hold a Proposal."""
         if limit <= 0:
             return [Outcome(1.0, (Proposal(), states))]
-        limit = UNLIMITED if limit >= self._ample[node] else limit
-        context, states = self._recent(node, context), self._settled(states)
+        limit = UNLIMITED if limit >= self._sufficient_limits[node] else limit
+        context, states = self._recent(node, context), self._canonical(states)
         key = (node, context, limit, states)
         if key not in self._proposals:
             if isinstance(node, Draft):
-                self._proposals[key] = self._drafts(node, context, limit, states)
+                self._proposals[key] = self._leaf_proposals(node, context, limit, states)
             else:
                 self._proposals[key] = self._run(lambda: propose(node, context, limit, states))
         return self._proposals[key]
 
-    def _drafts(
+    def _leaf_proposals(
         self, node: Draft, context: tuple[int, ...], limit: int, states: States
     ) -> list[Outcome]:
-        """A leaf: token by token, until its window stops it."""
+        """Enumerate a leaf's drafts, token by token, until its window stops them."""
         done: list[tuple[float, Proposal]] = []
         growing = [(1.0, Proposal())]
         longest = min(node.budget, limit)
@@ -117,7 +117,7 @@ class ExactInterpreter:
             growing = grown
         drafts = done + growing
         if node.num_drafts > 1:
-            drafts = multi_drafts(node, drafts, self.rows)
+            drafts = combine_drafts(node, drafts, self.rows)
             self.paths += len(drafts)
         return [Outcome(p, (draft, states)) for p, draft in drafts]
 
@@ -132,23 +132,23 @@ class ExactInterpreter:
             for path in layer:
                 is_call = isinstance(path.request, Check | Row) and path.request.node is self.root
                 calls = path.calls + is_call
-                branches = self._branches(path.request)
-                self.paths += len(branches)
-                for i, (chance, answer) in enumerate(branches):
+                possible = self._answers(path.request)
+                self.paths += len(possible)
+                for i, (chance, answer) in enumerate(possible):
                     probability = path.probability * chance
-                    last = i == len(branches) - 1
+                    last = i == len(possible) - 1
                     coroutine = path.coroutine if last else replay(start, path.answers)
                     try:
                         request = coroutine.send(answer)
                     except StopIteration as stop:
-                        value = (stop.value[0], self._settled(stop.value[1]))
+                        value = (stop.value[0], self._canonical(stop.value[1]))
                         same = value[0] is answer
-                        what = self._fingerprint_of(answer) if same else fingerprint(value[0])
+                        what = self._verdict_fingerprint(answer) if same else fingerprint(value[0])
                         key = (calls, what, value[1])
                         before = finished[key].probability if key in finished else 0.0
                         finished[key] = Outcome(before + probability, value, calls)
                         continue
-                    key = (calls, *state_of(coroutine))
+                    key = (calls, *suspended_state(coroutine))
                     if key in deeper:
                         deeper[key].probability += probability
                     else:
@@ -159,19 +159,18 @@ class ExactInterpreter:
 
     # --- answers
 
-    def _branches(self, request: Request) -> list[tuple[float, Any]]:
-        """Every answer a request may get, with its probability."""
+    def _answers(self, request: Request) -> list[tuple[float, Any]]:
+        """List every answer that a request may get, with its probability."""
         match request:
             case Propose(node, pending, limit, states):
-                return [
-                    (o.probability, o.value) for o in self.proposals(node, pending, limit, states)
-                ]
+                found = self.proposals(node, pending, limit, states)
+                return [(outcome.probability, outcome.value) for outcome in found]
             case Check():
                 return self._verdicts[self._check_key(request)]
             case Row(node, pending):
                 return [(1.0, TableDistributions(self.rows, (self._models.law(node, pending),)))]
             case Draw(_, law):
-                row = normalised(law.dense(self.vocab_size)[0].double().numpy())
+                row = normalise(law.dense(self.vocab_size)[0].double().numpy())
                 return [(float(row[token]), token) for token in np.flatnonzero(row).tolist()]
 
     def _check_key(self, request: Check) -> Any:
@@ -179,7 +178,7 @@ class ExactInterpreter:
         return (request.node, context, fingerprint(request.draft))
 
     def _prefetch(self, requests: list[Request]) -> None:
-        """Check all drafts that await it, as one batch per node."""
+        """Check all drafts that await a check, as one batch per node."""
         missing: dict[Any, dict[Any, Check]] = {}
         for request in requests:
             if isinstance(request, Check):
@@ -190,34 +189,34 @@ class ExactInterpreter:
             found = verdicts(node, list(checks.values()), self._models)
             self._verdicts.update(zip(checks, found, strict=True))
 
-    # --- what tells contexts and states apart
+    # --- keys of memoised outcomes
 
-    def _settled(self, states: States) -> States:
-        """States in which sums that differ by the order of their terms only are one number."""
+    def _canonical(self, states: States) -> States:
+        """Replace numbers in states by equal ones that differ by rounding only."""
         if not any(states):
             return states
-        settled = self._settled_states.get(states)
-        if settled is None:
+        canonical = self._canonical_states.get(states)
+        if canonical is None:
             numbers = self._numbers
-            settled = tuple(tuple(numbers.setdefault(round(x, 11), x) for x in s) for s in states)
-            self._settled_states[states] = settled
-        return settled
+            canonical = tuple(tuple(numbers.setdefault(round(x, 11), x) for x in s) for s in states)
+            self._canonical_states[states] = canonical
+        return canonical
 
-    def _fingerprint_of(self, verdict: Verdict) -> Any:
+    def _verdict_fingerprint(self, verdict: Verdict) -> Any:
         found = self._fingerprints.get(verdict)
         if found is None:
             found = self._fingerprints[verdict] = fingerprint(verdict)
         return found
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
-        return context[max(len(context) - self._reach[node], 0) :]
+        return context[max(len(context) - self._max_orders[node], 0) :]
 
 
-# --- suspended coroutines as values: bring one to where answers lead, and tell equal ones
+# --- suspended coroutines as values: replayed from answers, and compared
 
 
 def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutine:
-    """A fresh coroutine, brought to where these answers lead."""
+    """Start a fresh coroutine and send it these answers."""
     coroutine = start()
     next(coroutine)
     for answer in answers:
@@ -225,8 +224,8 @@ def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutin
     return coroutine
 
 
-def state_of(coroutine: Any) -> tuple[Any, ...]:
-    """Where a suspended coroutine stands and all that it remembers, down to the innermost.
+def suspended_state(coroutine: Any) -> tuple[Any, ...]:
+    """Return where a suspended coroutine is and all that it remembers, innermost frame last.
 
     Only compared between coroutines that were given equally many answers: what a ``for`` loop
     has left is not among the local variables, but follows from that number.
@@ -242,7 +241,7 @@ def state_of(coroutine: Any) -> tuple[Any, ...]:
 
 
 def fingerprint(value: Any) -> Any:
-    """A hashable stand-in: equal for values that no coroutine can tell apart."""
+    """Return a hashable stand-in: equal for values that no coroutine can tell apart."""
     if isinstance(value, Proposal):
         more = tuple(fingerprint(draft) for draft in value.alternatives)
         return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, more)

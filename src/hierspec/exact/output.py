@@ -13,10 +13,10 @@ import numpy as np
 from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, label, report
 
-from .bounds import UNLIMITED, ample, reach
+from .bounds import UNLIMITED, max_order, sufficient_limit
 from .interpreter import ExactInterpreter
-from .round_law import by_length, digits
-from .tables import row_of
+from .round_law import by_length, to_digits
+from .tables import next_token_law
 
 
 def output_law(
@@ -26,7 +26,7 @@ def output_law(
     cut_at_horizon: bool = False,
     controller: Controller | None = None,
 ) -> np.ndarray:
-    """The law of the first ``horizon`` tokens, rounds repeated as needed → [V, …, V] float64.
+    """Return the law of the first ``horizon`` tokens, rounds repeated → [V, …, V] float64.
 
     Args:
         states: of the windows at the start (:func:`hierspec.core.nodes.initial_states`).
@@ -36,34 +36,36 @@ def output_law(
             ``interpreter`` says how its plans are interpreted.
     """
     rounds = Rounds(interpreter, controller)
-    return joined(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
+    return join_rounds(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
 
 
-def joined(rounds: Rounds, initial: Any, horizon: int, cut_at_horizon: bool = False) -> np.ndarray:
-    """:func:`output_law` of these rounds from the state ``initial``."""
+def join_rounds(
+    rounds: Rounds, start: Any, horizon: int, cut_at_horizon: bool = False
+) -> np.ndarray:
+    """Compute :func:`output_law` of these rounds from the state ``start``."""
     V, H = rounds.vocab_size, horizon
-    reached = rounds.reach
+    max_order = rounds.max_order
     out = np.zeros(V**H)
     # Per length and state: the probability that some round ends with exactly this text.
     ended: list[dict[Any, np.ndarray]] = [{} for _ in range(H)]
-    ended[0][initial] = np.ones(1)
+    ended[0][start] = np.ones(1)
     for length in range(H):
         limit = H - length if cut_at_horizon else UNLIMITED
-        width = V ** min(length, reached)  # contexts that can be told apart
+        width = V ** min(length, max_order)  # contexts that can be told apart
         for before, mass in ended[length].items():
             for c in range(width):
                 column = mass.reshape(-1, width)[:, c]
                 if not column.any():
                     continue
-                context = digits(c, min(length, reached), V)
+                context = to_digits(c, min(length, max_order), V)
                 for (m, after), step in rounds.round(context, limit, before).items():
-                    room = min(m, H - length)
-                    step = step.reshape(V**room, -1).sum(-1)
+                    kept = min(m, H - length)
+                    step = step.reshape(V**kept, -1).sum(-1)
                     if length + m < H:
-                        into = ended[length + m].setdefault(after, np.zeros(V ** (length + m)))
+                        target = ended[length + m].setdefault(after, np.zeros(V ** (length + m)))
                     else:
-                        into = out
-                    into.reshape(-1, width, V**room)[:, c] += np.outer(column, step)
+                        target = out
+                    target.reshape(-1, width, V**kept)[:, c] += np.outer(column, step)
         ended[length].clear()
     return out.reshape((V,) * H)
 
@@ -89,8 +91,8 @@ class Rounds:
             make = type(interpreter)
             self.root = controller.root
             self.interpreters = {plan: make(plan, V) for plan in controller.plans}
-        self.reach = reach(self.root)
-        self.ample = max(ample(plan.below) for plan in self.interpreters)
+        self.max_order = max_order(self.root)
+        self.sufficient_limit = max(sufficient_limit(plan.below) for plan in self.interpreters)
 
     @property
     def paths(self) -> int:
@@ -98,11 +100,11 @@ class Rounds:
         return sum(interpreter.paths for interpreter in self.interpreters.values())
 
     def initial(self, states: States, horizon: int) -> Any:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return states, self.controller and self.controller.initial(0, horizon)
 
     def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
-        """One round's output: per number of tokens and state afterwards, their law [V^m]."""
+        """Return one round's output: per number of tokens and state after it, their law [V^m]."""
         states, control = state
         plan = self.root if self.controller is None else self.controller.plan(control)
         outcomes = self.interpreters[plan].round(context, limit, states)
@@ -115,10 +117,10 @@ class Rounds:
             out[key] = out[key] + law if key in out else law
         return out
 
-    def described(self, state: Any) -> str:
-        """A state in words."""
+    def describe(self, state: Any) -> str:
+        """Return a state in words."""
         states, control = state
-        known = [f"level {i} {list(one)}" for i, one in enumerate(states) if any(one)]
+        known = [f"level {i} {list(own)}" for i, own in enumerate(states) if any(own)]
         parts = ["window states: " + ", ".join(known)] if known else []
         if self.controller is not None:
             parts.append(f"plan {label(self.controller.plan(control))!r}")
@@ -126,11 +128,11 @@ class Rounds:
 
 
 def model_law(model: Any, horizon: int) -> np.ndarray:
-    """The law of a model's own first ``horizon`` tokens → [V, …, V] float64."""
+    """Return the law of a model's own first ``horizon`` tokens → [V, …, V] float64."""
     V = model.vocab_size
     out = np.ones(1)
     for length in range(horizon):
         known = min(length, model.order)
-        rows = np.stack([row_of(model, digits(c, known, V)) for c in range(V**known)])
+        rows = np.stack([next_token_law(model, to_digits(c, known, V)) for c in range(V**known)])
         out = (out.reshape(-1, V**known, 1) * rows).ravel()
     return out.reshape((V,) * horizon)

@@ -1,7 +1,7 @@
 """Published verifiers as adapters (:mod:`hierspec.exact.adapters`), to be enumerated.
 
-Where a package is at hand its own function is called. What is written down here anew is written
-from its publication, for one draft, in our words; names of sources are in the table.
+Where a package is installed its own function is called. The others are written anew from their
+publications, for one draft; names of sources are in the table.
 
 In what follows r_i = p_i(x_i)/q_i(x_i), R_k = r_1⋯r_k and w_k = R_k / max(1, R_1, …, R_k), which is
 min(1, w_{k−1} r_k) [MATH §1].
@@ -19,7 +19,7 @@ from .adapters import LENGTHS, SEEDS, Adapter, VerifierFinding, examine
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Hold a verifier that somebody published.
+    """A verifier that somebody published.
 
     Attributes:
         source: where, and what of it had to be replaced to be enumerated.
@@ -34,15 +34,15 @@ class Published:
 
 def transformers_step(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return the round of the installed transformers' assisted step."""
-    return _transformers(tokens, q, p, None)
+    return _transformers_round(tokens, q, p, None)
 
 
 def transformers_ensemble(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Return the same with the option ``assistant_ensemble_weight`` at one half."""
-    return _transformers(tokens, q, p, 0.5)
+    """Return that round with the option ``assistant_ensemble_weight`` at one half."""
+    return _transformers_round(tokens, q, p, 0.5)
 
 
-def _transformers(
+def _transformers_round(
     tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor, weight: float | None
 ) -> list[int]:
     from transformers.generation import utils
@@ -67,28 +67,28 @@ def vllm_rejection(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Se
         if not (q[i, token] > 0 and bool(p[i, token] / q[i, token] >= uniforms[i])):
             # All places are raced beforehand, but only this one's winner is used, and which place
             # it is hangs on the uniforms alone: drawing it here has the same law.
-            return [*out, _drawn((p[i] - q[i]).clamp(min=0.0))]
+            return [*out, _draw((p[i] - q[i]).clamp(min=0.0))]
         out.append(token)
-    return [*out, _drawn(p[n])]
+    return [*out, _draw(p[n])]
 
 
 def vllm_without_draft_probs(
     tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor
 ) -> Sequence[int]:
-    """Return the same for drafts without probabilities, as those of n-grams: q is one-hot."""
+    """Return vLLM's round for drafts without probabilities, as of n-grams: q is one-hot."""
     return vllm_rejection(tokens, torch.nn.functional.one_hot(tokens, p.shape[1]).double(), p)
 
 
 def gpt_fast(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Return the round of gpt-fast's step: up to the first rejected place of all, then a draw."""
+    """Return the round of gpt-fast's step: tokens before the first rejected one, then a draw."""
     n = len(tokens)
     at = torch.arange(n)
     kept = torch.minimum(torch.ones(n, dtype=p.dtype), p[at, tokens] / q[at, tokens])
     rejected = (torch.rand_like(kept) > kept).nonzero()
     if not len(rejected):
-        return [*tokens.tolist(), _drawn(p[n])]
+        return [*tokens.tolist(), _draw(p[n])]
     first = int(rejected[0])
-    return [*tokens[:first].tolist(), _drawn((p[first] - q[first]).clamp(min=0.0))]
+    return [*tokens[:first].tolist(), _draw((p[first] - q[first]).clamp(min=0.0))]
 
 
 def sequential_standard(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -96,9 +96,9 @@ def sequential_standard(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) 
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
         if not torch.rand(1) < p[i, token] / q[i, token]:
-            return [*out, _drawn((p[i] - q[i]).clamp(min=0.0))]
+            return [*out, _draw((p[i] - q[i]).clamp(min=0.0))]
         out.append(token)
-    return [*out, _drawn(p[-1])]
+    return [*out, _draw(p[-1])]
 
 
 def sequential_capped(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -128,7 +128,7 @@ def sequential_capped(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) ->
     else:
         k = 0
     row = p[n] if k == n else q[k] * beyond(k).clamp(min=0.0)
-    return [*tokens[:k].tolist(), _drawn(row)]
+    return [*tokens[:k].tolist(), _draw(row)]
 
 
 def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -150,7 +150,7 @@ def typical_acceptance(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -
         if p[i, token] <= least[i]:
             break
         out.append(token)
-    return [*out, _drawn(p[len(out)])]
+    return [*out, _draw(p[len(out)])]
 
 
 def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -172,7 +172,7 @@ def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> S
         return difference.clamp(min=0.0), -difference.clamp(max=0.0)
 
     if torch.rand(1) < ratios[-1]:
-        return [*tokens.tolist(), _drawn(p[n])]
+        return [*tokens.tolist(), _draw(p[n])]
     k = n - 1
     while k > 0:
         target, draft = (part.sum() for part in divergences(k))
@@ -180,7 +180,7 @@ def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> S
             break
         k -= 1
     row, _ = divergences(k)
-    return [*tokens[:k].tolist(), _drawn(row if row.any() else p[k])]
+    return [*tokens[:k].tolist(), _draw(row if row.any() else p[k])]
 
 
 def block_of_hierspec(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -197,17 +197,17 @@ def by_rule(name: str, tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -
     batch = Batch(p[None], q[None], tokens[None], torch.tensor([n]))
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, torch.rand(1, n))
-    return [*tokens[: int(tau)].tolist(), _drawn(rule.correction(batch, accepted, tau)[0])]
+    return [*tokens[: int(tau)].tolist(), _draw(rule.correction(batch, accepted, tau)[0])]
 
 
-def _drawn(row: torch.Tensor) -> int:
-    """Return a token drawn from weights [V]."""
+def _draw(row: torch.Tensor) -> int:
+    """Draw a token from weights [V]."""
     return int(torch.multinomial(row[None], 1))
 
 
 PUBLISHED = {
-    one.name: one
-    for one in (
+    verifier.name: verifier
+    for verifier in (
         Published("transformers", "transformers, assisted generation", True, transformers_step),
         Published(
             "transformers-ensemble",
@@ -266,15 +266,15 @@ PUBLISHED = {
 
 
 def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
-    """Return all of them, as the table of ``docs/published-verifiers.md``."""
+    """Return findings on all of them, as the table of ``docs/published-verifiers.md``."""
     heads = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
     lines = [heads, ["---" for _ in heads]]
-    lines += [cells(one, examine(one.verify, lengths, seeds)) for one in PUBLISHED.values()]
+    lines += [table_row(each, examine(each.verify, lengths, seeds)) for each in PUBLISHED.values()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cells(one: Published, found: VerifierFinding) -> list[str]:
-    """Return what the table says of one."""
-    name = f"`{one.name}`" + (" (its own code)" if one.own_code else "")
+def table_row(verifier: Published, found: VerifierFinding) -> list[str]:
+    """Return the cells of a verifier's row in the table."""
+    name = f"`{verifier.name}`" + (" (its own code)" if verifier.own_code else "")
     far = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in found.tv.values()]
-    return [name, one.source, "yes" if found.lossless else "**no**", *far]
+    return [name, verifier.source, "yes" if found.lossless else "**no**", *far]

@@ -1,9 +1,9 @@
-"""Two distributions that race with the same noise: what they draw together, in closed form.
+"""The joint law of two draws whose races share their noise, in closed form.
 
 A race draws argmax_x p(x) / e(x) with independent exponential numbers e
 (:func:`hierspec.core.distributions.race`). Write a_z = p(z)/p(x) and b_z = q(z)/q(y). Token x wins
-p's race and y wins q's where e_z > max(a_z e_x, b_z e_y) for every z. Of such e, given e_x and
-e_y = s · e_x, there is exp(−e_x Σ_z max(a_z, s b_z)), the terms of x and y being theirs own; so
+p's race and y wins q's where e_z > max(a_z e_x, b_z e_y) for every z. Its density at e_x and
+e_y = s · e_x is exp(−e_x Σ_z max(a_z, s b_z)), the terms of x and y being their own; so
 
     x = y:  J(x, x) = 1 / Σ_z max(p(z)/p(x), q(z)/q(x))
     x ≠ y:  J(x, y) = ∫ ds / (Σ_z max(a_z, s b_z))²  over  p(y)/p(x) < s < q(y)/q(x),
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def agreement(*laws: ArrayLike) -> Floats:
-    """P(all races are won by x) of two distributions [V] or more that share their noise → [V]."""
+    """Return P(all races are won by x) of two or more distributions [V] with shared noise → [V]."""
     rows = np.stack([np.asarray(law, dtype=np.float64) for law in laws])
     out = np.zeros(rows.shape[1])
     for x in np.flatnonzero((rows > 0.0).all(0)):
@@ -35,28 +35,28 @@ def agreement(*laws: ArrayLike) -> Floats:
 
 
 def joint_law(p: ArrayLike, q: ArrayLike) -> Floats:
-    """P(p's race is won by x, q's by y) → [V, V]."""
+    """Return P(p's race is won by x, q's by y) → [V, V]."""
     p, q = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
     out = np.diag(agreement(p, q))
     for x in np.flatnonzero(p > 0.0):
         for y in np.flatnonzero(q > 0.0):
             if x != y:
-                out[x, y] = _apart(p / p[x], q / q[y], int(x), int(y))
+                out[x, y] = _joint_probability(p / p[x], q / q[y], int(x), int(y))
     return out
 
 
-def _apart(a: Floats, b: Floats, x: int, y: int) -> float:
-    """J(x, y) of two different tokens, a [V] = p/p(x) and b [V] = q/q(y)."""
+def _joint_probability(a: Floats, b: Floats, x: int, y: int) -> float:
+    """Return J(x, y) of two different tokens, a [V] = p/p(x) and b [V] = q/q(y)."""
     low, high = float(a[y]), 1.0 / float(b[x]) if b[x] > 0.0 else math.inf
     if not low < high:
         return 0.0
-    turns = np.divide(a, b, out=np.full_like(a, math.inf), where=b > 0.0)
-    inside = np.unique(turns[(turns > low) & (turns < high)])
+    breaks = np.divide(a, b, out=np.full_like(a, math.inf), where=b > 0.0)
+    inside = np.unique(breaks[(breaks > low) & (breaks < high)])
     edges = [low, *inside.tolist(), high]
     total = 0.0
     for start, stop in itertools.pairwise(edges):
-        flat = turns >= stop  # their a_z is the larger throughout
-        level, slope = float(a[flat].sum()), float(b[~flat].sum())
+        constant = breaks >= stop  # where a_z is the larger throughout
+        level, slope = float(a[constant].sum()), float(b[~constant].sum())
         begin = level + slope * start
         if math.isinf(stop):
             total += 1.0 / (slope * begin)
@@ -66,7 +66,7 @@ def _apart(a: Floats, b: Floats, x: int, y: int) -> float:
 
 
 def least_agreement(p: ArrayLike, q: ArrayLike) -> float:
-    """The bound (1 − TV)/(1 + TV) of :func:`agreement`'s sum."""
+    """Return the lower bound (1 − TV)/(1 + TV) of the sum of :func:`agreement`."""
     difference: Any = np.abs(np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64))
     distance = float(difference.sum()) / 2.0
     return (1.0 - distance) / (1.0 + distance)

@@ -2,13 +2,13 @@
 
 P5's running threshold remembers a sum and a count, which grow for as long as the text does. But a
 round only compares: does an entropy e exceed the mean, after k more values that sum to S? With
-mean μ and weight u = 1/count that is the line μ + (S − k·e)·u = e in the (u, μ) plane. Within a
-region that no line met by a round cuts, all states make the round the same; so regions are split
-along the lines that rounds meet, until every state lies in a region that was tried. (States on a
-line act as those just above it: only a value *above* the mean stops a draft.)
+mean μ and weight u = 1/count that is the line μ + (S − k·e)·u = e in the (u, μ) plane. In a region
+that none of a round's lines cuts, all states give the same round; so regions are split along these
+lines until every state lies in a region that was tried. (States on a line act as those just above
+it: only a value *above* the mean stops a draft.)
 
 The regions hold states that no text leads to, such as fractional counts. A proof over all of them
-is a proof; a round that is lossy in one of them is yet to be reached (:func:`.proof.reached`).
+is a proof; a lossy round in one of them may be unreachable (:func:`.proof.search_reachable`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Region = tuple[Polygon | None, ...]  # one per running mean; None: nothing was r
 
 
 class Comparison(NamedTuple):
-    """An entropy met a running mean: above the line μ + slope·u = entropy it did not exceed it.
+    """An entropy compared with a running mean: not above it where μ + slope·u ≥ entropy.
 
-    ``mean`` says which running mean, by its window's node index.
+    ``mean`` is the node index of the window whose running mean it is.
     """
 
     mean: int
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
 
 @dataclass(slots=True)
 class Comparisons:
-    """The comparisons of whatever runs now."""
+    """The comparisons made by the coroutine that runs now."""
 
     met: set[Comparison] = field(default_factory=set)
 
@@ -56,7 +56,7 @@ class RunningMean:
     """The adaptive :class:`windows.EntropyWindow`, from a mean and weight at the round's start.
 
     Its state is (μ, u, S, k): S and k are of the values that the round itself has added. A
-    negative u says that there was none before.
+    negative u means that there was none before.
     """
 
     index: int
@@ -91,7 +91,7 @@ class RunningMean:
 
 
 class RecordingInterpreter(ExactInterpreter):
-    """The exact interpreter, which says of each round what comparisons it rests on.
+    """The exact interpreter; it records which comparisons each round depends on.
 
     Attributes:
         means: node indices of the windows with a running mean.
@@ -100,7 +100,7 @@ class RecordingInterpreter(ExactInterpreter):
     def __init__(self, root: Verify, vocab_size: int) -> None:
         self._record = Comparisons()
         self._met: dict[int, frozenset[Comparison]] = {}  # by the identity of memoised outcomes
-        root = _recording(root, self._record)
+        root = _with_recording_windows(root, self._record)
         super().__init__(root, vocab_size)
         found = windows(root)
         self.means = tuple(i for i, w in sorted(found.items()) if isinstance(w, RunningMean))
@@ -108,7 +108,7 @@ class RecordingInterpreter(ExactInterpreter):
         self._start = [found[i].init() if i in found else () for i in range(size)]
 
     def states(self, region: Region) -> States:
-        """Window states at one point of a region."""
+        """Return window states at one point of a region."""
         states = list(self._start)
         for index, polygon in zip(self.means, region, strict=True):
             if polygon is not None:
@@ -119,8 +119,8 @@ class RecordingInterpreter(ExactInterpreter):
     def recorded_round(
         self, context: tuple[int, ...], limit: int, states: States
     ) -> tuple[list[Outcome], frozenset[Comparison]]:
-        """:meth:`round`, and what it compared."""
-        return self._recorded(lambda: self.round(context, limit, states))
+        """Return the outcomes of :meth:`round`, and the comparisons made on the way."""
+        return self._run_recorded(lambda: self.round(context, limit, states))
 
     def proposals(
         self, node: Node, context: tuple[int, ...], limit: int, states: States
@@ -128,9 +128,9 @@ class RecordingInterpreter(ExactInterpreter):
         if limit <= 0:  # nothing happens, and nothing is kept
             return super().proposals(node, context, limit, states)
         ask = super().proposals
-        return self._recorded(lambda: ask(node, context, limit, states))[0]
+        return self._run_recorded(lambda: ask(node, context, limit, states))[0]
 
-    def _recorded(self, run: Any) -> tuple[list[Outcome], frozenset[Comparison]]:
+    def _run_recorded(self, run: Any) -> tuple[list[Outcome], frozenset[Comparison]]:
         outer, self._record.met = self._record.met, set()
         found = run()
         # Memoised outcomes are one list for good, and running them again compares nothing.
@@ -140,39 +140,41 @@ class RecordingInterpreter(ExactInterpreter):
         return found, met
 
 
-def regions(
+def outcomes_by_region(
     interpreter: RecordingInterpreter, context: tuple[int, ...], limit: int
 ) -> Iterator[list[Outcome]]:
-    """A round's outcomes for every kind of state that its running means can be in."""
+    """Yield a round's outcomes for every region of states that it tells apart."""
     highest = math.log(interpreter.vocab_size)
-    everything: Polygon = ((0.0, 0.0), (1.0, 0.0), (1.0, highest), (0.0, highest))
-    waiting: list[Region] = list(product((None, everything), repeat=len(interpreter.means)))
+    all_states: Polygon = ((0.0, 0.0), (1.0, 0.0), (1.0, highest), (0.0, highest))
+    waiting: list[Region] = list(product((None, all_states), repeat=len(interpreter.means)))
     while waiting:
         region = waiting.pop()
         states = interpreter.states(region)
         outcomes, met = interpreter.recorded_round(context, limit, states)
-        waiting += _rest(region, interpreter.means, met)
+        waiting += _untried(region, interpreter.means, met)
         yield outcomes
 
 
-def _rest(region: Region, means: tuple[int, ...], met: frozenset[Comparison]) -> Iterator[Region]:
-    """A region without the states for which all these comparisons come out as they did."""
-    for comparison in sorted(met):
+def _untried(
+    region: Region, means: tuple[int, ...], made: frozenset[Comparison]
+) -> Iterator[Region]:
+    """Split off the parts of a region where one of these comparisons comes out otherwise."""
+    for comparison in sorted(made):
         place = means.index(comparison.mean)
         polygon = region[place]
         if polygon is None:
             continue
-        other = _cut(polygon, comparison, above=comparison.exceeded)
+        other = _clip(polygon, comparison, above=comparison.exceeded)
         if other:
             yield (*region[:place], other, *region[place + 1 :])
-        same = _cut(polygon, comparison, above=not comparison.exceeded)
+        same = _clip(polygon, comparison, above=not comparison.exceeded)
         if not same:
             return
         region = (*region[:place], same, *region[place + 1 :])
 
 
-def _cut(polygon: Polygon, line: Comparison, above: bool) -> Polygon:
-    """The part of a convex polygon above a line, or below it; empty where it is a sliver."""
+def _clip(polygon: Polygon, line: Comparison, above: bool) -> Polygon:
+    """Return the part of a convex polygon above a line, or below it; empty if it is a sliver."""
     sign = 1.0 if above else -1.0
     heights = [sign * (mean + line.slope * u - line.entropy) for u, mean in polygon]
     out: list[tuple[float, float]] = []
@@ -194,33 +196,33 @@ def _area(polygon: Sequence[tuple[float, float]]) -> float:
 
 
 def _centre(polygon: Polygon) -> tuple[float, float]:
-    """A point well inside: the mean of the corners."""
+    """Return a point well inside: the mean of the corners."""
     return (
         sum(u for u, _ in polygon) / len(polygon),
         sum(mean for _, mean in polygon) / len(polygon),
     )
 
 
-def _recording(node: Any, record: Comparisons) -> Any:
-    """A tree like ``node`` whose adaptive windows record what they compare."""
+def _with_recording_windows(node: Any, record: Comparisons) -> Any:
+    """Rebuild a tree with adaptive windows that record what they compare."""
     if isinstance(node, Concatenate):
-        parts = tuple(_recording(part, record) for part in node.parts)
+        parts = tuple(_with_recording_windows(part, record) for part in node.parts)
         return dataclasses.replace(node, parts=parts)
     window = node.window
     if is_running(window):
         window = RunningMean(node.index, record)
     if isinstance(node, Draft):
         return dataclasses.replace(node, window=window)
-    below = None if node.below is None else _recording(node.below, record)
+    below = None if node.below is None else _with_recording_windows(node.below, record)
     return dataclasses.replace(node, window=window, below=below)
 
 
 def windows(root: Node) -> dict[int, Any]:
-    """The windows of a tree, by node index."""
+    """Return the windows of a tree by node index."""
     return {n.index: n.window for n in walk(root) if not isinstance(n, Concatenate)}
 
 
 def is_running(window: Any) -> bool:
-    """Whether this window's threshold is a running mean."""
+    """Return whether a window's threshold is a running mean."""
     inner = window.inner if isinstance(window, Counting) else window
     return isinstance(inner, EntropyWindow) and inner.threshold is None

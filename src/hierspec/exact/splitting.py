@@ -1,16 +1,16 @@
-"""An rng that splits: a program run once for every way its uniforms may fall.
+"""An rng that splits: a program is run once for every box of uniforms that it tells apart.
 
 A uniform is a number in an interval. Where a program compares it with something inside that
 interval, the run goes on with the side that the number lies on, and the other side is left for
-another run. In the end each run stands for a box of uniforms that all take its way, and the box's
-volume is its probability. Nothing is sampled and nothing is foretold: thresholds are read off the
-comparisons that are made.
+another run. In the end each run stands for a box of uniforms that all lead to its outcome, and the
+box's volume is its probability. Nothing is sampled, and no threshold is known in advance: they are
+read off the comparisons that are made.
 
-They are seen in two places. :class:`Uniform`, a float, sees those of Python, ``bisect`` among them;
+They are noticed in two places. :class:`Uniform`, a float, sees those of Python, as in ``bisect``;
 :class:`_Watch` sees those of torch, call by call. Inside compiled code and CUDA graphs it sees
-nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor has no room for
-objects: there a uniform is known by its value. One that should go unseen would leave its box whole,
-and so give a wrong law: such a fault is seen, not hidden.
+nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no
+objects: there a uniform is known by its value. A comparison that went unnoticed would leave its box
+whole, and so give a wrong law: such a fault shows, it is not hidden.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hierspec.errors import HierspecError
 Interval = tuple[float, float]
 Outcome = TypeVar("Outcome", bound=Hashable)
 
-_TINY = 1e-14  # of an interval: narrower ones are left by rounding, and hold no way of their own
+_NARROWEST = 1e-14  # of an interval: narrower ones are left by rounding, not by the program
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-_MOST = 256  # numbers in a tensor of uniforms, or made from one
+_MAX_NUMBERS = 256  # numbers in a tensor of uniforms, or made from one
 
 
 class _Origin(NamedTuple):
-    """A number that is ``scale`` · (uniform ``number``) + ``shift``."""
+    """How a number was made: ``scale`` · (uniform ``number``) + ``shift``."""
 
     number: int
     scale: float = 1.0
@@ -63,7 +63,7 @@ class SplittingRng:
         return math.prod(high - low for low, high in self._intervals)
 
     def take(self, n: int) -> Uniforms:
-        """As :meth:`hierspec.core.rng.Rng.take`."""
+        """Return n uniforms, as :meth:`hierspec.core.rng.Rng.take` does."""
         out = Uniforms()
         for number in range(self._taken, self._taken + n):
             if number == len(self._intervals):
@@ -76,28 +76,30 @@ class SplittingRng:
         self._taken += n
         return out
 
-    def made(self, value: float, origin: _Origin) -> None:
-        """Know a number again that was made from a uniform."""
+    def register(self, value: float, origin: _Origin) -> None:
+        """Remember how a number was made from a uniform."""
         if origin.scale != 0.0:
             self.origins[value] = origin
 
-    def compared(self, value: float, with_what: float) -> None:
-        """A number was compared; if a uniform made it, the other side is for another run.
+    def split_at(self, value: float, threshold: float) -> None:
+        """Split the box where a number made from a uniform is compared with ``threshold``.
+
+        The side that the number lies on is this run's; the other is left for another run.
 
         Raises:
-            HierspecError: with a number that a uniform made, too: what is left is no box.
+            HierspecError: both were made from uniforms, so the sides are no boxes.
         """
         if value not in self.origins:
             return
-        if with_what in self.origins:
+        if threshold in self.origins:
             raise HierspecError("two uniforms were compared with each other")
         number, scale, shift = self.origins[value]
         low, high = self._intervals[number]
-        edge = (with_what - shift) / scale
-        if not low + _TINY < edge < high - _TINY:  # infinite and NaN ones, too
+        edge = (threshold - shift) / scale
+        if not low + _NARROWEST < edge < high - _NARROWEST:  # infinite and NaN ones, too
             return
         mine, other = (low, edge), (edge, high)
-        if (value < with_what) != (scale > 0.0):
+        if (value < threshold) != (scale > 0.0):
             mine, other = other, mine
         self._intervals[number] = other
         self.others.append(list(self._intervals))
@@ -105,7 +107,7 @@ class SplittingRng:
 
 
 class Uniforms(list["Uniform"]):
-    """What an rng hands out, as far as the engine asks more of an array than of a list."""
+    """A list of uniforms with the methods of an array that the engine calls."""
 
     def tolist(self) -> list[Uniform]:
         return list(self)
@@ -126,24 +128,24 @@ class Uniform(float):
     def of(cls, rng: SplittingRng, value: float, origin: _Origin) -> Uniform:
         out = cls(value)
         out.rng, out.origin = rng, origin
-        rng.made(value, origin)
+        rng.register(value, origin)
         return out
 
-    def _compared(self, other: float) -> float:
-        self.rng.compared(float(self), float(other))
+    def _report_comparison(self, other: float) -> float:
+        self.rng.split_at(float(self), float(other))
         return float(self)
 
     def __lt__(self, other: float) -> bool:
-        return self._compared(other) < float(other)
+        return self._report_comparison(other) < float(other)
 
     def __le__(self, other: float) -> bool:
-        return self._compared(other) <= float(other)
+        return self._report_comparison(other) <= float(other)
 
     def __gt__(self, other: float) -> bool:
-        return self._compared(other) > float(other)
+        return self._report_comparison(other) > float(other)
 
     def __ge__(self, other: float) -> bool:
-        return self._compared(other) >= float(other)
+        return self._report_comparison(other) >= float(other)
 
     def __mul__(self, other: float) -> Uniform:
         number, scale, shift = self.origin
@@ -161,7 +163,7 @@ class Uniform(float):
 
 
 class _Watch(TorchFunctionMode):
-    """A mode in which comparisons of uniforms in tensors reach their rng.
+    """A mode that reports comparisons of uniforms in tensors to their rng.
 
     Of functions, not of operations: what a model computes with its own numbers need not be seen.
     """
@@ -175,46 +177,46 @@ class _Watch(TorchFunctionMode):
         name = func.__name__.partition(".")[0]  # ``lt``, or replayed from a tape ``lt.Tensor``
         if name in _COMPARISONS:
             for x, y in self._pairs(*args[:2]):
-                self._rng.compared(x, y)
-                self._rng.compared(y, x)
+                self._rng.split_at(x, y)
+                self._rng.split_at(y, x)
         elif name == "searchsorted":
-            self._searched(*args[:2])
-        elif name in _MADE_FROM and (pairs := self._pairs(*args[:2])):
+            self._split_at_steps(*args[:2])
+        elif name in _ORIGIN_AFTER and (pairs := self._pairs(*args[:2])):
             for (x, y), value in zip(pairs, _numbers(out), strict=True):
                 if (origin := self._rng.origins.get(x)) is not None:
-                    self._rng.made(value, _MADE_FROM[name](*origin, y))
+                    self._rng.register(value, _ORIGIN_AFTER[name](*origin, y))
         return out
 
     def _pairs(self, x: Any, y: Any) -> list[tuple[float, float]]:
-        """Numbers of two operands side by side, where uniforms are among them; else none."""
-        if not self._knows(x) and not self._knows(y):
+        """Return the numbers of two operands in pairs, if uniforms are among them; else none."""
+        if not self._holds_uniforms(x) and not self._holds_uniforms(y):
             return []
         left, right = (torch.as_tensor(one, dtype=torch.float64) for one in (x, y))
         left, right = torch.broadcast_tensors(left, right)
         return list(zip(_numbers(left), _numbers(right), strict=True))
 
-    def _knows(self, tensor: Any) -> bool:
-        """Whether numbers made from uniforms lie in it."""
+    def _holds_uniforms(self, tensor: Any) -> bool:
+        """Return whether numbers made from uniforms are in a tensor."""
         return (
             isinstance(tensor, torch.Tensor)
             and tensor.dtype == torch.float64
-            and tensor.numel() <= _MOST
+            and tensor.numel() <= _MAX_NUMBERS
             and any(value in self._rng.origins for value in _numbers(tensor))
         )
 
-    def _searched(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """``values`` [..., n] were looked for in sorted ``rows`` [..., V]."""
-        if not self._knows(values):
+    def _split_at_steps(self, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """Report a search of ``values`` [..., n] in sorted ``rows`` [..., V]."""
+        if not self._holds_uniforms(values):
             return
         for row, own in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
             for value in own.tolist():
                 for step in row.tolist():
-                    self._rng.compared(value, step)
+                    self._rng.split_at(value, step)
 
 
 _COMPARISONS = {"lt", "le", "gt", "ge"}
 # What becomes of the origin of x in an operation with y.
-_MADE_FROM: dict[str, Callable[[int, float, float, float], _Origin]] = {
+_ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
     "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
     "sub": lambda number, scale, shift, y: _Origin(number, scale, shift - y),
 }
@@ -224,11 +226,11 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
     return tensor.flatten().tolist()
 
 
-def outcomes(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
-    """The law of what a program returns, given the uniforms that it draws.
+def outcome_law(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
+    """Return the law of what a program returns, given the uniforms that it draws.
 
     Args:
-        program: called with an rng as often as there are ways; each call must begin anew.
+        program: called with an rng once for each box of uniforms; each call must begin anew.
     """
     law: dict[Outcome, float] = {}
     boxes: list[list[Interval]] = [[]]

@@ -28,7 +28,7 @@ class Rows:
         self._matrix = np.zeros((0, vocab_size))
 
     def intern(self, row: np.ndarray) -> int:
-        """The id of a row [V] float64."""
+        """Return the id of a row [V] float64, which is stored unless it is there."""
         key = row.tobytes()
         if key not in self._ids:
             self._ids[key] = len(self.rows)
@@ -38,7 +38,7 @@ class Rows:
         return self._ids[key]
 
     def matrix(self) -> np.ndarray:
-        """All rows, [number of ids, V]."""
+        """Return all rows, [number of ids, V]."""
         if len(self._matrix) < len(self.rows):
             self._matrix = np.stack(self.rows)
         return self._matrix
@@ -67,7 +67,7 @@ class TableDistributions:
         return TableDistributions(self.store, self.ids[start:stop])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
-        if len(self.ids) == 1:  # as is asked for most: not copied
+        if len(self.ids) == 1:  # the usual case: not copied
             return torch.from_numpy(self.store.rows[self.ids[0]]).unsqueeze(0)
         return torch.from_numpy(self.store.matrix()[list(self.ids)])
 
@@ -75,21 +75,21 @@ class TableDistributions:
         return float(self.store.rows[self.ids[row]][token])
 
 
-def row_of(model: Any, context: tuple[int, ...]) -> np.ndarray:
-    """A model's law [V], rid of what rounding its table left."""
-    return normalised(np.ascontiguousarray(model.law(context), dtype=np.float64))
+def next_token_law(model: Any, context: tuple[int, ...]) -> np.ndarray:
+    """Return a model's law [V], normalised again after the rounding of its table."""
+    return normalise(np.ascontiguousarray(model.law(context), dtype=np.float64))
 
 
-def normalised(rows: np.ndarray) -> np.ndarray:
-    """Rows [..., V] scaled to sum to 1."""
+def normalise(rows: np.ndarray) -> np.ndarray:
+    """Scale rows [..., V] to sum to 1."""
     return rows / rows.sum(-1, keepdims=True)
 
 
 class ModelRows:
-    """What may follow a context, by every model of a hierarchy.
+    """Ids of the next-token laws of every model of a hierarchy, by context.
 
     Attributes:
-        rows: the store that ids are of.
+        rows: the store that the ids refer to.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -97,16 +97,16 @@ class ModelRows:
         self._laws: dict[tuple[Any, tuple[int, ...]], int] = {}
 
     def law(self, node: Node, context: tuple[int, ...]) -> int:
-        """The id of the row of ``node``'s model after ``context``."""
+        """Return the id of the row of ``node``'s model after ``context``."""
         model: Any = node.model  # type: ignore[union-attr]
         context = context[max(len(context) - model.order, 0) :]
         key = (model, context)
         if key not in self._laws:
-            self._laws[key] = self.rows.intern(row_of(model, context))
+            self._laws[key] = self.rows.intern(next_token_law(model, context))
         return self._laws[key]
 
     def declines(self, node: Node, context: tuple[int, ...]) -> bool:
-        """Whether a leaf's model leaves the token after ``context`` to the level above."""
+        """Return whether a leaf's model leaves the token after ``context`` to the level above."""
         model: Any = node.model  # type: ignore[union-attr]
         if not getattr(model, "declines", False):
             return False
@@ -120,10 +120,11 @@ class ModelRows:
         own: tuple[int, ...],
         context: tuple[int, ...] = (),
     ) -> Proposal:
-        """Tokens of ``node`` drawn from rows ``ids``; ``own`` are its model's, for its window.
+        """Build the proposal of tokens of ``node`` that were drawn from rows ``ids``.
 
-        ``context`` is what stands before them, for what a draft model predicts of its tokens.
-        Who wrote a token first does not bear on any law, so origins are left equal to owners.
+        ``own`` are the rows of its model, for its window; ``context`` is the text before the
+        tokens, for a window on predicted acceptance. No law depends on who wrote a token first,
+        so origins are equal to owners.
         """
         whose = (node.index,) * len(tokens)
         match node.window.signal:  # type: ignore[union-attr]
