@@ -39,7 +39,7 @@ class Agreement:
 
 
 def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
-    """1 − TV of every row, [n]."""
+    """Return 1 − TV of every row, [n]."""
     if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
         return (likeliest(q) == likeliest(p)).astype(float)
     for one, other in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
@@ -50,7 +50,7 @@ def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
 
 
 def likeliest(rows: Distributions) -> np.ndarray:
-    """The token of the largest probability of every row, [n]."""
+    """Return the token of the largest probability of every row, [n]."""
     if isinstance(rows, OneHotDistributions):
         return np.array(rows.ids)
     assert isinstance(rows, DenseDistributions)
@@ -64,7 +64,7 @@ def agreements(
     stops: Sequence[int],
     plan: DraftingPlan,
 ) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
-    """One teacher-forced pass of every model that scores, over a span of every text.
+    """Compare all models that score, teacher-forced over a span of every text.
 
     Args:
         starts, stops: per text; the distributions of the tokens at positions start … stop − 1.
@@ -107,7 +107,7 @@ def agreements(
 
 
 def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
-    """The class of every place of every text.
+    """Return the class of every place of every text.
 
     Places are alike if the text after them, up to the next place, is about as easy for each of the
     candidates: they are cut in two where they differ most, again and again, into ``count`` classes
@@ -141,7 +141,7 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
 
 
 def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
-    """At each position, whether a look-up would have proposed the token there.
+    """Return at each position whether a look-up would have proposed the token there.
 
     What drafts from the target's last check has nothing to say of text that was not checked.
     """

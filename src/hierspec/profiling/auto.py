@@ -65,7 +65,7 @@ def choose(
     settings: ProfileSettings | None = None,
     report: Report = lambda stage, share: None,
 ) -> AutoChoice:
-    """The fastest hierarchy for these models on this machine.
+    """Choose the fastest hierarchy for these models on this machine.
 
     Args:
         names: candidates as :func:`hierspec.profiling.candidates.parse` reads them; models are
@@ -112,7 +112,7 @@ def choose(
 
 
 def widened(profile: Profile, best: Plan) -> Chain:
-    """The plan's chain, with a level more where texts may differ much from those measured.
+    """Extend the plan's chain by a level where texts may differ much from those measured.
 
     What a look-up is worth depends on the text, and far more so than what a model is. So look-ups
     alone get the best model above them, and models alone the best look-up below; control
@@ -137,13 +137,13 @@ def widened(profile: Profile, best: Plan) -> Chain:
 
 
 def serves(profile: Profile, temperature: float) -> bool:
-    """Whether a measured temperature is near enough."""
+    """Return whether a measured temperature is near enough."""
     nearest = profile.nearest(temperature)
     return (nearest == 0) == (temperature == 0) and abs(nearest - temperature) <= CLOSE
 
 
 def _kept(path: Path, temperature: float) -> Profile | None:
-    """The profile in the cache, if it serves."""
+    """Read the profile in the cache, if it serves."""
     try:
         profile = load_profile(path)
     except ValueError:  # none, damaged or unfinished: measuring continues it or starts anew
@@ -184,7 +184,7 @@ def cache_path(
     settings: ProfileSettings | None = None,
     chat: bool = False,
 ) -> Path:
-    """The file for these models, weights, settings, versions and hardware.
+    """Return the file for these models, weights, settings, versions and hardware.
 
     Raises:
         HierspecError: the target's device is not here, or there is no folder for caches.
@@ -201,7 +201,7 @@ def cache_path(
 
 
 def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
-    """Models, tables, and files of trained heads."""
+    """Return the names of models, tables, and files of trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
     heads = {head for level in levels if (head := getattr(level, "head", None))}

@@ -76,18 +76,18 @@ class Candidate:
         return not self.several and not self.window.signal
 
     def with_drafts(self, count: int) -> Candidate:
-        """The same model with so many drafts of a place."""
+        """Return the same model with ``count`` drafts of a place."""
         level = dataclasses.replace(self.level, num_drafts=count)
         return Candidate(f"{self.name},num_drafts={count}", level)
 
     def in_file(self, target: TargetConfig) -> dict[str, Any]:
-        """The level as in a hierarchy file for ``target``, without a budget."""
+        """Return the level as in a hierarchy file for ``target``, without a budget."""
         whole = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
         return {k: v for k, v in whole["levels"][0].items() if k != "num_speculative_tokens"}
 
 
 def parse(text: str) -> Candidate:
-    """A candidate from the command line.
+    """Parse a candidate from the command line.
 
     ``MODEL`` (directory, hub id, ``zoo:NAME``), ``exit:LAYER``, ``eagle3:FOLDER`` (a shipped one by
     its name alone), ``ngram`` or ``ngram:TABLE``, ``prompt-lookup``, ``suffix``, ``quantized`` or
@@ -119,7 +119,7 @@ def parse(text: str) -> Candidate:
 
 
 def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
-    """What may draft for a target, as users of ``auto`` name it.
+    """Return what may draft for a target, as users of ``auto`` name it.
 
     Models that are named stand beside what needs no model of the user's: look-ups, copies of the
     target, what is shipped for it. A list that names anything of that kind itself is the whole
@@ -144,7 +144,7 @@ def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
 
 
 def default_names(target: str) -> list[str]:
-    """What may draft for a target when the user names nothing, as :func:`parse` reads it.
+    """Return what may draft for a target by default, as :func:`parse` reads it.
 
     A released model gets what copies text, and whatever is shipped for it: trained exits, EAGLE-3,
     small models on its tokenizer. Where its int8 copy runs in the compiled kernels no exits: a few
@@ -283,7 +283,7 @@ class CandidatePool:
         return self.entrants[-1].model.vocab_size
 
     def ordered(self, order: Sequence[int]) -> CandidatePool:
-        """The same with the entrants in another order."""
+        """Return the same pool with the entrants in another order."""
         return dataclasses.replace(self, entrants=tuple(self.entrants[i] for i in order))
 
 
@@ -337,7 +337,7 @@ def _source(target: TargetConfig, level: LevelConfig) -> str:
 
 
 def memory(pool: CandidatePool) -> dict[str, int]:
-    """Bytes of weights by owner: what early exits of one trunk share is counted once."""
+    """Return bytes of weights by owner: what early exits of one trunk share counts once."""
     out = {}
     for entrant in pool.entrants:
         if entrant.owner in out:
@@ -359,7 +359,7 @@ def memory(pool: CandidatePool) -> dict[str, int]:
 
 
 def _bytes_on_disk(entrant: Entrant) -> int:
-    """Of a table, or of a head's folder."""
+    """Return the size of a table, or of a head's folder."""
     name = entrant.files
     if entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
         return registry.ngram_path(name).stat().st_size
@@ -369,7 +369,7 @@ def _bytes_on_disk(entrant: Entrant) -> int:
 
 
 def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:
-    """Number of weights; tied ones once.
+    """Count a model's weights; tied ones once.
 
     Args:
         encoder: count an encoder's as well, which runs once for each source.

@@ -46,7 +46,7 @@ Samples = dict[int, list[float]]  # by number of tokens: milliseconds
 
 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
-    """Milliseconds a token, from a short plain generation."""
+    """Measure milliseconds per token outside the rounds, in a short plain generation."""
     generation = Generation(
         root_of(pool),
         [list(prompt)],
@@ -97,7 +97,7 @@ class PairTimes:
     check: Samples = field(default_factory=lambda: defaultdict(list))
 
     def entry(self, drafter: int | None, verifier: int) -> MeasuredCost:
-        """As the profile keeps it."""
+        """Return the times as the profile keeps them."""
         draft, check = summary(self.draft), summary(self.check)
         return {"drafter": drafter, "verifier": verifier, "draft": draft, "check": check}
 
@@ -142,7 +142,7 @@ class PairTimer:
         self.sequence.close()
 
     def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
-        """A few rounds of one pair; the first are not counted, since the caches were another's."""
+        """Time a few rounds of one pair; the first are not counted, the caches being another's."""
         sequence, key = self.sequence, (drafter, verifier, budget)
         if key not in self.roots:
             self.roots[key] = root_of(self.pool, verifier, drafter, budget)
@@ -176,7 +176,7 @@ def _synchronise(model: Any) -> None:
 
 
 def turns(pairs: Sequence[Pair], budgets: Sequence[int]) -> list[tuple[int | None, int, int]]:
-    """What is timed in one go: drafter, verifier and budget, 0 for a call without a draft."""
+    """Return what is timed: drafter, verifier and budget, 0 for a call without a draft."""
     return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
 
 
@@ -217,7 +217,7 @@ def time_pairs(
 
 
 def settled(times: PairTimes, budget: int) -> bool:
-    """Whether a pair's calls at a budget lie so near to each other that more would tell nothing."""
+    """Return whether a pair's calls at a budget vary so little that more would tell nothing."""
     check, draft = times.check.get(budget, []), times.draft.get(budget, [])
     kinds = (check, draft) if budget else (check,)
     return all(len(samples) >= _ENOUGH and _spread(samples) <= _STEADY for samples in kinds)
@@ -229,7 +229,7 @@ def _spread(samples: Sequence[float]) -> float:
 
 
 def summary(samples: Samples) -> dict[str, TimeSummary]:
-    """Per length: mean, median, quartiles and number of the samples, in milliseconds.
+    """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean is what a long run costs a call; it leaves out samples past twice the median, which are
     other programs' doing.
@@ -251,7 +251,7 @@ def summary(samples: Samples) -> dict[str, TimeSummary]:
 def alone(
     pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
 ) -> list[float]:
-    """Milliseconds of a call without a draft, of every entrant; 0 for what is no model."""
+    """Measure milliseconds of each entrant's call without a draft; 0 for what is no model."""
     scoring: list[Pair] = [(None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores]
     times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
     return [
@@ -261,7 +261,7 @@ def alone(
 
 
 def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
-    """The entrants from the cheapest call to the most expensive; the target stays last.
+    """Sort the entrants from the cheapest call to the most expensive; the target stays last.
 
     Exits of one trunk stay in the order of their layers, whatever the noise.
     """

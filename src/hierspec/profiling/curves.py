@@ -23,7 +23,7 @@ def pairs(
     kinds: Sequence[Sequence[int]],
     seed: int,
 ) -> list[MeasuredPair]:
-    """An entry per verifier that saw the drafts.
+    """Return an entry per verifier that saw the drafts.
 
     Args:
         drafter: its number in the pool.
@@ -71,7 +71,7 @@ def pairs(
 def _summary(
     curves: Curves, lengths: np.ndarray | None, some: np.ndarray | slice = slice(None)
 ) -> MeasuredClass:
-    """Means over some of the drafts; with ``lengths``, also by length."""
+    """Average the curves of some of the drafts; with ``lengths``, also by length."""
     block, tokenwise = curves["block"][some], curves["tokenwise"][some]
     out: MeasuredClass = {
         "block": _rounded(block.mean(0)),
@@ -86,7 +86,7 @@ def _summary(
 
 
 def sampled(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """How many tokens of each draft the tokenwise rule keeps, [N], drawn from its curve [N, M+1].
+    """Draw how many tokens of each draft tokenwise keeps, [N], from its curve [N, M+1].
 
     One uniform u per draft: τ is the number of m ≥ 1 with u < curve[m], since the curve falls.
     """
@@ -95,7 +95,7 @@ def sampled(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def stopping_places(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -> np.ndarray:
-    """Where a window would have stopped each draft, [N] tokens.
+    """Return where a window would have stopped each draft, [N] tokens.
 
     A threshold that runs is taken where it settles: the drafts are gone through once, as one
     long text, and then cut with the threshold that has been reached.
@@ -112,7 +112,7 @@ def stopping_places(window: Window, drafts: FollowedDrafts, kept: np.ndarray) ->
 
 
 def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    """[M+1, M+1]: probability of stopping after n tokens with the first m of them kept.
+    """Return the probability of stopping after n tokens with the first m kept, [M+1, M+1].
 
     Args:
         lengths: [N] of the drafts; ``curves``: [N, M+1], their survival.
@@ -125,7 +125,7 @@ def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
 
 
 def _rounded(row: np.ndarray) -> list[float]:
-    """For JSON: six digits are more than any sample knows."""
+    """Round for JSON: six digits are more than any sample knows."""
     return [round(float(value), 6) for value in row]
 
 

@@ -21,7 +21,7 @@ def estimates(
     context: float | None = None,
     rule: Rule = "block",
 ) -> Estimates:
-    """The planner's view of one temperature's measurements.
+    """Build the planner's estimates from one temperature's measurements.
 
     Args:
         context: tokens before a call; default: as long as those that were timed.
@@ -85,7 +85,7 @@ def _all_classes(pair: MeasuredPair) -> MeasuredClass:
 
 
 def extended(curve: np.ndarray, size: int) -> np.ndarray:
-    """A survival curve [M+1] carried on to ``size`` entries at its last rate of survival."""
+    """Extend a survival curve [M+1] to ``size`` entries at its last rate of survival."""
     out = np.empty(size)
     measured = min(len(curve), size)
     out[:measured] = curve[:measured]
@@ -116,7 +116,7 @@ class _Costs:
         }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """[K+1, size] for n tokens in a row; and [K+1, K+1], what a pair's first step adds."""
+        """Return times [K+1, size] of n tokens, and what a pair's first step adds, [K+1, K+1]."""
         out = np.zeros((self.count, size))
         cold = np.zeros((self.count, self.count))
         lengths = np.arange(size)
@@ -136,7 +136,7 @@ class _Costs:
         return out, cold
 
     def checks(self, size: int) -> np.ndarray:
-        """[K+1, K+1, size] for one call on n tokens."""
+        """Return the times of one call on n tokens, [K+1, K+1, size]."""
         out = np.zeros((self.count, self.count, size))
         lengths = np.arange(size)
         for (i, k), row in self.rows.items():
@@ -153,7 +153,7 @@ class _Costs:
     def _continued(
         self, k: int, at: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A pair's points, and past them those of model k's calls on other drafters' tokens.
+        """Append to a pair's points those of model k's longer calls on other drafters' tokens.
 
         A look-up that hardly found anything while it was timed says nothing of long drafts, and a
         straight line from two short ones is far too low where many rows bind the processor.
@@ -165,7 +165,7 @@ class _Costs:
         return np.append(at, others[longer]), np.append(values, beyond)
 
     def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a call of model k on n tokens takes, over all who drafted them: n and means."""
+        """Average model k's calls on n tokens over all drafters: return n and the means."""
         rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
         at = sorted({int(n) for row in rows for n in row["check"]} - {0})
         means = [self._alone(k)]
@@ -176,7 +176,7 @@ class _Costs:
         return np.array([0, *at]), np.array(means)
 
     def single(self, k: int) -> float:
-        """One call of model k without a draft."""
+        """Return the time of one call of model k without a draft."""
         ms = np.array(self._alone(k))
         return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
 
@@ -187,7 +187,7 @@ class _Costs:
         return self.slopes.get(k, (0.0, 0.0))
 
     def _shift(self, ms: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """What the other context adds to times; the same shape."""
+        """Return what the other context length adds to times, in their shape."""
         return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
@@ -197,7 +197,7 @@ def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _line(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
-    """Straight lines between points; beyond the last one on with the slope from the middle on."""
+    """Complete a line through points; past the last with the slope from the middle one on."""
     at, values = points
     out = np.interp(lengths, at, values)
     if len(at) > 1:

@@ -152,7 +152,7 @@ def _joined(data: dict[str, Any], path: Path) -> bool:
 
 
 def _resumed(path: Path | None, request: str) -> dict[str, Any] | None:
-    """What an interrupted run of the same request left, or a finished profile to add to."""
+    """Return what an interrupted run of the same request left, or a finished profile to add to."""
     try:
         data = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):

@@ -21,7 +21,7 @@ TOLERATED = 0.25  # interquartile range of one call's times, over their median
 
 
 def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> Noise:
-    """What the profile keeps beside its costs.
+    """Return what the profile keeps of noise beside its costs.
 
     Args:
         load_before: averages of 1, 5 and 15 minutes before anything was timed, so that the

@@ -54,13 +54,13 @@ class Profile:
         return self.data["settings"]["max_speculative_tokens"]
 
     def nearest(self, temperature: float) -> float:
-        """The measured temperature to plan with: greedy for greedy, else the closest other."""
+        """Return the measured temperature to plan with: greedy for greedy, else the closest."""
         measured = self.temperatures
         alike = [t for t in measured if (t == 0) == (temperature == 0)] or measured
         return min(alike, key=lambda t: abs(t - temperature))
 
     def measured(self, temperature: float) -> AtTemperature:
-        """What was measured at exactly this temperature."""
+        """Return what was measured at exactly this temperature."""
         table = self.data["temperatures"]
         return next(table[label] for label in table if float(label) == temperature)
 
@@ -72,7 +72,7 @@ class Profile:
         max_budget: int | None = None,
         rule: str = "block",
     ) -> Estimates:
-        """What the planner reads, for the measured temperature nearest to this one.
+        """Return what the planner reads, for the measured temperature nearest to this one.
 
         Args:
             context: tokens before a call, prompt and output; default: as timed.
@@ -98,7 +98,7 @@ class Profile:
             ) from error
 
     def hierarchy(self, chain: Chain, rule: str = "block") -> dict[str, Any]:
-        """A chain of this profile's models as a hierarchy file."""
+        """Return a chain of this profile's models as a hierarchy file."""
         levels = self._levels(chain, rule)
         several = bool(levels) and levels[0].get("num_drafts", 1) > 1
         return {
@@ -154,7 +154,7 @@ def load_profile(path: str | Path, force: bool = False) -> Profile:
 
 
 def from_dict(data: Any, where: str = "profile") -> Profile:
-    """A profile from its JSON object.
+    """Read a profile from its JSON object.
 
     Raises:
         HierspecError: it is none, or not finished, or of another version, or damaged.
@@ -180,7 +180,7 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
 
 
 def stale(profile: Profile) -> list[str]:
-    """Why a profile does not hold here: other hardware, versions or weights; [] if it does.
+    """Return why a profile does not hold here: hardware, versions or weights; [] if it does.
 
     The number of threads is a choice, like the data type, and no reason.
     """
@@ -211,7 +211,7 @@ def stale(profile: Profile) -> list[str]:
 
 
 def _source(profile: Profile, model: MeasuredModel) -> str:
-    """Where a model's files are: its owner's name may say a data type as well."""
+    """Return where a model's files are: its owner's name may include a data type."""
     level = model["level"] or {}
     if level.get("method") == "quantized":
         return str(profile.data["target"]["model"])

@@ -56,7 +56,7 @@ class FollowedDrafts:
 
 
 def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per m = 0 … M, given the draft: the probability that tokenwise keeps m tokens; and w_m."""
+    """Return for m = 0 … M the probability that tokenwise keeps m tokens of the draft; and w_m."""
     tokenwise, block = np.zeros((2, max_budget + 1))
     tokenwise[0] = block[0] = 1.0
     if n := len(draft.tokens):
@@ -69,7 +69,7 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
 def continuations(
     pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, plan: DraftingPlan
 ) -> list[list[int]]:
-    """Every prompt with ``length`` tokens of the target's own after it, fewer where it ends."""
+    """Continue every prompt by ``length`` tokens of the target, fewer where it ends."""
     root = root_of(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
@@ -96,7 +96,7 @@ def follow_drafts(
     starts: Sequence[int],
     plan: DraftingPlan,
 ) -> FollowedDrafts:
-    """Real rounds of a drafter under the target, seen by every verifier in ``above`` too.
+    """Run real rounds of a drafter under the target; every verifier in ``above`` sees them.
 
     Args:
         texts: the target's own; ``starts``: where each prompt ends.
@@ -131,7 +131,7 @@ def follow_drafts(
 
 
 def _ended(sequence: LiveSequence, start: int, plan: DraftingPlan) -> bool:
-    """Whether the text ended at a token from ``start`` on."""
+    """Return whether the text ended at a token from ``start`` on."""
     return not plan.ends.isdisjoint(sequence.tokens[start:])
 
 

@@ -46,7 +46,7 @@ class DraftingPlan:
     ends: frozenset[int] = frozenset()
 
     def edges(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Where places begin in texts of so many tokens: evenly, as if they were one text."""
+        """Return where places begin in texts of these lengths: evenly, as if they were one text."""
         ends = np.cumsum(lengths)
         out: list[list[int]] = [[] for _ in lengths]
         for number in range(self.places * len(lengths)):
@@ -59,7 +59,7 @@ class DraftingPlan:
 def root_of(
     pool: CandidatePool, verifier: int = -1, drafter: int | None = None, budget: int = 0
 ) -> Verify:
-    """A hierarchy of one level, or of two; default: the target alone."""
+    """Build a hierarchy of one level, or of two; default: the target alone."""
     top, rule = pool.entrants[verifier], verifiers.get("block")
     if drafter is None:
         return Verify(0, top.name, top.model, 1, rule, None, temperature=top.temperature)
@@ -75,7 +75,7 @@ def root_of(
 def opened(
     root: Verify, number: int, tokens: Sequence[int], temperature: float, rng: Rng
 ) -> LiveSequence:
-    """A sequence that never ends by itself, with ``tokens`` as its prompt."""
+    """Open a sequence that never ends by itself, with ``tokens`` as its prompt."""
     return LiveSequence(
         id=number,
         root=root,
@@ -93,7 +93,7 @@ def opened_batch(
     plan: DraftingPlan,
     stream: int = 0,
 ) -> list[LiveSequence]:
-    """A sequence for each text, with random numbers of its own number's and the stream's."""
+    """Open a sequence for each text; its random numbers depend on its number and ``stream``."""
     return [
         opened(root, i, text, plan.temperature, PhiloxRng(plan.seed, stream + i))
         for i, text in zip(numbers, texts, strict=True)
@@ -111,7 +111,7 @@ def rewind(sequence: LiveSequence, length: int) -> None:
 
 
 def batches(count: int, entries: int) -> list[range]:
-    """Numbers of texts to take together, where each needs so many entries of distributions."""
+    """Split texts into batches by number, where each needs ``entries`` of distributions."""
     size = min(max(1, MAX_ENTRIES // entries), MAX_TOGETHER)
     return [range(at, min(at + size, count)) for at in range(0, count, size)]
 
@@ -123,8 +123,7 @@ def distributions_after(
     contexts: Sequence[Context],
     back: Sequence[int],
 ) -> list[Distributions]:
-    """An entrant's distributions after every context and at ``back`` places before, per sequence:
-    ``back + 1`` rows each."""
+    """Return ``back + 1`` rows of an entrant per sequence: those that end with its context."""
     entrant = pool.entrants[number]
     queries, jobs = [], []
     for sequence, context, n in zip(sequences, contexts, back, strict=True):
@@ -146,7 +145,7 @@ def distributions_after(
 
 
 def probabilities(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:
-    """The probability of each token in its row, float64."""
+    """Return the probability of each token in its row, float64."""
     if isinstance(rows, DenseDistributions) and max(tokens) < rows.width:
         at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
         return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()

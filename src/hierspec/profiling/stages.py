@@ -70,7 +70,7 @@ class Stages:
         self.report(stage, start + length * part)
 
     def all(self, temperature: float, stage: Stage) -> AtTemperature:
-        """Everything at one temperature, as the profile keeps it."""
+        """Measure everything at one temperature, as the profile keeps it."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
         plan = rates.DraftingPlan(
@@ -118,7 +118,7 @@ class Stages:
         }
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Who may draft for whom: everyone for the target, and the cheap for the dear.
+        """Return who may draft for whom: all for the target, cheap models for expensive ones.
 
         What makes several drafts at once drafts for the target alone.
         """
@@ -139,8 +139,7 @@ class Stages:
     def agreements(
         self, texts: list[list[int]], plan: rates.DraftingPlan
     ) -> tuple[dict[str, Any], list[list[int]]]:
-        """What every pair's agreement adds to its entry, by ``"drafter verifier"``; and the class
-        of every place of every text by ease."""
+        """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
         given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
@@ -161,7 +160,7 @@ class Stages:
     def times(
         self, pairs: Sequence[costs.Pair], text: list[int], temperature: float
     ) -> list[MeasuredCost]:
-        """Times of every model alone and of every pair at every length."""
+        """Time every model alone and every pair at every length."""
         settings = self.settings
         wanted = [*self._alone(), *pairs]
         done, total = 0, settings.repeats * len(costs.turns(wanted, settings.budgets()))
@@ -185,7 +184,7 @@ class Stages:
         return [seen.entry(i, k) for (i, k), seen in times.items()]
 
     def contexts(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
-        """What calls cost in a long context, as a slope in the number of tokens before them."""
+        """Measure what calls cost in a long context, as a slope in the tokens before them."""
         entrants, alone = self.pool.entrants, self._alone()
         long = min(LONG_CONTEXT, self.longest - _tokens_of_turn(_CHECKED))
         if long < 2 * short:
@@ -216,12 +215,12 @@ class Stages:
         return {"tokens": short, "long": long, "slopes": slopes}
 
     def _alone(self) -> list[costs.Pair]:
-        """A call without a draft of every model."""
+        """Return a pair without a drafter for every model that scores."""
         return [(None, k) for k, entrant in enumerate(self.pool.entrants) if entrant.scores]
 
 
 def _tokens_of_turn(budget: int) -> int:
-    """What a turn of timed rounds adds to its text."""
+    """Return how many tokens a turn of timed rounds may add to its text."""
     return (costs.WARM + costs.TIMED) * (budget + 1)
 
 
@@ -237,5 +236,5 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
 
 
 def _of_length(tokens: list[int], length: int) -> list[int]:
-    """The first so many tokens; repeated where there are too few."""
+    """Return the first ``length`` tokens; repeated where there are too few."""
     return (tokens * -(-length // len(tokens)))[:length]

@@ -65,7 +65,7 @@ CHATS = (
 
 
 def chats(tokenizer: Any) -> list[list[int]]:
-    """Questions to a chat model, in its template, as token ids.
+    """Return questions to a chat model, in its template, as token ids.
 
     Raises:
         HierspecError: it has no chat template.
@@ -74,5 +74,5 @@ def chats(tokenizer: Any) -> list[list[int]]:
 
 
 def builtin(model: str) -> tuple[str, ...]:
-    """Texts for a target: Python alone for the shipped family, which knows nothing else."""
+    """Return texts for a target: Python alone for the shipped family, which knows nothing else."""
     return CODE if registry.is_shipped(model) else CODE[:8] + PROSE
