@@ -23,7 +23,7 @@ from hierspec.exact import ExactInterpreter, Outcome, model_law, output_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.online.belief import Belief, Evidence, predicted, shifted
+from hierspec.planner.online.belief import Belief, Evidence, predict_passes, shift_survival
 from hierspec.planner.online.controller import OnlineController
 from hierspec.simulation import CoinFlips, simulate
 
@@ -217,7 +217,7 @@ def test_cases_may_have_a_control():
 
 def test_belief_moves_with_the_text_and_notices_a_turn():
     belief, known = Belief(), estimates()
-    curve = predicted(known, 0, 1)
+    curve = predict_passes(known, 0, 1)
     assert curve[3] == pytest.approx(2.4)
     steady = Evidence()
     for _ in range(30):
@@ -233,7 +233,7 @@ def test_belief_moves_with_the_text_and_notices_a_turn():
 
 def test_shifted_estimates_stay_survival_curves():
     known = estimates()
-    low = shifted(known, {(0, 1): -1.0})
+    low = shift_survival(known, {(0, 1): -1.0})
     curve = low.survival[0, 1]
     assert curve[0] == 1.0
     assert (np.diff(curve) <= 0).all()

@@ -11,7 +11,7 @@ import pytest
 from hierspec.core.nodes import walk
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import Drawn, Records, Replayed, artificial, root_of, simulated
+from hierspec.planner.simulated import Drawn, Records, Replayed, constant_costs, root_of, simulated
 from hierspec.profiling.curves import joint
 
 SHAPES = {
@@ -86,7 +86,7 @@ def test_independent_acceptances(shape):
 
 def test_artificial_costs():
     known, chain = estimates(3), SHAPES["four"]
-    prices = artificial(known)
+    prices = constant_costs(known)
     assert prices == pytest.approx([1.2, 6.0, 30.0, 125.0])
     flat = ideal(prices, np.zeros((4, 4)).tolist())
     flat = dataclasses.replace(flat, survival=known.survival)

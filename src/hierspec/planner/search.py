@@ -178,7 +178,7 @@ def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
         while chain not in followed:
             followed.add(chain)
             ms = prices.ask([chain])[0]
-            changed = list(restructured(chain, space))
+            changed = list(change_levels(chain, space))
             prices.ask(changed)
             trials = polish(prices, space, _best(prices, changed, _TRIALS))
             nearest = _best(prices, trials, 1)
@@ -229,7 +229,7 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
             yield replace(chain, dropped_bonus=flipped)
 
 
-def restructured(chain: Chain, space: Space) -> Iterator[Chain]:
+def change_levels(chain: Chain, space: Space) -> Iterator[Chain]:
     """Yield chains with one level added, removed or replaced."""
     levels, budgets = chain.levels, chain.budgets
     for i in range(len(budgets)):

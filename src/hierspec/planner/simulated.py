@@ -267,7 +267,7 @@ def simulated(
             ``"curves"``: the measured survival; records: real drafts in order, with no regard to
             ``estimates.classes``, so easy text weighs as much as it takes rounds.
         costs: ``"real"``: the estimates' by pair and length; ``"artificial"``: a constant per
-            call of each model (:func:`artificial`); or prices of one's own.
+            call of each model (:func:`constant_costs`); or prices of one's own.
         rounds: over all classes of text together, where the estimates have some: each gets
             equally many, ms per token is the mean over them as the planner's is, and counts are
             sums.
@@ -288,7 +288,7 @@ def simulated(
             else Drawn(estimates, acceptances == "iid", seed)
         )
         if isinstance(costs, str):
-            costs = SimulatedCosts(estimates) if costs == "real" else artificial(estimates)
+            costs = SimulatedCosts(estimates) if costs == "real" else constant_costs(estimates)
         root = root_of(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.drafted)
     each = -(-rounds // len(estimates.classes))
@@ -302,7 +302,7 @@ def check_name(name: str, names: Sequence[str], what: str) -> None:
         raise HierspecError(f"{what} cannot be {name!r}; there are: {', '.join(names)}")
 
 
-def artificial(estimates: Estimates) -> list[float]:
+def constant_costs(estimates: Estimates) -> list[float]:
     """Return P1's constant cost per call of each model: that of a single step."""
     return [estimates.step_ms(model) for model in range(len(estimates.names))]
 
@@ -312,7 +312,7 @@ class SimulatedCosts:
 
     def __init__(self, estimates: Estimates) -> None:
         self._draft, self._check = estimates.draft_ms.tolist(), estimates.verify_ms.tolist()
-        self._last, self._steps = estimates.longest, artificial(estimates)
+        self._last, self._steps = estimates.longest, constant_costs(estimates)
 
     def draft(self, model: int, n: int) -> float:
         return self._draft[model][min(n, self._last)]

@@ -16,7 +16,7 @@ from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.online.candidates import extended
+from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
 from hierspec.utils import machine
@@ -132,7 +132,7 @@ def widened(profile: Profile, best: Plan) -> Chain:
         return chain
     else:
         others &= look_ups
-    wider = [one for i in sorted(others) if (one := extended(estimates, chain, i)) is not None]
+    wider = [one for i in sorted(others) if (one := extend_chain(estimates, chain, i)) is not None]
     return min(wider, key=lambda one: latency(estimates, one).ms_per_token, default=chain)
 
 

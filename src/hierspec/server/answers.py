@@ -39,7 +39,7 @@ def usage(ended: Sequence[Ended], num_prompts: int = 1) -> Usage:
     prompts = ended[:: max(1, len(ended) // num_prompts)]
     read = sum(one.num_prompt_tokens for one in prompts)
     written = sum(len(one.token_ids) for one in ended)
-    kept, rejected = predicted(ended)
+    kept, rejected = count_predicted(ended)
     return Usage(
         prompt_tokens=read,
         completion_tokens=written,
@@ -84,7 +84,7 @@ class StreamUsage:
         return {"usage": so_far.model_dump()}
 
 
-def predicted(ended: Iterable[Ended]) -> tuple[int, int]:
+def count_predicted(ended: Iterable[Ended]) -> tuple[int, int]:
     """Return how many predicted tokens were kept, and how many were rejected."""
     levels = [level for one in ended for level in one.levels if level.name == "prediction"]
     kept = sum(level.num_accepted_tokens for level in levels)

@@ -97,7 +97,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        message, param = explained(error.errors())
+        message, param = first_error(error.errors())
         return ApiError(message, 400, param=param).response()
 
     @app.exception_handler(HTTPException)
@@ -119,7 +119,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestCancelledError, other)
 
 
-def explained(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return the first error in a request's body, in one line, and the field it is in."""
     # Of what may be one thing or another, a sentence of our own says most.
     first = next((error for error in errors if error["type"] == "value_error"), errors[0])

@@ -64,7 +64,7 @@ def engine_requests(
     independent = params.greedy or service.hierarchies[lane].root.rule.own_tokens
     fixed = body.seed is not None and not independent
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
-    prediction = predicted(service, body)
+    prediction = predicted_tokens(service, body)
     out: list[EngineRequest] = []
     for prompt in prompts:
         check_prompt(service, prompt)
@@ -96,7 +96,7 @@ def engine_requests(
     return out
 
 
-def predicted(service: Service, body: Sampling) -> list[int]:
+def predicted_tokens(service: Service, body: Sampling) -> list[int]:
     """Return the tokens that the output is expected to repeat."""
     if body.prediction is None:
         return []
@@ -200,7 +200,7 @@ def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
     return [int(token) for token in found["input_ids"]]
 
 
-def continued(service: Service, text: str) -> list[int]:
+def tokenize_prompt(service: Service, text: str) -> list[int]:
     """Tokenize a prompt; an empty one becomes the model's first token (BOS), if it has one."""
     ids = tokenize(service, text)
     first = getattr(service.tokenizer, "bos_token_id", None)

@@ -85,7 +85,7 @@ def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | N
     return calls(functions, BEGIN, END, forced=choice != "auto")
 
 
-def parsed(text: str) -> tuple[str, list[ToolCall]]:
+def split_calls(text: str) -> tuple[str, list[ToolCall]]:
     """Split a text into what is no call, and the calls; an invalid call stays text."""
     found: list[ToolCall] = []
 
@@ -127,7 +127,7 @@ class CallStream:
             sent, self._held = self._held[:at], self._held[at:]
             return sent.rstrip() if self.count else sent, []
         end = len(self._held) if last else end + len(END)
-        rest, found = parsed(self._held[:end])
+        rest, found = split_calls(self._held[:end])
         self._held = self._held[end:]
         self.count += len(found)
         return rest, found

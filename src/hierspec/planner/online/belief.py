@@ -69,7 +69,7 @@ class Belief:
         made = seen.kept + seen.rejected
         if not made:
             return before
-        expected = seen.drafts * interpolated(predicted, made / seen.drafts)
+        expected = seen.drafts * interpolate(predicted, made / seen.drafts)
         new: Tests = (seen.kept, made, expected)
         passed, tests, _ = before.tests
         known = (passed + self.weight * expected / made) / (tests + self.weight)
@@ -120,13 +120,13 @@ def _nats(rate: float, change: float, seen: Counts) -> float:
     return seen.kept * math.log(other / rate) + seen.rejected * math.log((1 - other) / (1 - rate))
 
 
-def predicted(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:
+def predict_passes(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:
     """Return passes expected of the first n positions tested, [L+1]: sums of the rates."""
     curve = estimates.survival[drafter, verifier]
     return np.concatenate([[0.0], np.cumsum(_rates(curve))])
 
 
-def shifted(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estimates:
+def shift_survival(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estimates:
     """Shift the survival of some pairs in estimates, in log-odds of every rate."""
     survival, windows = estimates.survival.copy(), dict(estimates.windows)
     for (i, k), shift in shifts.items():
@@ -137,7 +137,7 @@ def shifted(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estim
     return replace(estimates, survival=survival, windows=windows)
 
 
-def interpolated(curve: np.ndarray, x: float) -> float:
+def interpolate(curve: np.ndarray, x: float) -> float:
     """Return a curve over 0, 1, 2, … between its points; its last value beyond them."""
     low = int(x)
     if low >= len(curve) - 1:

@@ -16,7 +16,7 @@ from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import PriceCache
 from hierspec.verifiers.soundness import check
 
-from .belief import shifted
+from .belief import shift_survival
 
 _BUDGETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 _SHIFTS = (-2.0, -0.8, 0.0, 1.0)  # of acceptance, in log-odds
@@ -80,7 +80,7 @@ def candidate_budgets(
         pairs = list(pairwise(levels))
         if not all(estimates.can_draft(i, k) for i, k in pairs):
             continue
-        plans = [_best(shifted(estimates, tilt), levels, dropped) for tilt in _shifts(pairs)]
+        plans = [_best(shift_survival(estimates, tilt), levels, dropped) for tilt in _shifts(pairs)]
         if len(used) == 1:
             plans += [(1,), (_TRIAL,)]
         if len(used) == len(drafters):
@@ -110,7 +110,7 @@ def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], floa
             yield {pair: shift}
 
 
-def extended(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
+def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
     """Add a model to a chain, at its best budgets; return ``None`` if it cannot be added."""
     levels = tuple(sorted((*chain.levels, model)))
     if not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):

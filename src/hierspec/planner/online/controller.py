@@ -27,7 +27,7 @@ from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 
-from .belief import Belief, Evidence, predicted
+from .belief import Belief, Evidence, predict_passes
 from .candidates import candidate_plans
 from .prices import PriceList, default_catch_up, spent_ms, worst_ms
 
@@ -135,7 +135,7 @@ class OnlineController:
         if len(self.catch_up) != len(nodes):
             raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
         self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
-        self._predicted = [predicted(estimates, i, k) for i, k in self.pairs]
+        self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
         alone = [n for n, used in enumerate(self.chains) if len(used.levels) == 2]
         short = [n for n in alone if self.chains[n].budgets[0] <= 2]
         self.trials = tuple(sorted(short, key=lambda n: self.worst[n]))

@@ -14,7 +14,7 @@ from hierspec.core.windows import Counts
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 
-from .belief import interpolated, shifted
+from .belief import interpolate, shift_survival
 
 _KEPT = 4096  # prices for that many beliefs
 
@@ -71,7 +71,7 @@ class PriceList:
             if len(self._prices) > 8 * _KEPT:
                 self._prices.clear()  # another thread may do so at any time: nothing is read twice
             tilt = {self.pairs[p]: shifts[p] * self.step for p in used}
-            tilted = shifted(self.estimates, tilt)
+            tilted = shift_survival(self.estimates, tilt)
             price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
         return price
 
@@ -100,9 +100,9 @@ def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds:
         above = chain.levels[place + 1]
         if counts.drafts:
             mean = counts.drafted / counts.drafts
-            total += counts.drafts * interpolated(estimates.verify_ms[model, above], mean)
+            total += counts.drafts * interpolate(estimates.verify_ms[model, above], mean)
             if place == 0:
-                total += counts.drafts * interpolated(estimates.draft_ms[model], mean)
+                total += counts.drafts * interpolate(estimates.draft_ms[model], mean)
         if place + 1 < len(seen):  # rounds of a middle level that was given nothing to verify
             tokens = seen[place + 1].drafted - counts.kept
             answered = counts.rejected if above in chain.dropped_bonus else counts.drafts

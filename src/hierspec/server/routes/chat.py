@@ -108,7 +108,7 @@ class _ChatAnswer:
     def _choice(self, which: int, written: Written) -> ChatChoice:
         ended = written.ended
         assert ended is not None
-        text, calls = tools.parsed(ended.text) if self.with_tools else (ended.text, [])
+        text, calls = tools.split_calls(ended.text) if self.with_tools else (ended.text, [])
         message = ChatMessage(role="assistant", content=text if text or not calls else None)
         if calls:
             message.tool_calls = calls

@@ -25,7 +25,7 @@ from ..answers import (
 )
 from ..constraints import format_grammar, processors
 from ..errors import ApiError
-from ..prepare import continued, engine_requests, lane_of
+from ..prepare import engine_requests, lane_of, tokenize_prompt
 from ..service import Service, Streams, Written
 from ..streaming import streamed, unless_gone
 from ..wire.common import ErrorAnswer
@@ -79,10 +79,10 @@ def _prepare(service: Service, body: CompletionRequest, tenant: str) -> tuple[li
 def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
     prompt: Any = body.prompt
     if isinstance(prompt, str):
-        return [continued(service, prompt)]
+        return [tokenize_prompt(service, prompt)]
     if isinstance(prompt[0], int):
         return [prompt]
-    return [continued(service, one) if isinstance(one, str) else one for one in prompt]
+    return [tokenize_prompt(service, one) if isinstance(one, str) else one for one in prompt]
 
 
 class _CompletionAnswer:

@@ -161,7 +161,7 @@ class _ResponsesAnswer:
         return self._ended(found.ended)
 
     def _ended(self, ended: Ended) -> dict[str, Any]:
-        text, calls = tools.parsed(ended.text) if self.with_tools else (ended.text, [])
+        text, calls = tools.split_calls(ended.text) if self.with_tools else (ended.text, [])
         if self.body.store is not False:
             answer: dict[str, Any] = {"role": "assistant", "content": text}
             if calls:
