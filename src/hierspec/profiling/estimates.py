@@ -68,7 +68,7 @@ def estimates(
 
 
 def _reads_along(model: MeasuredModel, target: MeasuredModel) -> bool:
-    """Exits run on the target's weights and cache, its int8 copy on its cache."""
+    """Return which models run on the target's weights and cache: exits, and its int8 copy."""
     level = model["level"] or {}
     return model["owner"] == target["owner"] or level.get("method") == "quantized"
 

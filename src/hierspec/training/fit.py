@@ -55,17 +55,17 @@ class Schedule:
     decay_share: float = 0.45
 
     def phase(self, step: int) -> Phase:
-        """The batch form at a step; every phase should hold as many tokens."""
+        """Return the batch form at a step; every phase should hold as many tokens."""
         return next(p for p in self.phases if step < p.until * self.steps or p is self.phases[-1])
 
     def factor(self, step: int, seconds: float = 0.0) -> float:
-        """What the rates are multiplied with at a step, after so many seconds of training."""
+        """Return the factor of the rates at a step, after so many seconds of training."""
         rising = (step + 1) / self.warmup_steps
         falling = (self.steps - step) / max(1.0, self.decay_share * self.steps)
         return min(1.0, rising, falling)
 
     def done(self, step: int, seconds: float) -> float:
-        """The share of the training that is behind; it ends at 1."""
+        """Return the share of the training that is behind; it ends at 1."""
         return step / self.steps
 
     @property
@@ -118,7 +118,7 @@ Optimisers = Callable[[nn.Module, Schedule], Sequence[Optimizer]]  # with their 
 
 
 def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
-    """Muon for the matrices inside layers, AdamW for embeddings, an untied head and norms."""
+    """Build Muon for matrices inside layers, AdamW for embeddings, an untied head and norms."""
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     rows = {id(table.weight) for table in tables}
     matrices, others = [], []
@@ -138,7 +138,7 @@ def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
 
 
 def compiled(function: Callable, wanted: bool) -> Callable:
-    """The function compiled, if wanted and there is a C++ compiler: 1.4x the tokens per second."""
+    """Compile a function if wanted and there is a C++ compiler: 1.4x the tokens per second."""
     return torch.compile(function, dynamic=False) if wanted and shutil.which("g++") else function
 
 
@@ -224,7 +224,7 @@ def fit(
 
 
 def curve(log: Path, most: int | None = None) -> list[dict[str, Any]]:
-    """Losses by step, from the lines that :func:`fit` wrote; a resumed run repeats some.
+    """Return losses by step, from the lines that :func:`fit` wrote; a resumed run repeats some.
 
     Args:
         most: about so many lines, evenly spread; ``None``: all.

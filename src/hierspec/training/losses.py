@@ -11,7 +11,7 @@ TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 def distances(
     teacher: torch.Tensor, student: torch.Tensor, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows.
+    """Return KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows.
 
     Args:
         weights: [N] of the rows; ``None``: all are worth as much.
@@ -27,7 +27,7 @@ def distances(
 
 
 def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:
-    """A loss that starts as the KL divergence, which is easy to follow, and ends as TV.
+    """Mix a loss that starts as the KL divergence, which is easy to follow, and ends as TV.
 
     What a draft is worth is its acceptance, 1 − TV.
 
@@ -39,5 +39,5 @@ def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:
 
 
 def soft_cross_entropy(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of a student with its teacher's distribution, mean over the rows."""
+    """Return the cross entropy of a student with its teacher's distribution, a mean of rows."""
     return -(teacher.float().softmax(-1) * student.float().log_softmax(-1)).sum(-1).mean()

@@ -19,7 +19,7 @@ from hierspec.zoo import registry
 
 
 def output_file(model: str, output: Path | None, name: str) -> Path:
-    """Where heads go: beside a model in a directory, elsewhere only where one says.
+    """Return where heads go: beside a model in a directory, else only where one says.
 
     Raises:
         HierspecError: no place for them, or a name that does not end as it must.
@@ -37,7 +37,7 @@ def output_file(model: str, output: Path | None, name: str) -> Path:
 
 
 def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tuple[Backend, Any]:
-    """A model and its tokenizer.
+    """Load a model and its tokenizer.
 
     Args:
         backend: as :func:`hierspec.lm.load.load` takes it; gradients pass through ``hf`` alone.
@@ -54,7 +54,7 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
 
 
 def weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
-    """The weights behind a name, and the tokenizer that training on texts needs.
+    """Load the weights behind a name, and the tokenizer that training on texts needs.
 
     Raises:
         HierspecError: no such model, or no tokenizer beside it.
@@ -69,7 +69,7 @@ def weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
 def hidden_states(
     backend: Any, ids: torch.Tensor, spans: Sequence[Span], layers: Sequence[int] = ()
 ) -> list[torch.Tensor]:
-    """Ids [n] → hidden states [n, d] after each of ``layers``, then after the last one."""
+    """Return hidden states [n, d] of ids [n] after each of ``layers``, then the last one."""
     h, low, found = backend.embed(ids, spans), 0, []
     for layer in (*layers, backend.num_layers):
         h, low = backend.layers(h, low, layer, spans), layer

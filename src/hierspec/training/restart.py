@@ -45,7 +45,7 @@ def keep(folder: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def once(path: Path, make: Callable[[], Any]) -> Any:
-    """What ``make`` returns, kept in a JSON file for the next call."""
+    """Return what ``make`` returns, kept in a JSON file for the next call."""
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     value = make()

@@ -32,7 +32,7 @@ _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough
 def progress_reporter(
     report: Report, what: str, share: float = 0.0, most: float = math.inf
 ) -> Callable[[int], bool]:
-    """For :meth:`FeatureStore.extend`: reports the tokens added, and ends after ``most``."""
+    """Return a callback for :meth:`FeatureStore.extend`: it reports tokens, ends at ``most``."""
 
     def goes_on(tokens: int) -> bool:
         report(f"{what}: {tokens // 10_000 * 10} k tokens", share)
@@ -115,7 +115,7 @@ class FeatureStore:
 
     @torch.inference_mode()
     def _features(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """[tokens, width] bfloat16, as 16-bit integers."""
+        """Compute features [tokens, width] bfloat16, as 16-bit integers."""
         backend = self.backend
         spans = [Span(backend.new_cache(len(ids)), 0, len(ids)) for ids in rows]
         ids = torch.tensor([token for row in rows for token in row], device=backend.device)
@@ -123,7 +123,7 @@ class FeatureStore:
         return torch.cat([h.to(torch.bfloat16) for h in found], 1).cpu().view(torch.int16).numpy()
 
     def features(self, number: int, first: int, end: int) -> torch.Tensor:
-        """Rows [first, end) of a text's features [n, parts, d], float32."""
+        """Read rows [first, end) of a text's features [n, parts, d], float32."""
         if len(self._map) < self.tokens:
             path, shape = self.folder / "features.bin", (self.tokens, self.width)
             self._map = np.memmap(path, np.int16, "r", shape=shape)
@@ -132,11 +132,11 @@ class FeatureStore:
         return rows.view(torch.bfloat16).float().unflatten(1, (self.parts, -1))
 
     def numbers(self, group: str = "") -> list[int]:
-        """Which texts are learnt from, or measured on as a group."""
+        """Return which texts are learnt from, or measured on as a group."""
         return [i for i, text in enumerate(self.texts) if text.group == group]
 
     def groups(self) -> list[str]:
-        """The names of what is measured on."""
+        """Return the names of the groups that are measured on."""
         return sorted({text.group for text in self.texts if text.group})
 
 
@@ -171,7 +171,7 @@ class Passes:
     _passes: dict[int, list[list[int]]] = field(default_factory=dict)
 
     def texts_of(self, step: int) -> list[int]:
-        """The texts of a step, by number; they are of similar length."""
+        """Return the texts of a step, by number; they are of similar length."""
         if self._known != len(self.store.texts):
             self._origin = step if self._known else 0
             self._known, self._passes = len(self.store.texts), {}
@@ -187,7 +187,7 @@ class Passes:
         return len(self._pass(0))
 
     def groups(self, texts: Sequence[int]) -> list[list[int]]:
-        """Texts in batches, in the order given."""
+        """Group texts into batches, in the order given."""
         out: list[list[int]] = []
         longest = 0
         for i in texts:

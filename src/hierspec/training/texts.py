@@ -49,7 +49,7 @@ def read(
     longest: int,
     group: str | None = None,
 ) -> Iterator[Text]:
-    """The texts of files and folders that are not ``seen`` yet.
+    """Read the texts of files and folders that are not ``seen`` yet.
 
     A last line that is still being written is left for the next time. Texts are cut after
     ``longest`` tokens.
@@ -72,7 +72,7 @@ def read(
 
 
 def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
-    """Texts, and conversations as lists of messages, each with its domain."""
+    """Yield texts, and conversations as lists of messages, each with its domain."""
     if file.suffix.lower() not in _LINES:
         yield from ((text, "") for text in read_prompt_file(file, "text").prompts)
         return
@@ -132,7 +132,7 @@ def _text(
 def _conversation(
     messages: Sequence[Mapping[str, str]], tokenizer: Any, longest: int
 ) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Ids of a conversation, and which of them the assistant says, its end of turn included."""
+    """Return ids of a conversation, and which the assistant writes, its end of turn included."""
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(
             "conversations need a model with a chat template; this one's tokenizer has none: give "
@@ -171,7 +171,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def _ended(answer: list[int], tokenizer: Any) -> int:
-    """How many ids of a turn there are up to the end of text; what follows is the template's."""
+    """Count the ids of a turn up to the end of text; what follows is the template's."""
     end = tokenizer.eos_token_id
     return answer.index(end) + 1 if end in answer else len(answer)
 

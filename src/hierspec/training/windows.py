@@ -38,7 +38,7 @@ class Stream:
         return self._passes[number]
 
     def slice(self, start: int, length: int) -> torch.Tensor:
-        """Tokens [start, start + length) of the endless sequence, int64."""
+        """Return tokens [start, start + length) of the endless sequence, int64."""
         parts = []
         while length > 0:
             number, offset = divmod(start, self.tokens_per_pass)
@@ -48,7 +48,7 @@ class Stream:
         return torch.cat(parts).long()
 
     def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and next tokens of a step, both [rows, width].
+        """Return inputs and next tokens of a step, both [rows, width].
 
         A pass is cut into windows and these are taken in a shuffled order: neighbouring windows
         are from the same document, and would make a batch of one opinion.
@@ -63,7 +63,7 @@ class Stream:
         return tokens[:, :-1], tokens[:, 1:]
 
     def _order(self, number: int, width: int) -> list[int]:
-        """The shuffled windows of a pass."""
+        """Return the shuffled windows of a pass."""
         if (number, width) not in self._orders:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number * 8191 + width)
             per_pass = (self.tokens_per_pass - 1) // width
@@ -79,7 +79,7 @@ class HeldOutWindows:
     width: int = 512
 
     def cut(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[count, width + 1] of the tokens (fewer windows where there is less text)."""
+        """Cut [count, width + 1] of the tokens (fewer windows where there is less text)."""
         count = max(1, min(self.count, (len(tokens) - 1) // self.width))
         starts = torch.linspace(0, len(tokens) - self.width - 1, count).long()
         return torch.stack([tokens[s : s + self.width + 1] for s in starts.tolist()])

@@ -48,7 +48,7 @@ class Batches:
         return self.passes.store
 
     def of(self, numbers: Sequence[int]) -> FeatureBatch:
-        """These texts as a batch."""
+        """Return these texts as a batch."""
         texts = [self.store.texts[i] for i in numbers]
         rows, length = len(texts), max(len(text.ids) for text in texts) - 2
         features = torch.zeros(rows, length, len(self.scale))

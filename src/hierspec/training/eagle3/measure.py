@@ -29,7 +29,7 @@ def measure(
     depth: int,
     report: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Any]:
-    """Figures over all texts of a group.
+    """Measure a network over all texts of a group.
 
     Returns ``acceptance``: per step of a draft, 1 − TV from the target's distribution at
     temperature 1; ``agreement``: per step, the share of equal likeliest tokens; ``known``: the
@@ -82,7 +82,7 @@ def measure(
 def _target(
     network: Eagle3Network, backend: Any, batch: FeatureBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The target's distributions on the draft vocabulary [n, D], its likeliest ids, known mass."""
+    """Return the target's draft-vocabulary distributions [n, D], its likeliest ids, known mass."""
     probs, best = [], []
     for last in batch.last[batch.counts].split(_ROWS):
         whole = backend.head(last.to(backend.dtype)).float()

@@ -26,7 +26,7 @@ _SAMPLE = 8192  # tokens whose features decide the scale
 
 
 def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
-    """Sizes for a target with this transformers config.
+    """Return the sizes of a network for a target with this transformers config.
 
     Raises:
         HierspecError: the target is not Llama-shaped, or has too few layers.
@@ -53,7 +53,7 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
 
 
 def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
-    """The ids met most often, [count] ascending; among equals, and unmet ones, the lowest first.
+    """Return the most frequent ids, [count] ascending; among equals, and unmet ones, the lowest.
 
     What is to be predicted counts double: it is what the network is for.
     """
@@ -67,7 +67,7 @@ def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor
 
 
 def scale_of(store: FeatureStore) -> torch.Tensor:
-    """1 / root mean square of every feature [3 d], over some texts: few dimensions are very large.
+    """Return 1 / root mean square per feature [3 d], over some texts: few dimensions are large.
 
     It is part of ``fc`` where a network is written.
     """
@@ -83,7 +83,7 @@ def scale_of(store: FeatureStore) -> torch.Tensor:
 def begun(
     config: Eagle3Config, source: WeightSource, known: torch.Tensor, scale: torch.Tensor, seed: int
 ) -> Eagle3Network:
-    """A network that has learnt nothing yet, for features that are multiplied with ``scale``."""
+    """Build an untrained network, for features that are multiplied with ``scale``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Eagle3Network(config)

@@ -226,7 +226,7 @@ Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] â†
 
 
 def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
-    """The target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
+    """Return the target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
     rows = unembed[network.known_ids]
     return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
 
@@ -266,7 +266,7 @@ def _objective(
 def step_losses(
     network: Eagle3Network, target: Teacher, batch: FeatureBatch, depth: int
 ) -> list[torch.Tensor]:
-    """The loss of each step, a mean over its places."""
+    """Return the loss of each step, a mean over its places."""
     with torch.no_grad():
         wanted = batch.counts.flatten() & network.t2d[batch.following.flatten()]
         probs = target(batch.last.flatten(0, 1)[wanted]).softmax(-1)

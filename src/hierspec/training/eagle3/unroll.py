@@ -37,7 +37,7 @@ class Step(NamedTuple):
 def unroll(
     network: Eagle3Network, features: Tensor, embedded: Tensor, counts: Tensor, depth: int
 ) -> Iterator[Step]:
-    """Steps 0 … depth − 1.
+    """Yield steps 0 … depth − 1.
 
     Args:
         features: of the target at tokens x_0 … x_{T-1}, [B, T, 3 d].
@@ -72,7 +72,7 @@ def unroll(
 
 
 def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """q [B, T, H, S]; keys and values [B, T, K, S] → [B, T, H · S].
+    """Attend with q [B, T, H, S] to keys and values [B, T, K, S] → [B, T, H · S].
 
     A row attends to the rows of ``first`` up to ``len(later)`` rows before itself, and to its own
     row of each of ``later``.
@@ -97,13 +97,13 @@ def _mask(length: int, behind: int) -> Tensor:
 
 
 def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
-    """[rows, …] → [B, T, …], zeros where no row takes part."""
+    """Scatter [rows, …] → [B, T, …], zeros where no row takes part."""
     out = x.new_zeros(batch * length, *x.shape[1:])
     return out.index_copy(0, rows, x).unflatten(0, (batch, length))
 
 
 def _back(x: Tensor) -> Tensor:
-    """[B, T, …] with every row where its next one was."""
+    """Shift [B, T, …] so that every row is where its next one was."""
     return F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))
 
 

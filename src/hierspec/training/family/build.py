@@ -64,7 +64,7 @@ class FamilyPlan:
 
 
 def _quick() -> FamilyPlan:
-    """The same, so small that a test can run it."""
+    """Return a plan so small that a test can run it."""
     phases = (Phase(0.5, 2, 32), Phase(1.0, 1, 64))
     schedule = Schedule(steps=6, phases=phases, warmup_steps=2)
     size = {"heads": 2, "intermediate": 64, "vocab": 384, "max_length": 256}
@@ -189,13 +189,13 @@ def measure(
 
 
 def hardware() -> str:
-    """The class of this machine, without naming it."""
+    """Return the class of this machine, without naming it."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"{os.cpu_count()} CPU cores, {platform.machine()}, {capability}, no accelerator used"
 
 
 def _tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) -> Tokenizer:
-    """Trained once, kept with the checkpoints, shipped with the models."""
+    """Train the tokenizer once, keep it with the checkpoints and copy it beside the models."""
     folder = work / "tokenizer"
     if not (folder / "tokenizer_config.json").is_file():
         # A third of the tests: they have names of their own, but must not set the tone.

@@ -87,7 +87,7 @@ class Corpus:
 
 
 def read_document(root: Path, path: Path) -> Document | None:
-    """The file as a document, or None if it is excluded, empty, a table, or not UTF-8."""
+    """Read a file as a document; ``None`` if it is excluded, empty, a table, or not UTF-8."""
     name = path.relative_to(root).as_posix()
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED):
         return None
@@ -103,7 +103,7 @@ def read_document(root: Path, path: Path) -> Document | None:
 
 
 def load_corpus(max_files: int | None = None) -> Corpus:
-    """All documents of this interpreter's standard library."""
+    """Load all documents of this interpreter's standard library."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
     found = (read_document(root, path) for path in paths[:max_files])
@@ -116,7 +116,7 @@ def load_corpus(max_files: int | None = None) -> Corpus:
 
 
 def functions_with_docstrings(document: Document) -> list[str]:
-    """Functions of a file as texts of their own: ``def f(...):``, docstring, body.
+    """Return functions of a file as texts of their own: ``def f(...):``, docstring, body.
 
     Prompts for code completion often look like this and nothing else, so the models get to see
     texts that start at a ``def``. Methods are left out: they make no sense without their class.
@@ -145,7 +145,7 @@ PIECES = r" {2,}| ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+\n*|\n+|\s"
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Merges learnt from ``texts``; every byte is a token, so every text round-trips."""
+    """Learn merges from ``texts``; every byte is a token, so every text round-trips."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -181,7 +181,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer that :func:`save_tokenizer` wrote, in the ``tokenizers`` library's form."""
+    """Load the tokenizer that :func:`save_tokenizer` wrote, as the ``tokenizers`` library's."""
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
@@ -189,19 +189,19 @@ LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
-    """One int16 tensor per text (ids < 4096), each beginning with the end-of-text mark."""
+    """Return an int16 tensor per text (ids < 4096), each beginning with the end-of-text mark."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     rows = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [torch.tensor([end, *row.ids], dtype=torch.int16) for row in rows]
 
 
 def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
-    """All held-out text in one row of ids, int64."""
+    """Return all held-out text in one row of ids, int64."""
     return torch.cat(encode(tokenizer, [d.text for d in corpus.held_out])).long()
 
 
 def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:
-    """Library files thrice, tests once, documented functions once more on their own."""
+    """Repeat library files thrice; add tests once, and documented functions on their own."""
     library = [d for d in corpus.train if not d.is_test]
     tests = [d.text for d in corpus.train if d.is_test]
     functions = [text for d in library for text in functions_with_docstrings(d)]

@@ -33,7 +33,7 @@ CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
-    """A zoo model in the form used for training, which shows its early exits."""
+    """Load a zoo model in the form used for training, which shows its early exits."""
     c = source.config
     shape = Shape(
         c.hidden_size,
@@ -54,7 +54,7 @@ Scorer = Callable[[torch.Tensor], dict[str, torch.Tensor]]  # ids [T] → name �
 
 
 def scorer(name: str, model: Llama, exits: tuple[int, ...] = ()) -> Scorer:
-    """Scores of a model and of its early exits, named ``name@exit``."""
+    """Return a scorer of a model and of its early exits, named ``name@exit``."""
     names = [*(f"{name}@{number}" for number in exits), name]
 
     def score(ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -66,7 +66,7 @@ def scorer(name: str, model: Llama, exits: tuple[int, ...] = ()) -> Scorer:
 
 
 def ngram_scorer(table: NgramModel) -> Scorer:
-    """The same of an n-gram table."""
+    """Return a scorer of an n-gram table."""
 
     def score(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         query = Query(table.open(), Context(ids.tolist()), 1)
@@ -76,12 +76,12 @@ def ngram_scorer(table: NgramModel) -> Scorer:
 
 
 def acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
-    """1 − TV of distributions [T, V], mean over rows."""
+    """Return 1 − TV of distributions [T, V], mean over rows."""
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
 def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
-    """Losses and, per temperature, the matrix of acceptances of all models with each other."""
+    """Measure losses and, per temperature, the matrix of acceptances between all models."""
     losses: dict[str, float] = {}
     sums: dict[float, torch.Tensor] = {}
     for window in track(windows, description="acceptance", transient=True):
@@ -101,7 +101,7 @@ def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
 
 
 def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor:
-    """[n, n] of n models' scores [T, V]."""
+    """Return the acceptances [n, n] of n models with scores [T, V]."""
     if temperature == 0:
         top = torch.stack([rows.argmax(-1) for rows in scores])
         return (top[:, None] == top).float().mean(-1)
@@ -139,7 +139,7 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
 def evaluate(
     sources: Mapping[str, WeightSource], table: NgramModel, folder: Path, windows: torch.Tensor
 ) -> dict[str, Any]:
-    """The matrix over the whole family, and how far ``eps`` moves the large model."""
+    """Compare the whole family, and measure how far ``eps`` moves the large model."""
     trunk = load_llama(sources["trunk"])
     exits = tuple(number for number in EXITS if number < trunk.shape.layers)
     small = [scorer(name, load_llama(s)) for name, s in sources.items() if name != "trunk"]

@@ -19,7 +19,7 @@ MAX_SHARD_BYTES = 14_000_000
 
 
 def llama_config(shape: Shape) -> dict[str, Any]:
-    """``config.json`` of a model of this shape; token 0 begins and ends every text."""
+    """Return ``config.json`` of a model of this shape; token 0 begins and ends every text."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -82,7 +82,7 @@ def write_folder(
 
 
 def model_card(of: str, values: dict[str, Any]) -> str:
-    """A whole model card as Markdown.
+    """Render a whole model card as Markdown.
 
     Args:
         of: ``family`` or ``smollm2``, the folder of its template.

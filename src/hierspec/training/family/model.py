@@ -57,7 +57,7 @@ class _Linear(nn.Module):
 
 
 def rope_tables(length: int, head: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine, each [length, head]; the second half repeats the first, as in Llama."""
+    """Return cosine and sine, each [length, head]; the second half repeats the first."""
     rates = ROPE_THETA ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), rates).repeat(1, 2)
     return angles.cos().to(dtype), angles.sin().to(dtype)
@@ -164,7 +164,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Small normal weights; what writes into the residual stream starts at zero."""
+        """Draw small normal weights; what writes into the residual stream starts at zero."""
         for name, parameter in self.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(parameter)
@@ -175,7 +175,7 @@ class Llama(nn.Module):
     def forward(
         self, tokens: torch.Tensor, exits: tuple[int, ...] = (), cache: Cache | None = None
     ) -> list[torch.Tensor]:
-        """Normed hidden states [rows, width, hidden] after each of ``exits`` and the last layer.
+        """Return normed hidden states [rows, width, hidden] after ``exits`` and the last layer.
 
         With a ``cache``, ``tokens`` come after what it holds: a prompt first, then one at a time.
         """
@@ -193,11 +193,11 @@ class Llama(nn.Module):
         return states
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token ids [...] → input of the first layer [..., hidden], in the working dtype."""
+        """Return the first layer's input [..., hidden] for ids [...], in the working dtype."""
         return F.embedding(tokens, self.model.embed_tokens.weight).to(self.dtype)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:
-        """Scores [..., vocab] in the working dtype."""
+        """Return scores [..., vocab] in the working dtype."""
         return F.linear(state, self.model.embed_tokens.weight.to(state.dtype))
 
 
@@ -209,7 +209,7 @@ def continue_rows(
     temperatures: torch.Tensor,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Prompts [rows, n] continued up to ``length`` tokens, one temperature per row; int64.
+    """Continue prompts [rows, n] up to ``length`` tokens, one temperature per row; int64.
 
     A temperature of 0 takes the likeliest token.
     """

@@ -50,14 +50,14 @@ STUDENTS_SCHEDULE = Schedule(
 
 
 def build_trunk(seed: int, shape: Shape = SHAPES["trunk"]) -> Llama:
-    """An untrained trunk, decided by the seed."""
+    """Build an untrained trunk, decided by the seed."""
     model = Llama(shape)
     model.initialise(torch.Generator().manual_seed(seed))
     return model
 
 
 def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objective:
-    """The loss of a step, as :func:`hierspec.training.fit.fit` wants it."""
+    """Return the loss of a step, as :func:`hierspec.training.fit.fit` wants it."""
     exits = tuple(number for number in EXITS if number < model.shape.layers)
 
     def both_losses(
@@ -97,7 +97,7 @@ class OwnTextPlan:
 
 
 def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDict:
-    """Untrained students, decided by the seed."""
+    """Build untrained students, decided by the seed."""
     students = nn.ModuleDict()
     for number, name in enumerate(STUDENTS, 1):
         student = students[name] = Llama(shapes[name])
@@ -108,7 +108,7 @@ def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDic
 def own_text(
     trunk: Llama, stream: Stream, plan: OwnTextPlan, path: Path, seed: int
 ) -> torch.Tensor:
-    """Rows [N, length] that the trunk continued from training text; kept in ``path``."""
+    """Return rows [N, length] that the trunk continued from training text; kept in ``path``."""
     if path.exists():
         return torch.load(path, weights_only=True).long()
     generator = torch.Generator().manual_seed(seed)
@@ -127,7 +127,7 @@ def own_text(
 def distill_objective(
     trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor, compile: bool = True
 ) -> Objective:
-    """The summed loss of all students, on the same tokens and the same scores of the trunk."""
+    """Return the summed loss of all students, on the same tokens and trunk scores."""
 
     def teach(inputs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

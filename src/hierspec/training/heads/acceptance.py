@@ -210,7 +210,7 @@ def samples(
     number: int,
     report: Callable[[float], None],
 ) -> Samples:
-    """What becomes of tokens of the draft model at places of texts, exchanged for its own.
+    """Draw tokens of the draft model at places of texts; return how likely each is kept.
 
     Args:
         number: tells apart the random numbers of several calls.
@@ -246,7 +246,7 @@ def samples(
 def loss(
     head: AcceptanceHead, found: Samples, rows: torch.Tensor, rejection_weight: float
 ) -> torch.Tensor:
-    """Mean cross-entropy of these rows, rejections weighted. [Huang et al. 2024, §3.3]"""
+    """Return the mean cross-entropy of rows, rejections weighted. [Huang et al. 2024, §3.3]"""
     device = head.out.weight.device
     logits, kept = head(found.states[rows].to(device)), found.kept[rows].to(device)
     accepted, rejected = F.logsigmoid(logits), F.logsigmoid(-logits)
@@ -255,7 +255,7 @@ def loss(
 
 @torch.no_grad()
 def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> dict[str, float]:
-    """How well a head predicts: its loss and that of the best constant, means, and the AUC.
+    """Measure a head: its loss and that of the best constant, means, and the AUC.
 
     The AUC is the chance that of two tokens, one kept and one not, the kept one is predicted the
     likelier; a token counts as kept by the share min(1, p/q), and as rejected by the rest.
@@ -279,7 +279,7 @@ def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> di
 
 
 def _states(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
-    """Ids [n] → hidden states after the last layer, [n, d]."""
+    """Return hidden states after the last layer, [n, d], for ids [n]."""
     spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
     known = torch.where(ids < backend.vocab_size, ids, 0).to(backend.device)
     return hidden_states(backend, known, spans)[-1]

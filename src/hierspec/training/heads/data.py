@@ -72,7 +72,7 @@ def choose(
     folder: Path,
     report: Report,
 ) -> Texts:
-    """Texts that were given; else what the shipped family learnt from; else what the model writes.
+    """Return given texts; else the shipped family's training text; else what the model writes.
 
     Args:
         given: texts and the name to keep of them.
@@ -107,7 +107,7 @@ def _given(
     settings: TrainingSettings,
     longest: int,
 ) -> Texts:
-    """Plain texts and conversations, each cut in two."""
+    """Split plain texts and conversations in two parts each."""
     plain = [text for text in texts if isinstance(text, str)]
     said = [text for text in texts if isinstance(text, Conversation)]
     train, held_out, further = conversed(said, tokenizer, settings, longest)
@@ -128,7 +128,7 @@ def _given(
 def conversed(
     conversations: Sequence[Conversation], tokenizer: Any, settings: TrainingSettings, longest: int
 ) -> tuple[list[Piece], list[Piece], list[Piece]]:
-    """Conversations to train on, to measure on, and beyond the tokens that are to be used.
+    """Split conversations: to train on, to measure on, and beyond the tokens to be used.
 
     Measured on is a tenth of the prompts, told by their hash, so a file that has grown keeps its
     two parts: the first of every domain, as many of each.
@@ -156,7 +156,7 @@ def conversed(
 
 
 def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
-    """``write(number)``: a batch of the model's own continuations at temperature 1, plain."""
+    """Return ``write(number)``: it generates a batch of plain continuations at temperature 1."""
     target = TargetConfig(model=model, backend="hf")
     loaded = Loaded()
     loaded.put(target, backend, tokenizer)
@@ -175,14 +175,14 @@ def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
 
 
 def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
-    """Ids of a text; where no tokenizer knows it, the one that begins every text."""
+    """Return the ids of a text; without a tokenizer, the one that begins every text."""
     ids = [] if tokenizer is None else tokenizer(text, verbose=False)["input_ids"]
     first = getattr(backend.config, "bos_token_id", None)
     return ids or [first if isinstance(first, int) else 0]
 
 
 def from_files(paths: Sequence[Path]) -> list[str | Conversation]:
-    """The texts in files and folders (all text files below them, hidden ones left out).
+    """Read the texts in files and folders (all text files below them, hidden ones left out).
 
     A ``.jsonl`` file holds a text a line, as prompts do, or a conversation a line; any other file
     is one text.
@@ -209,7 +209,7 @@ def from_files(paths: Sequence[Path]) -> list[str | Conversation]:
 
 
 def _is_text(file: Path) -> bool:
-    """Whether a file in a folder is meant: neither empty nor something else than UTF-8."""
+    """Return whether a file in a folder is a text: neither empty nor anything but UTF-8."""
     try:
         return bool(file.read_text(encoding="utf-8").strip())
     except UnicodeDecodeError:
@@ -227,7 +227,7 @@ def _texts_of(file: Path) -> Sequence[str | Conversation]:
 def encoded(
     texts: Iterable[str], tokenizer: Any, limit: int, width: int, seed: int
 ) -> list[torch.Tensor]:
-    """``limit`` tokens of many texts, none below 1: one excerpt of each, in the seed's order.
+    """Return ``limit`` tokens (none below 1): an excerpt of each text, in the seed's order.
 
     Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
     training are whole ones: a few long files are less varied than as many tokens of many.
@@ -273,7 +273,7 @@ def own_rows(
     held_out: Collection[int] = (),
     least: int = 0,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Texts that the model writes itself, batch after batch, kept in ``path`` (JSON lines).
+    """Let the model write texts, batch after batch, kept in ``path`` (JSON lines).
 
     ``write(number)`` returns the token ids of batch ``number``: a text for each of the same
     beginnings. An interrupted call leaves whole batches behind, and the next one goes on after
@@ -314,7 +314,7 @@ def own_rows(
 def _parted(
     batches: list[list[list[int]]], held_out: Collection[int]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Texts to train on and to measure on, each once and none in both, as first written."""
+    """Return texts to train on and to measure on, each once and none in both, as first written."""
     placed = [(place, tuple(row)) for batch in batches for place, row in enumerate(batch) if row]
     measure = dict.fromkeys(row for place, row in placed if place in held_out)
     train = dict.fromkeys(row for place, row in placed if place not in held_out)
@@ -327,7 +327,7 @@ def split(
     windows: HeldOutWindows,
     source: dict[str, Any],
 ) -> Texts:
-    """What to train on and what to measure on.
+    """Split texts into what to train on and what to measure on.
 
     Without a ``held_out`` of its own, the last tenth of the rows is kept back; at most one text is
     cut by the border.
@@ -355,7 +355,7 @@ def split(
 def _source(
     source: dict[str, Any], train: Sequence[Piece], held_out: Sequence[Piece]
 ) -> dict[str, Any]:
-    """What is to be known of texts: how many tokens count, and what tells them apart."""
+    """Return what is recorded of texts: how many tokens count, and a hash of them."""
     digest = hashlib.sha256("".join(p.digest() for p in (*train, *held_out)).encode()).hexdigest()
     counts = [sum(len(piece.positions) for piece in part) for part in (train, held_out)]
     known = {"tokens": counts[0], "held_out_tokens": counts[1], "sha256": digest}
@@ -366,7 +366,7 @@ def _source(
 
 
 def _cut(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
-    """The first ``count`` tokens."""
+    """Return the first ``count`` tokens."""
     taken = []
     for row in rows:
         if count <= 0:

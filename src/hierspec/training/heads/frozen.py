@@ -33,7 +33,7 @@ class Frozen:
 
     @torch.no_grad()
     def states(self, ids: torch.Tensor) -> list[torch.Tensor]:
-        """Ids [rows, width] → hidden states [rows · width, d], one per exit, then the last's."""
+        """Return hidden states [rows · width, d] of ids [rows, width]: per exit, then the last."""
         rows, width = ids.shape
         if width > self._capacity or rows > len(self._caches):
             # What a cache holds from an earlier batch is written over from position 0 on.
@@ -44,7 +44,7 @@ class Frozen:
         return hidden_states(self.backend, flat, spans, self.exits)
 
     def distances(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """KL(last ‖ exit) in nats and TV(last, exit), means over the rows: [2, exits].
+        """Return KL(last ‖ exit) in nats and TV(last, exit), means over the rows: [2, exits].
 
         Scores are made a chunk of rows at a time, and once more for the gradients, so that memory
         does not grow with rows × vocabulary.
@@ -75,7 +75,7 @@ class Frozen:
 
     @torch.no_grad()
     def measure(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What a draft is worth, summed over the rows of states [N, d]: [exits, 4] float64.
+        """Sum what drafts are worth over the rows of states [N, d]: [exits, 4] float64.
 
         Acceptance is 1 − TV at temperature 1, agreement whether the argmaxes are equal; then KL in
         nats, over the tokens that a head scores, and the mass the last layer gives to those.

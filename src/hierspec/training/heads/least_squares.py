@@ -51,7 +51,7 @@ def begin(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None
 
 
 def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """XᵀX and Xᵀ(Y − X) of every exit's features X and the last layer's Y: [E, d, d] each."""
+    """Return XᵀX and Xᵀ(Y − X), [E, d, d] each, of exit features X and the last layer's Y."""
     size = kept.frozen.backend.hidden_size
     own = torch.zeros(len(kept.frozen.exits), size, size, dtype=torch.float64)
     cross = torch.zeros_like(own)

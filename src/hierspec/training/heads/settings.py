@@ -34,7 +34,7 @@ class TrainingSettings:
     seed: int = 0
 
     def schedule(self, count: int) -> CosineSchedule:
-        """As many steps as the epochs hold batches of ``count`` tokens to train on."""
+        """Schedule as many steps as the epochs hold batches of ``count`` training tokens."""
         steps = self.steps or math.ceil(self.epochs * count / (self.rows * self.width))
         phases = (Phase(1.0, self.rows, self.width),)
         return CosineSchedule(steps, phases, other_rate=self.learning_rate)

@@ -39,7 +39,7 @@ class Piece:
 
     @staticmethod
     def whole(ids: torch.Tensor, domain: str = "text") -> Piece:
-        """A text of which every position counts."""
+        """Return a text of which every position counts."""
         return Piece(ids.int(), torch.arange(len(ids)), domain)
 
     def digest(self) -> str:
@@ -101,12 +101,12 @@ class KeptStates:
         self._rows = None
 
     def rows_of(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """The numbers of all rows of these texts, [Σ m] int64."""
+        """Return the numbers of all rows of these texts, [Σ m] int64."""
         places = [self._places[piece.digest()] for piece in pieces]
         return torch.cat([torch.arange(first, first + count) for first, count in places])
 
     def read(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """Hidden states [n, d] of n rows at each exit, then after the last layer."""
+        """Read hidden states [n, d] of n rows at each exit, then after the last layer."""
         if self._rows is None:
             shape = (self._end(), *self.shape)
             self._rows = np.memmap(self.path, np.int16, "r", shape=shape)

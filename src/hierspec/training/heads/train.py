@@ -205,7 +205,7 @@ def train(
 
 
 def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
-    """What is known of a training before anything is loaded, as JSON holds it."""
+    """Return what is known of a training before anything is loaded, as JSON holds it."""
     place = expand_user(model)
     return {
         "model": str(place.resolve()) if place.is_dir() else model,
@@ -233,7 +233,7 @@ def _check_fit(settings: HeadsSettings, backend: Any) -> None:
 def most_frequent(
     pieces: Sequence[Piece], size: int | None, vocab_size: int
 ) -> torch.Tensor | None:
-    """Ids [size] of the tokens that follow the positions of texts most often, ascending.
+    """Return ids [size] of the tokens that most often follow texts' positions, ascending.
 
     Of equally frequent ones the lowest: merges of a BPE are numbered by how frequent they were.
     """
@@ -249,7 +249,7 @@ def most_frequent(
 
 
 def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
-    """Heads to begin with.
+    """Read the heads to begin with.
 
     Raises:
         HierspecError: they are of another kind or size, or for other exits.
@@ -267,7 +267,7 @@ def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
 
 
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """No weight decay: it would pull a transform back to the exit it started from."""
+    """Build AdamW without weight decay, which would pull a transform back to its exit."""
     return [torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)]
 
 
@@ -279,7 +279,7 @@ def _objective(
     schedule: CosineSchedule,
     report: Report,
 ) -> Objective:
-    """The sum over exits of their distances: each head's gradient is its own.
+    """Return the sum over exits of their distances: each head's gradient is its own.
 
     Batches are positions of all texts in a random order, anew in every pass.
     """
@@ -320,7 +320,7 @@ def _objective(
 def _measured(
     heads: Heads, kept: KeptStates, pieces: Sequence[Piece], report: Callable[[float], None]
 ) -> Measured:
-    """Means over all positions of texts, and over those of each domain."""
+    """Return means over all positions of texts, and over those of each domain."""
     domains: dict[str, list[Piece]] = {}
     for piece in pieces:
         domains.setdefault(piece.domain, []).append(piece)

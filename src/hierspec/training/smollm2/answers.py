@@ -122,7 +122,7 @@ def _batch(
 
 
 def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[TrainingPrompt]:
-    """Prompts that the model writes itself, into the user turn of its chat template."""
+    """Let the model write prompts itself, into the user turn of its chat template."""
     tokenizer = hierarchy.tokenizer
     opening = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
     start, mark, _ = opening.partition(_MARK)
@@ -141,7 +141,7 @@ def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[Trainin
 
 
 def _whole_batches(path: Path) -> list[dict[str, Any]]:
-    """What is there, without the batch in which an interruption fell."""
+    """Read what is there, without the batch in which an interruption fell."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")

@@ -68,7 +68,7 @@ Stage = Callable[[DraftersPlan, Path, Report], dict[str, Any]]
 
 
 def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """Exit heads, into ``smollm2-heads``."""
+    """Train exit heads, into ``smollm2-heads``."""
     path = out / "smollm2-heads" / FILE
     if not path.exists():
         heads_training.train(
@@ -83,7 +83,7 @@ def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]
 
 
 def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """An EAGLE-3 network, into ``smollm2-eagle3``."""
+    """Train an EAGLE-3 network, into ``smollm2-eagle3``."""
     folder = out / "smollm2-eagle3"
     told = folder / "hierspec.json"
     # Written in the course of training, too; only the last one knows how long it took.
@@ -93,7 +93,7 @@ def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any
 
 
 def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """A small model of its own, into ``smollm2-sibling``."""
+    """Train a small model of its own, into ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
         train_siblings(plan.model, plan.sibling, folder, [out / ANSWERS], report=report)
@@ -138,7 +138,7 @@ def train(
 
 
 def _answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """The stage of the texts."""
+    """Make the answers, the stage before all trainings."""
 
     def make() -> dict[str, Any]:
         report("the model is loaded", 0.0)

@@ -44,7 +44,7 @@ class Passages:
 
 
 def collect(library: Path | None = None) -> Passages:
-    """All there are on this machine.
+    """Collect all passages on this machine.
 
     Args:
         library: folder of Python sources; default: the standard library.
@@ -90,7 +90,7 @@ def _sources(library: Path) -> Iterator[ast.Module]:
 
 
 def _packages() -> Iterator[str]:
-    """Paragraphs of installed packages' descriptions."""
+    """Yield paragraphs of installed packages' descriptions."""
     for package in importlib.metadata.distributions():
         metadata: Any = package.metadata
         text = metadata.get_payload()
@@ -101,7 +101,7 @@ def _packages() -> Iterator[str]:
 
 
 def _manuals() -> Iterator[str]:
-    """Paragraphs of manual pages, their markup taken out."""
+    """Yield paragraphs of manual pages, their markup taken out."""
     files = [file for folder in _MANUALS for file in sorted(folder.glob("*.gz"))]
     for file in files[:_MOST_MANUALS]:
         try:

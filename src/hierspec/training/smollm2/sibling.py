@@ -107,11 +107,11 @@ class SiblingNetwork(Llama):
         return F.linear(F.embedding(tokens, self.embedding), self.embed_projection.to(self.dtype))
 
     def head(self) -> Tensor:
-        """[v, d] in the working dtype."""
+        """Return the output matrix [v, d] in the working dtype."""
         return self.output @ self.head_projection.to(self.dtype)
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:
-        """As the folder of a sibling holds them."""
+        """Return the tensors as the folder of a sibling holds them."""
         own = dict(self.state_dict())
         return {
             sibling.EMBED_PROJECTION: own.pop("embed_projection"),
@@ -209,7 +209,7 @@ def train(
 
 
 def begun(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
-    """Untrained siblings of a model, decided by the seed."""
+    """Build untrained siblings of a model, decided by the seed."""
     embedding = source.tensor(EMBEDDING).float()
     output = source.tensor(HEAD).float()[ids]
     # Of a symmetric matrix, the eigenvectors of the largest eigenvalues come last.
@@ -233,7 +233,7 @@ def begun(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.Mo
 
 
 def _teacher(store: FeatureStore, source: WeightSource, ids: Tensor) -> Callable[[Tensor], Tensor]:
-    """Last hidden states [n, D] → the larger model's scores of these tokens [n, v], bfloat16."""
+    """Return the larger model's scorer: last hidden states [n, D] → [n, v], bfloat16."""
     rows = source.tensor(HEAD)[ids].bfloat16()
 
     @torch.no_grad()
@@ -290,7 +290,7 @@ def _objective(
 
 @torch.no_grad()
 def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[str, dict[str, Any]]:
-    """What a sibling drafts well, on texts that it has not learnt from: by domain, and of all.
+    """Measure a sibling's drafts on texts it has not learnt from: by domain, and of all.
 
     Teacher-forced, at places that the larger model wrote: ``acceptance`` is 1 − TV at temperature
     1, ``agreement`` the share of equal likeliest tokens, ``known`` the mass on the sibling's
@@ -328,7 +328,7 @@ def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[s
 
 
 def _yields(kept: Tensor) -> Tensor:
-    """What drafts of five tokens that begin at each place yield: 1 + a + a b + …, [n]."""
+    """Return what drafts of five tokens from each place yield: 1 + a + a b + …, [n]."""
     run, gained = torch.ones(len(kept)), torch.ones(len(kept))
     for step in range(_DEPTH):
         shifted = torch.cat((kept[step:], torch.zeros(min(step, len(kept)))))[: len(kept)]
@@ -340,7 +340,7 @@ def _yields(kept: Tensor) -> Tensor:
 def choose(
     target: str, folders: dict[str, Path], described: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """What each size is worth on this machine, by the planner's formula.
+    """Compute what each size is worth on this machine, by the planner's formula.
 
     Returns by name: ``acceptance`` (held-out, temperature 1), ``cost`` (a call's time in target
     calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
@@ -370,7 +370,7 @@ def choose(
 
 
 def _times(backends: dict[str, Any]) -> dict[str, float]:
-    """Seconds of a call of one token at place 256, the median; taken in turns."""
+    """Measure seconds of a call of one token at place 256, the median; taken in turns."""
     at, taken = 256, {name: [] for name in backends}
     caches = {name: backend.new_cache(at + 1) for name, backend in backends.items()}
     for _ in range(_TIMED):

@@ -77,7 +77,7 @@ class TrainingPrompt:
 
 
 def prompt(rng: random.Random, passages: Passages) -> TrainingPrompt:
-    """One prompt; all domains are equally likely."""
+    """Draw one prompt; all domains are equally likely."""
     domain = rng.choice(sorted(MAKERS))
     return TrainingPrompt(MAKERS[domain](rng, passages), domain)
 
