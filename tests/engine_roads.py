@@ -144,9 +144,9 @@ def _leaders_by_sorting(scores: torch.Tensor, m: int) -> torch.Tensor:
 
 
 _GENERAL = (host, "has_shortcut", lambda rule: False)
-_ON_DEVICE = (distributions, "_FEW", -1)  # draws by torch, however few the rows
+_ON_DEVICE = (distributions, "_FEW_ROWS", -1)  # draws by torch, however few the rows
 _IN_BLOCKS = (
-    (distributions, "_LARGE", 2),
+    (distributions, "_LARGE_VOCAB", 2),
     (distributions, "_BLOCK", 2),
 )  # as for a large vocabulary
 VERIFYING: dict[str, tuple] = {

@@ -86,7 +86,7 @@ def several(
 ) -> Verify:
     """A target that verifies several drafts of a drafter."""
     rule = get(rule) if isinstance(rule, str) else rule
-    leaf = Draft(0, "drafter", q, length, num_drafts=drafts).under(rule)
+    leaf = Draft(0, "drafter", q, length, num_drafts=drafts).for_rule(rule)
     root = Verify(1, "target", p, 1, rule, leaf, **options)
     check(root, allow_lossy=True)
     return root

@@ -20,7 +20,7 @@ from hierspec.config.ends import with_tokenizer
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.template import Template
-from hierspec.core.nodes import stack
+from hierspec.core.nodes import describe
 from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
@@ -403,7 +403,7 @@ class Hierarchy:
 
     def __repr__(self) -> str:
         """The stack, the target on top, one line a level."""
-        return f"Hierarchy(\n{stack(self.root)}\n)"
+        return f"Hierarchy(\n{describe(self.root)}\n)"
 
 
 class Session:

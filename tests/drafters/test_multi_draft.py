@@ -235,7 +235,7 @@ def test_a_repeat_counts_at_its_own_place():
     ("name", "wrong"),
     [
         ("induced", lambda real: lambda p, q, m: (real(p, q, m)[0], real(p, q, m + 1)[1])),
-        ("passed_over", lambda real: lambda q, rank, token: q),
+        ("restricted", lambda real: lambda q, rank, token: q),
     ],
 )
 def test_preference_changes_what_a_token_was_drawn_from(monkeypatch, name, wrong):

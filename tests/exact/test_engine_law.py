@@ -148,7 +148,9 @@ def test_what_is_no_box_is_refused():
 def test_a_draw_has_its_law(few, large):
     probs = torch.tensor([[0.0, 0.2, 0.0, 1.1, 0.7, 0.0]], dtype=torch.float64)
     with patched(
-        (distributions, "_FEW", few), (distributions, "_LARGE", large), (distributions, "_BLOCK", 2)
+        (distributions, "_FEW_ROWS", few),
+        (distributions, "_LARGE_VOCAB", large),
+        (distributions, "_BLOCK", 2),
     ):
         found = outcome_law(lambda rng: distributions.draw(probs, rng.take(1))[0])
     assert found == {i: pytest.approx(float(probs[0, i]) / 2.0) for i in (1, 3, 4)}
@@ -217,7 +219,7 @@ def test_rounds_may_run_over_the_end(rule):
 @pytest.mark.parametrize("rule", MULTI_DRAFT)
 def test_multi_draft_rules(rule, road, batch):
     small, target = models("random", 2, seed=5)
-    leaf = Draft(0, "drafts", small, 2, num_drafts=2).under(get(rule))
+    leaf = Draft(0, "drafts", small, 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
     check(root)
     horizon = 3 if batch == 1 else 2
@@ -407,7 +409,7 @@ def test_a_part_of_the_vocabulary_in_the_middle(reading, first, road):
 def test_several_drafts_of_a_part(known, rule):
     """Also where there are fewer tokens to say than drafts to make."""
     small, target = models("random", 2, seed=5)
-    leaf = Draft(0, "drafts", part_of(small, KNOWN[known]), 2, num_drafts=2).under(get(rule))
+    leaf = Draft(0, "drafts", part_of(small, KNOWN[known]), 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
     assert tv(root, 3) < TIGHT
 
@@ -662,7 +664,7 @@ def test_a_small_mistake_is_caught(name):
     small = like(case.get("drafter", TabularModel), small)
     rule = case.get("rule", get("block"))
     leaf = Draft(0, "drafts", small, 2, case.get("window", FixedWindow()))
-    leaf = dataclasses.replace(leaf, num_drafts=2 if rule.multi_draft else 1).under(rule)
+    leaf = dataclasses.replace(leaf, num_drafts=2 if rule.multi_draft else 1).for_rule(rule)
     root = Verify(1, "target", target, 1, rule, leaf)
     params, road = case.get("params", SAMPLING), case.get("road", "short")
     with patched(*changes):

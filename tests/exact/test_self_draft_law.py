@@ -128,7 +128,7 @@ def test_rules_that_need_a_length_or_several_drafts_are_refused():
         check(chain([target], ["naive"], [], below=Draft(0, "exits", model, 2)))
     leaf = Draft(0, "exits", model, 2, num_drafts=2)
     with pytest.raises(ValueError, match="each ends where no exit is sure"):
-        check(Verify(1, "target", target, 1, get("rrs"), leaf.under(get("rrs"))))
+        check(Verify(1, "target", target, 1, get("rrs"), leaf.for_rule(get("rrs"))))
 
 
 # --- other layers every round

@@ -97,7 +97,7 @@ def test_the_engines_law_over_trees_is_the_targets(pair, kind, rule, beside):
     target, drafter = pair(kind)
     assert takes_trees(target)
     assert takes_trees(drafter)
-    leaf = Draft(0, "drafter", drafter, 2, num_drafts=2).under(get(rule))
+    leaf = Draft(0, "drafter", drafter, 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
     check(root)
     found = engine_law(root, PROMPT, 2, SAMPLING, beside)

@@ -187,7 +187,7 @@ def three_levels(widths: tuple[int, int], rules: tuple[str, str]) -> Verify:
 
 def several(width: int, rule: str) -> Verify:
     small, _, target = tables()
-    leaf = Draft(0, "level 0", Resized(small, width), 2, num_drafts=2).under(get(rule))
+    leaf = Draft(0, "level 0", Resized(small, width), 2, num_drafts=2).for_rule(get(rule))
     return chain([target], [rule], [], below=leaf)
 
 

@@ -86,7 +86,7 @@ def _rule(name: Any) -> str:
     known = registry.names()
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"no verifier called {one_line_repr(name)}; there are: {', '.join(known)}")
-    return registry.own_name(name)
+    return registry.canonical_name(name)
 
 
 def _path(name: Any) -> Any:

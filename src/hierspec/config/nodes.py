@@ -132,7 +132,7 @@ class _Builder:
 
 
 def _under(below: Node | None, verifier: Verifier) -> Node | None:
-    return below.under(verifier) if isinstance(below, Draft) else below
+    return below.for_rule(verifier) if isinstance(below, Draft) else below
 
 
 def rule_of(level: LevelConfig) -> Verifier:

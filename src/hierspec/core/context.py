@@ -28,18 +28,18 @@ class Context:
         yield from self.pending
 
     def tokens(self, start: int = 0) -> list[int]:
-        """The tokens from position ``start`` on."""
+        """Return the tokens from position ``start`` on."""
         base = len(self.committed)
         if start >= base:
             return list(self.pending[start - base :])
         return [*self.committed[start:], *self.pending]
 
     def plus(self, tokens: Sequence[int]) -> Context:
-        """This context, continued by ``tokens``."""
+        """Return this context, continued by ``tokens``."""
         return Context(self.committed, (*self.pending, *tokens), self.source)
 
     def with_source(self) -> Context:
-        """All that is known as one text, for whoever copies from it: the source, then the text."""
+        """Return everything known as one text, source first, for drafters that copy from it."""
         if not self.source:
             return self
         return Context([*self.source, *self.committed], self.pending)

@@ -1,8 +1,8 @@
 """Next-token distributions as opaque rows: dense, or one-hot where the choice was deterministic.
 
-A distribution stays on the device its scores came from. Rows are read by position; nobody outside
-this module needs to know how they are stored. Greedy decoding is not a special case of the engine
-but of the representation: its distributions are one-hot and cost nothing to keep.
+A distribution stays on the device its scores came from. Callers read rows by index and need not
+know how they are stored. Greedy decoding is not a special case of the engine but of the
+representation: its distributions are one-hot and cost nothing to keep.
 
 Shapes: n rows over a vocabulary of V tokens.
 """
@@ -46,12 +46,12 @@ class DenseDistributions:
         return DenseDistributions(self.probs[start:stop])
 
     def select(self, rows: Sequence[int]) -> DenseDistributions:
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         whole = rows == range(len(self))
         return self if whole else DenseDistributions(self.probs[list(rows)])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
-        """[n, V]; ids past this one's own vocabulary (a padded embedding above it) get 0."""
+        """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
         missing = vocab_size - self.probs.shape[1]
         return self.probs if missing == 0 else torch.nn.functional.pad(self.probs, (0, missing))
 
@@ -80,7 +80,6 @@ class OneHotDistributions:
         return OneHotDistributions(self.ids[start:stop])
 
     def select(self, rows: Sequence[int]) -> OneHotDistributions:
-        """These rows, in this order."""
         return OneHotDistributions(tuple(self.ids[row] for row in rows))
 
     def dense(self, vocab_size: int) -> torch.Tensor:
@@ -94,7 +93,7 @@ class OneHotDistributions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedDistributions:
-    """Rows in several pieces, as a draft made in steps or by several levels leaves them."""
+    """Rows in several parts, as a draft made in steps or by several levels leaves them."""
 
     parts: tuple[DenseDistributions | OneHotDistributions, ...]
 
@@ -106,7 +105,7 @@ class MixedDistributions:
         return max(part.width for part in self.parts)
 
     def at(self, row: int) -> tuple[DenseDistributions | OneHotDistributions, int]:
-        """The piece that holds a row, and the row's number there."""
+        """Return the part that holds a row, and the row's index in that part."""
         for part in self.parts:
             if row < len(part):
                 return part, row
@@ -124,7 +123,6 @@ class MixedDistributions:
         return concatenate(kept)
 
     def select(self, rows: Sequence[int]) -> Distributions:
-        """These rows, in this order."""
         return concatenate([self.rows(row, row + 1) for row in rows])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
@@ -144,14 +142,14 @@ _CPU = torch.device("cpu")
 
 
 def concatenate(distributions: Sequence[Distributions]) -> Distributions:
-    """One value for the rows of several, in order; all of one kind on one device are merged.
+    """Join the rows of several, in order; those of one kind on one device are merged.
 
-    Dense rows on a CPU stay where they are: copying them takes longer than looking for the piece
-    that holds a row. On an accelerator every piece would be a launch of its own.
+    Dense rows on a CPU stay where they are: copying them takes longer than looking for the part
+    that holds a row. On an accelerator every part would need a launch of its own.
     """
     flat: list[DenseDistributions | OneHotDistributions] = []
-    for one in distributions:
-        flat.extend(one.parts if isinstance(one, MixedDistributions) else (one,))
+    for rows in distributions:
+        flat.extend(rows.parts if isinstance(rows, MixedDistributions) else (rows,))
     flat = [part for part in flat if len(part)]
     if not flat:
         return EMPTY
@@ -169,30 +167,30 @@ def draw(
     uniforms: Uniforms,
     otherwise: Callable[[int], torch.Tensor] | None = None,
 ) -> list[int]:
-    """One token per row by inverse CDF.
+    """Draw one token per row by inverse CDF.
 
     Args:
         probs: [n, V], non-negative; rows need not be normalised.
         uniforms: n numbers in [0, 1).
-        otherwise: the row to draw from instead, [V], where row i has no mass.
+        otherwise: maps i to the row [V] to draw from instead, where row i has no mass.
 
     Returns:
         n token ids. A token of probability 0 is never drawn, whatever the rounding.
 
     Raises:
-        HierspecError: a row holds NaN, or has no mass and nothing stands in for it.
+        HierspecError: a row holds NaN, or has no mass and no replacement.
     """
     picked: list[int] = []
-    for row, (i, mass) in enumerate(_found(probs, uniforms)):
+    for row, (token, mass) in enumerate(_search_any(probs, uniforms)):
         if mass == 0.0 and otherwise is not None:
             picked += draw(otherwise(row).unsqueeze(0), uniforms[row : row + 1])
         else:
-            picked.append(checked(i, mass))
+            picked.append(checked_token(token, mass))
     return picked
 
 
 def draw_each(rows: Sequence[Distributions], rngs: Sequence[Rng]) -> list[int]:
-    """One token from each of n one-row distributions, in order; a one-hot one costs no uniform."""
+    """Draw a token from each of n one-row distributions; one-hot rows cost no uniform."""
     if len(rows) == 1 and isinstance(rows[0], DenseDistributions):
         return draw(rows[0].probs, rngs[0].take(1))
     out = [row.ids[0] if isinstance(row, OneHotDistributions) else -1 for row in rows]
@@ -207,31 +205,31 @@ def draw_each(rows: Sequence[Distributions], rngs: Sequence[Rng]) -> list[int]:
 
 
 def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
-    """One token per row by a race: argmax_x p(x) / e(x), e the noise of the row's place.
+    """Draw one token per row by a race: argmax_x p(x) / e(x), e the noise of the row's position.
 
     Exponential numbers e make that a draw from p. It is the argmax of log p(x) + g(x) with Gumbel
     noise g = −log e, so rows that are alike, raced with the same noise, mostly draw the same token
     [MATH §3, Match].
 
     Args:
-        probs: [n, V], rows of consecutive places.
-        position: of the first.
+        probs: [n, V], rows of consecutive positions.
+        position: of the first row.
 
     Raises:
         HierspecError: a row holds NaN, or has no mass.
     """
     num, width = probs.shape
-    places = np.stack([noise(position + i, width) for i in range(num)])
-    best, ids = (probs.double() / torch.as_tensor(places, device=probs.device)).max(-1)
+    noises = np.stack([noise(position + i, width) for i in range(num)])
+    best, ids = (probs.double() / torch.as_tensor(noises, device=probs.device)).max(-1)
     found: list[list[float]] = torch.stack((ids.double(), best)).tolist()  # pyright: ignore
-    return [checked(token, value) for token, value in zip(*found, strict=True)]
+    return [checked_token(token, value) for token, value in zip(*found, strict=True)]
 
 
-def checked(token: float, mass: float) -> int:
-    """A token drawn from a row of that mass.
+def checked_token(token: float, mass: float) -> int:
+    """Return a token drawn from a row of total mass ``mass``, as an integer.
 
     Raises:
-        HierspecError: the row was no distribution.
+        HierspecError: the mass is not positive and finite, so the row was no distribution.
     """
     if not 0.0 < mass < math.inf:
         raise HierspecError(
@@ -241,45 +239,47 @@ def checked(token: float, mass: float) -> int:
     return int(token)
 
 
-def _found(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, float]]:
-    """Per row the first token whose cumulated mass exceeds u·total, and the total."""
+def _search_any(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, float]]:
+    """Return per row the first token whose cumulated mass exceeds u·total, and the total."""
     on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
-    if on_cpu and num <= _FEW:
+    if on_cpu and num <= _FEW_ROWS:
         each = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
-        if width < _LARGE:
+        if width < _LARGE_VOCAB:
             cdf = probs.detach().cumsum(-1, dtype=torch.float64).numpy()
             return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
-        probs = probs.detach() if probs.dtype in _NUMPYS_OWN else probs.detach().double()
-        rows, masses = probs.numpy(), _masses(probs).numpy()
-        return [_search_row_blocks(*one) for one in zip(rows, masses, each, strict=True)]
+        probs = probs.detach() if probs.dtype in _NUMPY_DTYPES else probs.detach().double()
+        rows, masses = probs.numpy(), _block_masses(probs).numpy()
+        return [_search_row_blocks(*args) for args in zip(rows, masses, each, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
     found: list[tuple[float, float]] = torch.cat(locate(probs, u), 1).tolist()  # pyright: ignore
     return found
 
 
 def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per row [n, V] the first token whose cumulated mass exceeds u·total, and that total.
+    """Return per row of [n, V] the first token whose cumulated mass exceeds u·total, and the total.
 
-    Where the device can do it, without waiting for it: u [n, 1] and both results [n, 1] float64.
+    On an accelerator it does not wait for the device. u and both results are [n, 1] float64.
     """
-    blocks = probs.device.type == "cpu" and probs.shape[1] >= _LARGE
+    blocks = probs.device.type == "cpu" and probs.shape[1] >= _LARGE_VOCAB
     ids, total = _search_blocks(probs, u) if blocks else _search(probs, u)
     return ids.double(), total
 
 
-_NUMPYS_OWN = (torch.float32, torch.float64)  # types that it has as well
-_FEW = 4  # rows that NumPy, with a third of torch's overhead a call, searches sooner
+_NUMPY_DTYPES = (torch.float32, torch.float64)  # those that NumPy has too
+_FEW_ROWS = 4  # so many NumPy searches sooner: its overhead per call is a third of torch's
 
 
 def _search_row(cdf: np.ndarray, u: float) -> tuple[int, float]:
     total = float(cdf[-1])
     goal = min(u * total, math.nextafter(total, 0.0))  # as :func:`_goal`
-    return bisect_right(cdf, goal), total  # sooner done than NumPy's search, below _LARGE
+    return bisect_right(cdf, goal), total  # faster than NumPy's search, below _LARGE_VOCAB
 
 
 def _search_row_blocks(row: np.ndarray, masses: np.ndarray, u: float) -> tuple[int, float]:
-    """As :func:`_search_blocks`, with fewer calls of torch: in half the time right after a forward,
-    whose weights have driven their code from the caches."""
+    """Search one row as :func:`_search_blocks` does, with fewer calls of torch.
+
+    Half the time right after a forward, whose weights have driven torch's code from the caches.
+    """
     cdf = masses.cumsum()
     total = float(cdf[-1])
     goal = min(u * total, math.nextafter(total, 0.0))
@@ -290,24 +290,24 @@ def _search_row_blocks(row: np.ndarray, masses: np.ndarray, u: float) -> tuple[i
 
 
 def _search(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """First token whose cumulated mass exceeds u·total, and the total; each [n, 1]."""
+    """Return the first token whose cumulated mass exceeds u·total, and the total; each [n, 1]."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:].contiguous()
     return torch.searchsorted(cdf, _goal(u, total), right=True), total
 
 
 def _goal(u: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """u·total, kept below the total where it would round up to it: some token exceeds it."""
+    """Return u·total, kept below the total where rounding would reach it: some token exceeds it."""
     return torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
 
 
 # A cumulated sum is serial on a CPU: 1 ms at V = 152k, where sums of blocks take 40 µs.
-_LARGE = 16384
+_LARGE_VOCAB = 16384
 _BLOCK = 128
 
 
-def _masses(probs: torch.Tensor) -> torch.Tensor:
-    """Of blocks of tokens, the last of which may be shorter: [n, blocks] float64."""
+def _block_masses(probs: torch.Tensor) -> torch.Tensor:
+    """Sum blocks of tokens, the last of which may be shorter, to [n, blocks] float64."""
     size = probs.shape[1]
     whole = size // _BLOCK * _BLOCK
     blocks = probs[:, :whole].view(probs.shape[0], -1, _BLOCK)
@@ -319,9 +319,9 @@ def _masses(probs: torch.Tensor) -> torch.Tensor:
 
 
 def _search_blocks(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in two steps: which block of tokens, then which token of it."""
+    """Search as :func:`_search` does, in two steps: the block of tokens, then the token in it."""
     size = probs.shape[1]
-    cdf = torch.nn.functional.pad(_masses(probs).cumsum(-1), (1, 0))  # mass before a block
+    cdf = torch.nn.functional.pad(_block_masses(probs).cumsum(-1), (1, 0))  # mass before a block
     total = cdf[:, -1:].contiguous()
     goal = _goal(u, total)
     block = (torch.searchsorted(cdf, goal, right=True) - 1).clamp_(max=cdf.shape[1] - 2)

@@ -14,15 +14,15 @@ from .windows import FixedWindow, Window
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A leaf: a model that drafts token by token until its window or budget says enough.
+    """A leaf: a model that drafts token by token until its window or budget stops it.
 
     Attributes:
         model: key of the model in the interpreter.
         budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
         temperature: of its distributions; ``None`` for the request's.
-        num_drafts: how many drafts of the same place it makes.
-        distinct: their first tokens are drawn without replacement.
-        ahead: it drafts on while the target verifies (:mod:`hierspec.engine.ahead`).
+        num_drafts: how many alternative drafts it makes from the same position.
+        distinct: whether their first tokens are drawn without replacement.
+        ahead: whether it drafts on while the target verifies (:mod:`hierspec.engine.ahead`).
     """
 
     index: int
@@ -35,8 +35,8 @@ class Draft:
     distinct: bool = False
     ahead: bool = False
 
-    def under(self, rule: Verifier) -> Draft:
-        """This leaf as ``rule`` wants its drafts drawn."""
+    def for_rule(self, rule: Verifier) -> Draft:
+        """Return this leaf with its drafts drawn as ``rule`` needs them."""
         return dataclasses.replace(self, distinct=rule.distinct and self.num_drafts > 1)
 
 
@@ -48,7 +48,7 @@ class Verify:
         rule: how it verifies ``below``.
         below: the node that drafts for it; ``None`` for plain decoding.
         bonus: whether a fully kept draft earns one more token from this level's model.
-        exact_length: cut what is handed up to ``budget`` (a rule above that needs it says so).
+        exact_length: whether to cut what is handed up to ``budget``, as some rules above need.
     """
 
     index: int
@@ -81,7 +81,7 @@ Node = Draft | Verify | Concatenate
 
 
 def walk(node: Node | None) -> Iterator[Node]:
-    """Every node at and below ``node``, lowest first."""
+    """Yield every node at and below ``node``, lowest first."""
     if node is None:
         return
     if isinstance(node, Concatenate):
@@ -92,13 +92,13 @@ def walk(node: Node | None) -> Iterator[Node]:
     yield node
 
 
-def stack(node: Node | None, indent: str = "  ") -> str:
-    """The nodes at and below ``node``, the highest first, one line each."""
+def describe(node: Node | None, indent: str = "  ") -> str:
+    """Describe the nodes at and below ``node``, the highest first, one line each."""
     if node is None:
         return f"{indent}(nothing below: plain decoding)"
     if isinstance(node, Concatenate):
         several = f", {node.repeat} times" if node.repeat > 1 else ""
-        parts = "\n".join(stack(part, indent + "  ") for part in node.parts)
+        parts = "\n".join(describe(part, indent + "  ") for part in node.parts)
         return f"{indent}one after another{several}:\n{parts}"
     top = isinstance(node, Verify) and node.budget == 1
     about = ["the target"] if top else [f"drafts {node.budget} tokens"]
@@ -112,10 +112,10 @@ def stack(node: Node | None, indent: str = "  ") -> str:
         return f"{indent}{node.name}: {', '.join(about)}"
     if node.below is not None:
         about.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))
-    return f"{indent}{node.name}: {', '.join(about)}\n{stack(node.below, indent)}"
+    return f"{indent}{node.name}: {', '.join(about)}\n{describe(node.below, indent)}"
 
 
 def initial_states(root: Node) -> States:
-    """Window states of a new sequence, by node index."""
+    """Return the window states of a new sequence, by node index."""
     nodes = sorted(walk(root), key=lambda node: node.index)
     return tuple(() if isinstance(n, Concatenate) else n.window.init() for n in nodes)

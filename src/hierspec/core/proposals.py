@@ -15,19 +15,19 @@ TokenLogprobs = tuple[tuple[int, float], ...]  # pairs (token id, log-probabilit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Tokens handed up by a node, in order, with everything the level above may ask of them.
+    """Tokens handed up by a node, in order, with everything the level above may need of them.
 
     Attributes:
         tokens: n token ids.
         distributions: n rows; ``tokens[i]`` was drawn from row i, given everything before it.
         owners: n node indices: whose distribution row i is (parts of a concatenation differ).
-        origins: n node indices: who wrote the token first.
+        origins: n node indices: which node wrote the token first.
         signals: n numbers for the owners' windows (see :mod:`hierspec.core.windows`); NaN where the
             owner's window reads none.
         parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
             chain, which is all that today's rules verify.
-        alternatives: further drafts of the same place, in the order they were drawn; each is given
-            the drafts before it. Only a leaf hands up such, and only to a multi-draft rule.
+        alternatives: further drafts from the same position, in the order they were drawn, each
+            given the drafts before it. Only a leaf makes them, and only for a multi-draft rule.
     """
 
     tokens: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class Proposal:
         )
 
     def truncated(self, n: int) -> Proposal:
-        """The first ``n`` tokens: a cut by count, decided without looking at them."""
+        """Return the first ``n`` tokens: a cut by count, decided without looking at them."""
         if n >= len(self.tokens):
             return self
         return Proposal(
@@ -79,9 +79,9 @@ class Verdict:
         emitted: the kept tokens, then the recovered or bonus token (absent where the node drops
             its bonus), each with its own full distribution of the verifying level.
         logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
-            empty unless asked for.
-        top_logprobs: of each emitted token's place, the likeliest tokens and their
-            log-probabilities, best first; as many as were asked for.
+            empty unless requested.
+        top_logprobs: at each emitted token's position, the likeliest tokens and their
+            log-probabilities, best first; as many as were requested.
     """
 
     num_accepted: int
@@ -94,5 +94,5 @@ States = tuple[tuple[float, ...], ...]
 
 
 def replaced(states: States, index: int, state: tuple[float, ...]) -> States:
-    """``states`` with the entry of node ``index`` replaced."""
+    """Return ``states`` with the entry of node ``index`` replaced."""
     return (*states[:index], state, *states[index + 1 :])

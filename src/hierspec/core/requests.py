@@ -15,7 +15,7 @@ from .proposals import Proposal, States
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Propose:
-    """Run a node and return ``(Proposal, states)``; at most ``limit`` tokens are of use."""
+    """Run a node → ``(Proposal, states)``; the caller can use ``limit`` tokens at most."""
 
     node: Node
     pending: tuple[int, ...]
@@ -34,7 +34,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """The distribution of a node's model after ``pending`` → ``Distributions`` with one row."""
+    """Score the position after ``pending`` with a node's model → ``Distributions`` of one row."""
 
     node: Node
     pending: tuple[int, ...]
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """A token drawn from one row → token id."""
+    """Draw a token from one row → token id."""
 
     node: Verify
     distribution: Distributions

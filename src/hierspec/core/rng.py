@@ -1,13 +1,13 @@
-"""Randomness as an argument: counter-based uniforms, dealt in blocks, one stream per sequence.
+"""Randomness as an argument: counter-based uniforms, drawn in blocks, one stream per sequence.
 
 A stream is keyed by (seed, sequence) and read by a running counter, never by position in the
 text: a position may be drafted many times, and reusing its number would correlate the drafts.
 So a sequence draws the same numbers whoever shares its batch, and nothing touches a global
 generator.
 
-The one exception is on purpose. The *noise* of a place is keyed by its position, so that every
-level that draws a token there by a race (:func:`hierspec.core.distributions.race`) sees the same:
-their tokens mostly agree, and the target's does not depend on what was drafted.
+The one exception is deliberate. *Noise* is keyed by position, so that every level that draws a
+token there by a race (:func:`hierspec.core.distributions.race`) sees the same numbers: their tokens
+mostly agree, and the target's does not depend on what was drafted.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Protocol
 import numpy as np
 
 _BLOCK = 1024
-_PLACES = 32  # whose noise is kept: those of a round in progress
-_LEAST = 1e-300  # noise is never 0, which would divide
+_KEPT_POSITIONS = 32  # whose noise is cached: those of a round in progress
+_LEAST_NOISE = 1e-300  # noise is a divisor, so never 0
 
 Noise = Callable[[int, int], np.ndarray]  # (position, V) → V exponential numbers, float64
 
 
 class Rng(Protocol):
-    """Where uniforms come from; :mod:`hierspec.exact.splitting` answers with every possibility."""
+    """A source of uniforms; that of :mod:`hierspec.exact.splitting` enumerates every outcome."""
 
     def take(self, n: int) -> np.ndarray:
-        """The next ``n`` uniforms in [0, 1), float64."""
+        """Return the next ``n`` uniforms in [0, 1), float64."""
         ...
 
     def noise(self, position: int, n: int) -> np.ndarray:
-        """Exponential numbers of mean 1, float64, for the token ids 0 … n − 1 at one place.
+        """Return exponential numbers of mean 1, float64, for token ids 0 … n − 1 at one position.
 
-        Always the same ones, whoever asks and in whatever order; fewer are the beginning of more.
+        A position always has the same ones, whatever the order of calls; asking for fewer returns
+        the beginning of more.
         """
         ...
 
@@ -42,11 +43,11 @@ class Rng(Protocol):
 class PhiloxRng:
     """The Philox-4x64 stream of one sequence (Salmon et al., 2011)."""
 
-    __slots__ = ("_at", "_block", "_generator", "_key", "_made", "_places")
+    __slots__ = ("_at", "_block", "_generator", "_key", "_made", "_noises")
 
     def __init__(self, seed: int, sequence: int = 0) -> None:
         self._key = np.array([seed & (2**64 - 1), sequence & (2**64 - 1)], dtype=np.uint64)
-        self._places: dict[int, np.ndarray] = {}
+        self._noises: dict[int, np.ndarray] = {}
         self._start()
 
     def _start(self) -> None:
@@ -64,27 +65,27 @@ class PhiloxRng:
         return self._block[self._at - n : self._at]
 
     def noise(self, position: int, n: int) -> np.ndarray:
-        known = self._places.get(position)
+        known = self._noises.get(position)
         if known is None or len(known) < n:
-            # Its own block of 2**64 numbers for every place, apart from those that `take` counts.
+            # Every position has its own block of 2**64 numbers, apart from those of `take`.
             counter = np.array([0, position, 1, 0], dtype=np.uint64)
             source = np.random.Generator(np.random.Philox(counter=counter, key=self._key))
-            known = np.maximum(-np.log1p(-source.random(n)), _LEAST)
+            known = np.maximum(-np.log1p(-source.random(n)), _LEAST_NOISE)
             known.flags.writeable = False
-            self._places.pop(position, None)
-            self._places[position] = known
-            if len(self._places) > _PLACES:
-                del self._places[next(iter(self._places))]
+            self._noises.pop(position, None)
+            self._noises[position] = known
+            if len(self._noises) > _KEPT_POSITIONS:
+                del self._noises[next(iter(self._noises))]
         return known[:n]
 
     @property
-    def place(self) -> int:
+    def num_taken(self) -> int:
         """How many uniforms were taken so far."""
         return self._made - len(self._block) + self._at
 
-    def go_to(self, place: int) -> None:
-        """Take again from an earlier place: what was taken since counts for nothing."""
-        if place == self.place:
+    def rewind(self, num_taken: int) -> None:
+        """Rewind to an earlier count: the uniforms taken since are taken again."""
+        if num_taken == self.num_taken:
             return
         self._start()
-        self.take(place)
+        self.take(num_taken)

@@ -20,10 +20,10 @@ _NOTHING = Proposal()
 
 
 def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
-    """What ``node`` hands up after ``pending`` → ``(Proposal, states)``.
+    """Gather what ``node`` hands up after ``pending`` → ``(Proposal, states)``.
 
-    A :class:`Draft` is a leaf that the interpreter runs itself. ``limit`` counts, so cutting by
-    it is lossless; whatever a level holds beyond its budget (overshoot) goes up as well.
+    A :class:`Draft` is a leaf that the interpreter runs itself. ``limit`` is a count, so cutting
+    by it is lossless; whatever a level holds beyond its budget (overshoot) goes up as well.
     """
     out = _NOTHING
     if isinstance(node, Concatenate):
@@ -42,17 +42,17 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
 
 
 def verified(node: Verify, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
-    """One draft and one verification at ``node`` → ``(Verdict, states)``: a round."""
+    """Run one round at ``node``, one draft and its verification → ``(Verdict, states)``."""
     draft = _NOTHING
     if node.below is not None:
-        # The verification adds a token of its own, so one fewer is of use from below.
+        # The verification adds a token of its own, so it can use one fewer from below.
         draft, states = yield Propose(node.below, pending, limit - 1, states)
     verdict: Verdict = yield Check(node, pending, draft)
     verdict = yield from node.rule.complete(node, pending, draft, verdict)
-    return verdict, observed(node.below, draft, verdict, states)
+    return verdict, observe(node.below, draft, verdict, states)
 
 
-def observed(below: Node | None, draft: Proposal, verdict: Verdict, states: States) -> States:
+def observe(below: Node | None, draft: Proposal, verdict: Verdict, states: States) -> States:
     """Tell the window of the node that owned the first rejected token what became of its draft."""
     if below is None or not draft.tokens:
         return states

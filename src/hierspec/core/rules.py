@@ -27,15 +27,15 @@ from .proposals import Proposal, Verdict
 class Batch:
     """Drafts to verify together.
 
-    Padding holds anything, rows of other drafts among it, and must decide nothing: a rule gives it
-    h = 0.
+    Padding holds arbitrary values, even rows of other drafts, and must not affect a decision: a
+    rule gives it h = 0.
 
     Attributes:
         p: [B, n+1, V] the verifier's distributions. Rows past a draft's end + 1 are padding.
         q: [B, n, V] what the draft tokens were drawn from. Rows past the end are padding.
         tokens: [B, n] int64; padding is 0.
         lengths: [B] int64, the real n of each draft.
-        scores: [B, n+1, V] untempered scores of the verifier, only where the rule asks for them.
+        scores: [B, n+1, V] untempered scores of the verifier, only where the rule reads them.
     """
 
     p: torch.Tensor
@@ -47,12 +47,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """The deterministic half of a verdict.
+    """The deterministic half of a decision.
 
     Attributes:
         h: [B, n] float64: column k−1 is the chance that the scan's test at length k passes;
             0 in padding.
-        w: [B, n+1] float64: after stopping at τ, the recovered token has the law
+        w: [B, n+1] float64: after stopping at τ, the recovered token is drawn from
             norm(max(w_τ·p_{τ+1} − q_{τ+1}, 0)). Above 1 only where a rule does not cap.
     """
 
@@ -62,7 +62,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stop:
-    """Where a multi-draft rule ended.
+    """Where a multi-draft rule stopped.
 
     Attributes:
         draft: a draft that begins with all kept tokens.
@@ -85,18 +85,18 @@ class Verifier:
         name: as in configuration files.
         order: ``"forward"``: τ is the number of tests passed before the first failure;
             ``"backward"``: τ is the largest k whose test passes (scanned from the end).
-        exact: the emitted law is the verifier's own, for any law of the level below.
+        exact: emitted tokens follow the verifier's own distribution, whatever the level below.
         exact_when: the conditions under which it is exact, in words; shown in messages.
         fixed_length: needs a draft whose length was fixed beforehand.
-        reads_scores: wants ``Batch.scores``.
-        sound_below: what it reports is the true law of what it hands up, so that an exact rule
+        reads_scores: needs ``Batch.scores``.
+        sound_below: it reports the true distributions of what it hands up, so that an exact rule
             above it stays exact. True for every exact rule.
-        laws_of_context: its reported laws are its model's at the context, whatever happened in
-            the round before.
-        multi_draft: takes several drafts of one place (:meth:`choose`).
-        distinct: wants the first tokens of those drawn without replacement.
+        laws_of_context: the distributions it reports are its model's at the context, whatever
+            happened in the round before.
+        multi_draft: takes several drafts from one position (:meth:`choose`).
+        distinct: needs the first tokens of those drafts drawn without replacement.
         own_tokens: its tokens are drawn whatever was drafted, so it is exact over any draft. As the
-            target's rule it has all levels draw with the noise of each place
+            target's rule it makes all levels draw with the noise of each position
             (:func:`hierspec.core.distributions.race`), so that drafts often equal them.
     """
 
@@ -113,11 +113,11 @@ class Verifier:
     own_tokens: ClassVar[bool] = False
 
     def exact_for(self, greedy: bool) -> bool:
-        """Whether it is exact as the final rule of greedy decoding, or of sampling."""
+        """Return whether it is exact as the final rule of greedy decoding, or of sampling."""
         return self.exact
 
     def with_options(self, **options: Any) -> Verifier:
-        """This rule with other parameters; most have none.
+        """Return this rule with other parameters; most have none.
 
         Raises:
             HierspecError: an option that the rule does not have.
@@ -127,11 +127,11 @@ class Verifier:
         return self
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        """Acceptance probabilities and residual weights of every draft."""
+        """Compute the acceptance probabilities and residual weights of every draft."""
         raise NotImplementedError
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
-        """Distribution of the token that follows the kept ones, [B, V], unnormalised rows allowed.
+        """Return the distribution of the token after the kept ones, [B, V], not always normalised.
 
         ``tau`` is [B]. At τ = n it is the bonus row p_{n+1}; else the residual, and p itself where
         the residual vanishes by rounding (p = q there).
@@ -149,7 +149,8 @@ class Verifier:
         return torch.where(keep_p.unsqueeze(-1), p, rest)
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        """Distributions of the tokens handed up, [B, n+1, V]: the verifier's own by default."""
+        """Return the distributions of the tokens handed up, [B, n+1, V]: the verifier's by
+        default."""
         return batch.p
 
     def decide(
@@ -159,11 +160,11 @@ class Verifier:
         uniforms: Sequence[float],
         excess: Callable[[int, float], float],
     ) -> tuple[int, float] | None:
-        """A short way to (τ, w_τ) for one draft; ``None`` where the rule has none.
+        """Return (τ, w_τ) of one draft by a shortcut on the host; ``None`` where the rule has none.
 
-        The same decision as :meth:`acceptance` and :func:`scan` with the same uniforms, from the
-        probabilities of the n drafted tokens. ``excess(k, w)`` is D(w·p_{k+1}, q_{k+1}), a sum
-        over the vocabulary, to be asked for only where the decision hangs on it. Only for rules
+        The decision is that of :meth:`acceptance` and :func:`scan` with the same uniforms, made
+        from the probabilities of the n drafted tokens. ``excess(k, w)`` is D(w·p_{k+1}, q_{k+1}), a
+        sum over the vocabulary, to be called only where the decision depends on it. Only for rules
         that keep :meth:`correction` and :meth:`reported` as they are.
         """
         return None
@@ -171,7 +172,7 @@ class Verifier:
     def greedy(
         self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
     ) -> int:
-        """τ where both sides are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
+        """Return τ where both sides are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
         tau = 0
         for token, choice in zip(draft, choices, strict=False):
             if token != choice:
@@ -180,7 +181,7 @@ class Verifier:
         return tau
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        """Verify k drafts of one place, test by test; only where ``multi_draft`` is set.
+        """Verify k drafts from the same position, test by test; only where ``multi_draft`` is set.
 
         Args:
             drafts: in the order they were drawn, each with what its tokens were drawn from.
@@ -191,13 +192,13 @@ class Verifier:
     def complete(
         self, node: Any, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
     ) -> Generator[Any, Any, Verdict]:
-        """Requests that must follow a check before its round is whole; most rules have none."""
+        """Yield the requests that a round needs after its check; most rules have none."""
         return verdict
-        yield  # a generator by form
+        yield  # unreachable: it makes this method a generator
 
 
 def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
-    """max(w·p − q, 0) of rows [..., V] in p's precision; w ≤ 1, one for all rows or one each."""
+    """Return max(w·p − q, 0) of rows [..., V] in p's precision; w ≤ 1, one for all or one a row."""
     if isinstance(w, torch.Tensor):
         p = w.unsqueeze(-1).to(p.dtype) * p
     elif w != 1.0:
@@ -208,7 +209,7 @@ def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch
 def scan(
     order: Literal["forward", "backward"], h: torch.Tensor, uniforms: torch.Tensor
 ) -> torch.Tensor:
-    """τ per draft, [B] int64, from h [B, n] and fresh uniforms [B, n].
+    """Return τ per draft, [B] int64, from h [B, n] and fresh uniforms [B, n].
 
     The test is strict (u < h), so that h = 0 never passes, and h = 0 in padding ends a forward
     scan and is skipped by a backward one.
@@ -221,7 +222,7 @@ def scan(
 
 
 def law_of_tau(order: Literal["forward", "backward"], h: torch.Tensor) -> torch.Tensor:
-    """P(τ = k), k = 0..n, from h [..., n] (0 in padding) → [..., n+1]; 0 past a draft's end."""
+    """Return P(τ = k), k = 0..n, from h [..., n] → [..., n+1]; padding has h = 0, gets P = 0."""
     one = h.new_ones(*h.shape[:-1], 1)
     if order == "forward":
         return torch.cat([one, h.cumprod(-1)], -1) * torch.cat([1 - h, one], -1)

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-# An entropy equals a running mean of such entropies within this, in nats: whether n equal numbers
-# add up to n times the number is chance, and nothing may hang on that.
+# Tolerance, in nats, of comparing an entropy with a running mean of entropies: whether n equal
+# numbers add up to n times the number is chance, and no decision may depend on it.
 MEAN_ROUNDING = 1e-9
 
 State = tuple[float, ...]
 Signal = Literal["entropy", "confidence", "acceptance"]
 
 
-class _Forgetful:
+class _Stateless:
     """A window without memory."""
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class _Forgetful:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWindow(_Forgetful):
+class FixedWindow(_Stateless):
     """Hand up at the budget, never before it: ``num_speculative_tokens`` is the whole rule."""
 
     signal: ClassVar[Signal | None] = None
@@ -71,7 +71,7 @@ class EntropyWindow:
         return (0.0, 0.0)  # sum of entropies at rejected tokens, how many
 
     def limit(self, state: State) -> float:
-        """The threshold in force, in nats."""
+        """Return the threshold in force, in nats."""
         if self.threshold is not None:
             return self.threshold
         total, count = state
@@ -90,7 +90,7 @@ class EntropyWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceWindow(_Forgetful):
+class ConfidenceWindow(_Stateless):
     """Stop after the first token to which this level's own row gives less than ``floor``."""
 
     floor: float = 0.4
@@ -102,7 +102,7 @@ class ConfidenceWindow(_Forgetful):
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptanceWindow(_Forgetful):
+class AcceptanceWindow(_Stateless):
     """Stop once a rejection is likelier than ``threshold`` somewhere in the draft.
 
     The draft model predicts of each token how likely it is kept if those before it are; 1 − their
@@ -123,13 +123,13 @@ class AcceptanceWindow(_Forgetful):
 
 
 class Counts(NamedTuple):
-    """What became of a level's drafts at the level above.
+    """How a level's drafts fared at the level above.
 
     Attributes:
-        drafts: how many were verified; empty ones are none.
-        drafted: tokens in them.
-        kept: tokens of them that were kept.
-        rejected: drafts that were not kept whole.
+        drafts: how many non-empty ones were verified.
+        drafted: how many tokens they held.
+        kept: how many of those tokens were kept.
+        rejected: how many drafts were not kept whole.
     """
 
     drafts: float = 0.0
@@ -140,10 +140,10 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Stops as ``inner`` does, and counts in its state what the level above kept.
+    """A window that stops as ``inner`` does, and counts what the level above kept in its state.
 
     A controller reads the counts between rounds (:mod:`hierspec.engine.control`). They never make a
-    draft stop, so nothing of a round decides about that round.
+    draft stop, so no outcome of a round affects that round.
     """
 
     inner: FixedWindow | EntropyWindow | ConfidenceWindow | AcceptanceWindow = FixedWindow()
@@ -172,7 +172,7 @@ class Counting:
         return Counts(*state[: len(Counts())])
 
     def cleared(self, state: State) -> State:
-        """The state with its counts at zero; what ``inner`` remembers stays."""
+        """Return the state with its counts at zero; what ``inner`` remembers stays."""
         return (*Counts(), *state[len(Counts()) :])
 
 

@@ -112,7 +112,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         count = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
         below = Draft(
             node.index, node.name, node.model, node.budget, node.window, node.temperature, count
-        ).under(above)
+        ).for_rule(above)
     return dataclasses.replace(root, below=below)
 
 

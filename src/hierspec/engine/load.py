@@ -59,7 +59,7 @@ class Plans:
         if not controlled:
             # What is predicted is drafted first of all, so that target calls meet.
             full = _shifted(root, shown)
-            draft = Draft(0, self.look_up.name, self.look_up, _PREDICTED_TOKENS).under(root.rule)
+            draft = Draft(0, self.look_up.name, self.look_up, _PREDICTED_TOKENS).for_rule(root.rule)
             parts = (draft,) if full.below is None else (draft, full.below)
             every = Concatenate(root.index + 1, "levels", parts)
             full = dataclasses.replace(full, index=root.index + 2)

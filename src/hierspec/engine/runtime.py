@@ -97,7 +97,7 @@ class Runtime:
         index = dict(zip(tasks, at, strict=True))
         while waiting := [t for t in tasks if t.verdict is None and index[t] not in failed]:
             asking = _first_group(waiting)
-            places = [_seekable(task).place for task in asking]
+            places = [_seekable(task).num_taken for task in asking]
             try:
                 self._advance(asking, self._answered(asking))
                 continue
@@ -106,7 +106,7 @@ class Runtime:
                     failed[index[asking[0]]] = error
                     continue
             for task, place in zip(asking, places, strict=True):
-                _seekable(task).go_to(place)
+                _seekable(task).rewind(place)
                 try:
                     self._advance([task], self._answered([task]))
                 except Exception as error:

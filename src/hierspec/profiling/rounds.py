@@ -68,7 +68,7 @@ def root_of(
         rule = verifiers.get(OF_SEVERAL["block"])
     below = Draft(
         0, low.name, low.model, budget, low.window, low.temperature, low.num_drafts
-    ).under(rule)
+    ).for_rule(rule)
     return Verify(1, top.name, top.model, 1, rule, below, temperature=top.temperature)
 
 

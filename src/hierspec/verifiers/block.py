@@ -40,7 +40,7 @@ class Block(Verifier):
         if n > 1:  # the last column is an end or padding: it needs no vocabulary sum
             d[:, :-1] = formulas.excess(batch.p[:, 1:n], batch.q[:, 1:n], w[:, 1:n])
         h = torch.where(w_k < 1.0, d / (d + (1.0 - w_k)), 1.0)
-        # D ≤ w_k, so h ≤ w_k; stated, because `decide` spares itself the sum where u ≥ w_k.
+        # D ≤ w_k, so h ≤ w_k; enforced, because `decide` skips the sum where u ≥ w_k.
         h = torch.minimum(h, w_k)
         return Acceptance(at_ends(h, w_k, batch.lengths), w)
 

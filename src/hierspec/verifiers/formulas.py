@@ -1,6 +1,6 @@
 """Every formula that rules share, once: ratios, block's weights and test, excess, token counts.
 
-For batches as tensors; what the host decides of a single draft is a few numbers, which plain
+Batches use tensors. A decision about a single draft on the host needs a few numbers, which plain
 floats compute in a tenth of what a tensor operation costs to launch. The residual itself is
 :func:`hierspec.core.rules.residual`. Products of many ratios underflow, so they are carried as sums
 of logs in float64 [MATH §1].
@@ -26,13 +26,13 @@ _IMPOSSIBLE_DRAFT = 1e4
 
 
 def in_draft(batch: Batch) -> torch.Tensor:
-    """Whether a column holds a drafted token, not padding: [B, n] bool."""
+    """Return whether a column holds a drafted token, not padding: [B, n] bool."""
     columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return columns < batch.lengths.unsqueeze(-1)
 
 
-def chosen(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """p_i(x_i) and q_i(x_i) of every drafted token, each [B, n] float64."""
+def draft_token_probs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return p_i(x_i) and q_i(x_i) of every drafted token, each [B, n] float64."""
     n = batch.tokens.shape[1]
     at = batch.tokens.unsqueeze(-1)
     p_x = batch.p[:, :n].gather(-1, at).squeeze(-1).double()
@@ -41,8 +41,8 @@ def chosen(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def log_products(batch: Batch) -> torch.Tensor:
-    """S_k = log(r_1 ⋯ r_k), k = 0..n → [B, n+1] float64; −inf from an impossible token on."""
-    p_x, q_x = chosen(batch)
+    """Return log(r_1 ⋯ r_k), k = 0..n, [B, n+1] float64; −inf from an impossible token on."""
+    p_x, q_x = draft_token_probs(batch)
     log_r = p_x.log() - q_x.log()
     log_r = torch.where(q_x > 0, log_r, _IMPOSSIBLE_DRAFT)
     log_r = torch.where(p_x > 0, log_r, -torch.inf)
@@ -50,41 +50,41 @@ def log_products(batch: Batch) -> torch.Tensor:
 
 
 def capped(log_products: torch.Tensor) -> torch.Tensor:
-    """w_0 = 1, w_k = min(1, w_{k−1} r_k) from S [B, n+1], without forming a product."""
+    """Return w_0 = 1, w_k = min(1, w_{k−1} r_k) from log-products [B, n+1], forming no product."""
     highest = log_products.cummax(-1).values  # S_0 = 0, so never below 0
     return (log_products - highest).exp()
 
 
 def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
-    """D(w·p, q) = Σ_x max(w·p(x) − q(x), 0) over the last axis, w ≤ 1, summed in float64."""
+    """Return D(w·p, q) = Σ_x max(w·p(x) − q(x), 0) over the last axis, in float64; w ≤ 1."""
     return residual(p, q, w).sum(-1, dtype=torch.float64)
 
 
 def at_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """``h`` [B, n] with the column of each draft's real end taken from ``ends``, 0 in padding."""
+    """Return ``h`` [B, n] with each draft's last column taken from ``ends``, and 0 in padding."""
     k = torch.arange(1, h.shape[1] + 1, device=h.device)
     n = lengths.unsqueeze(-1)
     return torch.where(k < n, h, torch.where(k == n, ends, 0.0))
 
 
-# --- one draft, as the host's floats
+# --- one draft, in Python floats
 
 
 def ratio(p_x: float, q_x: float) -> float:
-    """min(1, p/q); a token that its drafter calls impossible is kept if the verifier can say it."""
+    """Return min(1, p/q); where q gives the token no mass, 1 if p does, else 0."""
     # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
     return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)
 
 
 def log_ratio(p_x: float, q_x: float) -> float:
-    """log(p/q); +inf where q cannot say the token, −inf where p cannot (or is NaN)."""
+    """Return log(p/q): −inf where p is 0 (or NaN), else +inf where q is 0."""
     if not p_x > 0.0:
         return -math.inf
     return math.log(p_x) - math.log(q_x) if q_x > 0.0 else math.inf
 
 
 def prefix_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
-    """w_0..w_n of one draft, as :func:`capped` gives them, from its tokens' probabilities."""
+    """Compute w_0..w_n of one draft, as :func:`capped` does, from its tokens' probabilities."""
     w, log_w = [1.0], 0.0
     for p, q in zip(p_x, q_x, strict=True):
         if log_w > -math.inf:
@@ -94,7 +94,7 @@ def prefix_weights(p_x: Sequence[float], q_x: Sequence[float]) -> list[float]:
 
 
 def block_test(k: int, w: Sequence[float], excess: Excess) -> float:
-    """h_k of one draft in block verification, from its weights w_0..w_n; h_k ≤ w_k."""
+    """Return h_k of one draft in block verification, from its weights w_0..w_n; h_k ≤ w_k."""
     w_k = w[k]
     if k == len(w) - 1 or not 0.0 < w_k < 1.0:
         return w_k

@@ -1,17 +1,17 @@
 """Block verification of a preferred path, against the distribution that the preference induces.
 
-Ours. Of several drafts one path is chosen as it is read: at each place the drafts still alive
-prefer, of their next tokens, the one with the largest p/q, and those that share it stay alive. With
+Ours. One path through several drafts is chosen token by token: of the next tokens of the drafts
+still alive the one with the largest p/q is preferred, and the drafts that have it stay alive. With
 m alive the chosen token has the distribution
 
     q̃(y) = (F(y) + q(y))^m − F(y)^m,    F(y) = q-mass of the tokens less preferred than y,
 
 and m is known from what was chosen before. So the path is *one* draft whose rows are q̃, and block
 verifies it. Where q is close to p already, q̃ is not, and the path takes the first draft's token
-instead, whose distribution is q. Where block stops, the drafts that had left the path just there
-are still worth something: given that they did, their next tokens were drawn from q restricted to
-what is less preferred than the token chosen (or differs from it), and what follows from q as ever.
-They are verified in the same way, against what is left of p at that place. [MATH §3 has the first
+instead, whose distribution is q. Where block stops, the drafts that left the path just there can
+still be used: given that they left it, their next tokens were drawn from q restricted to the tokens
+less preferred than the chosen one (or different from it), and later tokens from q as before. They
+are verified in the same way, against the residual of p at that position. [MATH §3 has the first
 path; the rest is derived in docs/several-drafts.md and enumerated by the tests.]
 """
 
@@ -32,12 +32,12 @@ from .formulas import block_test, prefix_weights
 from .multi_draft import target_row
 from .rows import row_at
 
-# Often both ways keep the same, and then the last digits of scores must not choose.
+# Often both choices keep as much, and then the last digits of scores must not decide.
 _LEAST_GAIN = 1e-4
 
 
 class InducedBlock(Block):
-    """A preferred path, then another through the drafts that left it. With one: ``block``."""
+    """A preferred path, then others through the drafts that left it. With one draft: ``block``."""
 
     name = "induced-block"
     multi_draft = True
@@ -46,10 +46,10 @@ class InducedBlock(Block):
         alive, kept = list(range(len(drafts))), 0
         f, q = target_row(p[0], 0), None
         while True:
-            path = _Path.through(drafts, p, alive, kept, f, q)
+            path = _Path.choose(drafts, p, alive, kept, f, q)
             w = prefix_weights(
                 [float(row[token]) for row, token in zip(path.p, path.tokens, strict=False)],
-                [float(row[token]) for row, token in zip(path.law, path.tokens, strict=True)],
+                [float(row[token]) for row, token in zip(path.induced, path.tokens, strict=True)],
             )
             stop, weight = 0, 1.0
             for k in range(len(path.tokens), 0, -1):
@@ -60,26 +60,26 @@ class InducedBlock(Block):
             f = path.p[stop]
             if stop == len(path.tokens):
                 return Stop(path.draft, kept, f)
-            left = residual(f, path.law[stop], weight)
+            left = residual(f, path.induced[stop], weight)
             f = left / left.sum() if float(left.sum()) > 0.0 else f
             token, q = path.tokens[stop], path.q[stop]
             first, *alive = path.alive[stop]
-            # At a last place nothing has depended on which drafts share the first one's token.
+            # At a last position nothing has depended on which drafts share the first one's token.
             if path.rank[stop] is not None or any(len(drafts[j]) > kept + 1 for j in alive):
                 alive = [j for j in (first, *alive) if drafts[j].tokens[kept] != token]
-                q = passed_over(q, path.rank[stop], token) if alive else q
+                q = restricted(q, path.rank[stop], token) if alive else q
             if not alive:
                 return Stop(path.draft, kept, f)
 
 
 @dataclass(slots=True, eq=False)
 class _Path:
-    """The preferred tokens from one place on; rows are float64 [V], place after place.
+    """The preferred tokens from one position on; rows are float64 [V], one a position.
 
     Attributes:
-        draft: one that runs along all of it.
+        draft: the index of a draft that begins with all its tokens.
         p: what the tokens are verified against, and one row more.
-        q, law: what a draft's token was drawn from, and the chosen one's distribution.
+        q, induced: the distribution of a single draft's token, and of the chosen token.
         rank: of every token, the higher one is preferred; None where the first draft's was taken.
         alive: the drafts among which each token was chosen.
     """
@@ -88,12 +88,12 @@ class _Path:
     tokens: list[int] = field(default_factory=list[int])
     p: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     q: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    law: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    induced: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     rank: list[torch.Tensor | None] = field(default_factory=list[torch.Tensor | None])
     alive: list[list[int]] = field(default_factory=list[list[int]])
 
     @classmethod
-    def through(
+    def choose(
         cls,
         drafts: Sequence[Proposal],
         p: Sequence[Distributions],
@@ -102,42 +102,48 @@ class _Path:
         f: torch.Tensor,
         q: torch.Tensor | None,
     ) -> _Path:
-        """From place ``start`` on, where ``f`` is left of p and ``q``, if given, stands for q."""
+        """Choose a path from position ``start`` on, where ``f`` is the residual of p.
+
+        ``q``, if given, replaces the drafts' distribution at ``start``.
+        """
         path = cls(alive[0], p=[f])
-        place = start
-        while longer := [j for j in alive if len(drafts[j]) > place]:
-            row = q if q is not None else row_at(drafts[longer[0]].distributions, place).to(f)
+        depth = start
+        while longer := [j for j in alive if len(drafts[j]) > depth]:
+            row = q if q is not None else row_at(drafts[longer[0]].distributions, depth).to(f)
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
             path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
-            rank, law = preference(path.p[-1], row, len(longer))
-            tokens = [drafts[j].tokens[place] for j in longer]
+            rank, induced_row = preference(path.p[-1], row, len(longer))
+            tokens = [drafts[j].tokens[depth] for j in longer]
             token = tokens[0]
             if rank is not None:
                 token = tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
             path.tokens.append(token)
             path.q.append(row)
-            path.law.append(law)
+            path.induced.append(induced_row)
             path.rank.append(rank)
             path.alive.append(longer)
-            alive = [j for j in longer if drafts[j].tokens[place] == token]
-            path.draft, place, q = alive[0], place + 1, None
-            path.p.append(target_row(p[path.draft], place))
+            alive = [j for j in longer if drafts[j].tokens[depth] == token]
+            path.draft, depth, q = alive[0], depth + 1, None
+            path.p.append(target_row(p[path.draft], depth))
         return path
 
     def excess(self, k: int, w: float) -> float:
-        """D(w·p, q̃) where the path's token k + 1 stands."""
-        return float(residual(self.p[k], self.law[k], w).sum())
+        """Return D(w·p, q̃) at the path's token k + 1."""
+        return float(residual(self.p[k], self.induced[k], w).sum())
 
 
 def preference(
     p: torch.Tensor, q: torch.Tensor, m: int
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """By what to choose among m draws from q [V]: ranks, or None for the first; and its law."""
+    """Return what to choose by among m draws from q [V], and the chosen token's distribution.
+
+    The former are ranks of tokens; None to take the first draw.
+    """
     if m == 1:
         return None, q
     rank, law = induced(p, q, m)
     missed, f = 1.0, p
-    for _ in range(m):  # what trying one draw after the other would miss
+    for _ in range(m):  # the chance that trying one draw after the other keeps none
         left = residual(f, q, 1.0)
         total = float(left.sum())
         missed *= total / float(f.sum())
@@ -150,7 +156,7 @@ def preference(
 
 
 def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How p, q [V] rank tokens, and the distribution of the best of m draws from q, each [V]."""
+    """Return how p, q [V] rank tokens, and the distribution of the best of m draws, each [V]."""
     order = (p / q).where(q > 0.0, -1.0).argsort(stable=True)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
@@ -167,8 +173,8 @@ def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, tor
     return rank, law
 
 
-def passed_over(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
-    """What a draw from q [V] was drawn from, if it ranks below a token; without ranks, differs."""
+def restricted(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
+    """Return q [V] given that the draw ranks below ``token``; without ranks, that it differs."""
     if rank is None:
         left = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
     else:

@@ -1,9 +1,9 @@
 """Leading tokens: keep a drafted token while it is among the verifier's m best.
 
 P3 §3.2 (HiSpec's intermediate verifier); MATH §1. As a final rule under sampling it is lossy. As
-an intermediate rule it is sound, because the distribution of what it hands up is known: a slot
+an intermediate rule it is sound, because the distribution of what it hands up is known: a position
 drafted from q holds x with probability q(x)·1[x ∈ A] + (1 − q(A))·e(x), A the leading tokens and e
-the distribution of the replacement. That mixture is what :meth:`Leading.reported` declares.
+the distribution of the replacement. That mixture is what :meth:`Leading.reported` returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Leading(Verifier):
 
     Attributes:
         top_m: how many leading tokens count, at least 1. Ties go to the lower id; a token that the
-            verifier cannot say (score −inf, or an id past its vocabulary) is never among them.
+            verifier cannot emit (score −inf, or an id past its vocabulary) is never among them.
     """
 
     top_m: int = 1
@@ -68,13 +68,13 @@ class Leading(Verifier):
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
     def _leaders(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """A of every drafted slot: [B, n, m] token ids, and which of them the verifier can say."""
+        """Return A of each position: ids [B, n, m], and which of them the verifier can emit."""
         n = batch.tokens.shape[1]
         if batch.scores is None:
-            return self._sayable(batch.p[:, :n], least=0.0)
-        return self._sayable(batch.scores[:, :n], least=-torch.inf)
+            return self._best(batch.p[:, :n], least=0.0)
+        return self._best(batch.scores[:, :n], least=-torch.inf)
 
-    def _sayable(self, scores: torch.Tensor, least: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def _best(self, scores: torch.Tensor, least: float) -> tuple[torch.Tensor, torch.Tensor]:
         ids = leaders(scores, self.top_m)
         return ids, scores.gather(-1, ids) > least
 
@@ -84,19 +84,20 @@ class Leading(Verifier):
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
         assert scores is not None, "more than one leading token: the scores must be there"
-        ids, real = self._sayable(scores[: len(draft)], least=-torch.inf)
+        ids, real = self._best(scores[: len(draft)], least=-torch.inf)
         tokens = torch.tensor(draft, device=scores.device).unsqueeze(-1)
         kept = ((ids == tokens) & real).any(-1)
         return int(kept.long().cumprod(0).sum())
 
 
 def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
-    """The ``m`` best tokens of each row [..., V] → ids [..., min(m, V)]; ties: lower id first."""
+    """Return the ``m`` best tokens of each row [..., V] → ids [..., min(m, V)]; ties: lower id
+    first."""
     m = min(m, scores.shape[-1])
     if scores.device.type == "cpu":
         best = scores.topk(m, dim=-1)
         lowest = best.values[..., -1:]
         if bool(((scores >= lowest).sum(-1) == m).all()):
             return best.indices
-    # `topk` settles ties as it likes; a stable sort does not, and asks the host nothing.
+    # `topk` breaks ties arbitrarily; a stable sort does not, and needs no host synchronisation.
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :m]

@@ -1,10 +1,10 @@
 """Lenient acceptance: a drafted token is kept with ``lenience`` times the usual probability.
 
-Leviathan et al. (2023, Appendix A.5); CS-Drafting (Chen et al. 2023) reviews so between its draft
+Leviathan et al. (2023, Appendix A.5); CS-Drafting (Chen et al. 2023) verifies so between its draft
 models. As a final rule it is lossy. As an intermediate rule it is sound, because the distribution
-of what it hands up is known: with ℓ the lenience, a slot drafted from q and verified with p holds x
-with probability min(q(x), ℓ p(x)) + (1 − Σ_y min(q(y), ℓ p(y)))·e(x), where e is the distribution
-norm(max(ℓ p − q, 0)) of the replacement. That mixture is what :meth:`Lenient.reported` declares.
+of what it hands up is known: with ℓ the lenience, a position drafted from q and verified with p has
+x with probability min(q(x), ℓ p(x)) + (1 − Σ_y min(q(y), ℓ p(y)))·e(x), where e is the distribution
+norm(max(ℓ p − q, 0)) of the replacement. That mixture is what :meth:`Lenient.reported` returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
 
-from .formulas import at_ends, chosen, in_draft
+from .formulas import at_ends, draft_token_probs, in_draft
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Lenient(Verifier):
         return self.lenience == 1.0
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        p_x, q_x = chosen(batch)
-        # A token that its drafter calls impossible is kept if the verifier can say it at all.
+        p_x, q_x = draft_token_probs(batch)
+        # A token that has probability 0 in q is kept if it has more in p.
         h = torch.where(q_x > 0, (self.lenience * p_x / q_x).clamp(max=1.0), (p_x > 0).double())
         w = h.new_full((h.shape[0], h.shape[1] + 1), self.lenience)
         return Acceptance(at_ends(h, h, batch.lengths), w)
@@ -76,11 +76,11 @@ class Lenient(Verifier):
     ) -> int:
         if self.lenience == 1.0 or not draft:
             return super().greedy(draft, choices, scores)
-        assert scores is not None, "the scores say how near to the best a token comes"
+        assert scores is not None, "the rule compares a token's score with the best"
         rows = scores[: len(draft)]
         least = rows.amax(-1) - math.log(self.lenience)
         for i, token in enumerate(draft):
-            sayable = token < rows.shape[1]
-            if token != choices[i] and not (sayable and bool(rows[i, token] >= least[i])):
+            in_vocab = token < rows.shape[1]
+            if token != choices[i] and not (in_vocab and bool(rows[i, token] >= least[i])):
                 return i
         return len(draft)

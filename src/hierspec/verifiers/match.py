@@ -1,18 +1,18 @@
 """Match: the verifier draws its own tokens; a drafted one is kept while it is the one drawn.
 
-Nothing of the draft is left in the text but its speed. So the text at a seed can be plain
-decoding's at that seed, token for token, whatever drafts: as the target's rule, ``match`` has the
-runtime key all randomness by the position in the text, and every level draws by a race with the
-noise of its place (:func:`hierspec.core.distributions.race`). Two distributions that race with the
-same noise draw the same token with probability Σ_x 1 / Σ_z max(p(z)/p(x), q(z)/q(x)), at least
+A draft changes the speed, never the text. So the text at a seed can be plain decoding's at that
+seed, token for token, whatever drafts: as the target's rule, ``match`` has the runtime key all
+randomness by the position in the text, and every level draws by a race with the noise of its
+position (:func:`hierspec.core.distributions.race`). Two distributions that race with the same noise
+draw the same token with probability Σ_x 1 / Σ_z max(p(z)/p(x), q(z)/q(x)), at least
 (1 − TV)/(1 + TV) [Daliri et al. 2024], where ``tokenwise`` keeps 1 − TV; ``hierspec.exact.race``
-has the joint law. Distributions are one-hot to all levels then, and rules compare integers, as
-where decoding is greedy.
+computes their joint distribution. Distributions are one-hot to all levels then, and rules compare
+integers, as in greedy decoding.
 
-Below another rule there is no shared noise: it would be the same again where a place is drafted
-again. The rule with uniforms of its own is: keep x with probability p(x), and at the first token
-that is not kept draw from p without it. That is what the methods here say, what ``certify``
-enumerates, and never more than the races keep. [MATH §3]
+Below another rule there is no shared noise: a position drafted twice would see the same noise
+twice. The rule with uniforms of its own is: keep x with probability p(x), and at the first token
+that is not kept draw from p without it. That is what the methods here implement and ``certify``
+enumerates; it never keeps more than the races do. [MATH §3]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import at_ends, chosen
+from .formulas import at_ends, draft_token_probs
 
 
 class Match(Verifier):
@@ -31,7 +31,7 @@ class Match(Verifier):
     own_tokens = True
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        h, _ = chosen(batch)
+        h, _ = draft_token_probs(batch)
         return Acceptance(at_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:

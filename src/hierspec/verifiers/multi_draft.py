@@ -1,19 +1,19 @@
 """Multi-draft rules: recursive rejection sampling, and block verification of each draft.
 
 RRS [Miao et al., 2024; Yang et al., 2024] tries candidates one after another: y_j is kept with
-min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f − q_j, 0)). Over
-whole drafts it goes down their shared beginnings: at each place the candidates are the next tokens
-of those drafts that begin with all that was kept. *Without replacement* is a matter of drafting:
-the drafts' first tokens are drawn from q without those drawn already, and every draft reports the
-distribution its tokens were really drawn from. The rule reads that, so one rule serves both.
+min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f − q_j, 0)). Whole
+drafts share prefixes: at each position the candidates are the next tokens of those drafts that
+begin with all that was kept. *Without replacement* is a matter of drafting: the drafts' first
+tokens are drawn from q without those drawn already, and every draft reports the distribution its
+tokens were really drawn from. The rule reads that, so one rule serves both.
 
 block-RRS is the sound form of P4's Algorithm 3 (appendix F). The first draft is verified by
 block; where it stops, the next draft that begins with all that was kept is verified by block from
 there on, with target rows (residual, p, p, …) and w restarted at 1; the token that follows comes
 from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
 
-A rule is a generator that yields acceptance probabilities and is sent what became of them. So the
-runtime draws a uniform for each, and the exact interpreter follows both answers. [MATH §3]
+A rule is a generator that yields acceptance probabilities and is sent each test's outcome. So the
+runtime draws a uniform for each, and the exact interpreter follows both outcomes. [MATH §3]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .verify import verify_batch
 
 
 class RRS(Tokenwise):
-    """Token by token down the shared beginnings. With one draft: ``tokenwise``."""
+    """Recursive rejection sampling, token by token. With one draft: ``tokenwise``."""
 
     name = "rrs"
     multi_draft = True
@@ -66,7 +66,7 @@ class RRS(Tokenwise):
 
 
 class DistinctRRS(RRS):
-    """The same for drafts whose first tokens were drawn without replacement."""
+    """:class:`RRS` for drafts whose first tokens were drawn without replacement."""
 
     name = "rrs-without-replacement"
     distinct = True
@@ -117,9 +117,9 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> flo
     """Return how likely the best lossless rule keeps one of several draft tokens of one place.
 
     The tokens are drawn independently from q. By max-flow and min-cut it is the least over all sets
-    H of tokens of p(H) + 1 − q(H)^K: what is drawn wholly within H is kept with p(H) at most. For a
-    given q(H), p(H) is least where H takes the tokens in the order of p/q, and between two such
-    sets the expression is concave in q(H), so only these beginnings are tried, whatever K.
+    H of tokens of p(H) + 1 − q(H)^K: draws wholly within H are kept with p(H) at most. For a given
+    q(H), p(H) is least where H takes the tokens in the order of p/q, and between two such sets the
+    expression is concave in q(H), so only prefixes of that order are tried, whatever K.
 
     Args:
         p, q: [V], two distributions over the same tokens.
@@ -137,19 +137,19 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> flo
 
 
 def target_row(p: Distributions, i: int) -> torch.Tensor:
-    """Row i, [V] float64."""
+    """Return row i, [V] float64."""
     return row_at(p, i).double()
 
 
 def residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
-    """norm(max(w·f − q, 0)) with row i of q; f itself where that vanishes by rounding (f = q)."""
+    """Return norm(max(w·f − q, 0)) with row i of q; f itself if that rounds to nothing (f = q)."""
     left = residual_row(f, q, i, w)
     total = left.sum()
     return left / total if total > 0.0 else f
 
 
 def probability(f: torch.Tensor, token: int) -> float:
-    """Of a token in a row; 0 past its vocabulary."""
+    """Return a token's probability in a row [V]; 0 for ids past its vocabulary."""
     return float(f[token]) if token < f.shape[0] else 0.0
 
 
@@ -158,7 +158,7 @@ def probability(f: torch.Tensor, token: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """A verdict, and which of the drafts it kept tokens of."""
+    """A verdict, and the index of the draft whose tokens it kept."""
 
     verdict: Verdict
     draft: int
@@ -170,11 +170,11 @@ def verify_drafts(
     """Verify k drafts of one place by the node's rule.
 
     Args:
-        node: who verifies; its rule (:attr:`Verifier.multi_draft`), index and bonus setting count.
+        node: the verifying node, with a rule for several drafts; its index and ``bonus`` are read.
         drafts: k proposals of n_j tokens, in the order they were drawn.
         p: k times n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
-        rng: one uniform a test and one for the token that follows. A single draft takes the road
-            of one-draft rules, and spends as they do.
+        rng: gives one uniform a test and one for the token that follows. A single draft goes
+            through :func:`verify_batch`, and uses as many uniforms as there.
     """
     if len(drafts) == 1:
         return Chosen(verify_batch(node, drafts, p, [rng])[0], 0)
@@ -182,7 +182,7 @@ def verify_drafts(
     if all(greedy.applies(case) for case in cases):
         verdicts = [greedy.verdict(case) for case in cases]
         kept = [verdict.num_accepted for verdict in verdicts]
-        best = kept.index(max(kept))  # each rule comes to this where all is decided
+        best = kept.index(max(kept))  # with one-hot rows every rule decides like this
         return Chosen(verdicts[best], best)
     stop = decide(node.rule.choose(drafts, p), rng)
     case = cases[stop.draft]
@@ -205,7 +205,7 @@ def decide(choice: Choice, rng: Rng) -> Stop:
 def outcomes(
     rule: Verifier, drafts: Sequence[Proposal], p: Sequence[Distributions]
 ) -> list[tuple[float, Stop]]:
-    """Every way the rule's tests may go, with its probability."""
+    """Enumerate every way the rule's tests may go, with its probability."""
     found: list[tuple[float, Stop]] = []
     paths: list[tuple[float, tuple[bool, ...]]] = [(1.0, ())]
     while paths:

@@ -73,7 +73,7 @@ class Naive(Verifier):
 
 
 def joint_residual(p: Distributions, q: Distributions, log_r: float) -> DenseDistributions:
-    """norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
+    """Return norm(max(R·p − q, 0)) of one row each; p where it vanishes by rounding."""
     width = max(p.width, q.width)
     p_row, q_row = p.dense(width).double(), q.dense(width).to(p.dense(width).device).double()
     r = math.exp(log_r)

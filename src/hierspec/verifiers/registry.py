@@ -14,7 +14,7 @@ from hierspec.errors import HierspecError
 if TYPE_CHECKING:
     from hierspec.core.rules import Verifier
 
-# a rule's name → its module here, and its class
+# a rule's name → its module in this package, and its class
 _BUILT_IN = {
     "block": ("block", "Block"),
     "block-rrs": ("multi_draft", "BlockRRS"),
@@ -39,7 +39,7 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
     The same class may be registered again, as a notebook does.
 
     Raises:
-        HierspecError: it has no name, or another rule has it.
+        HierspecError: it has no name, or another rule has that name.
     """
     own = getattr(rule, "name", None)
     if not isinstance(own, str) or not own:
@@ -54,12 +54,12 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
 
 
 def names() -> list[str]:
-    """All names and aliases, sorted."""
+    """List all names and aliases, sorted."""
     return sorted({*_BUILT_IN, *_ALIASES, *_RULES})
 
 
-def own_name(name: str) -> str:
-    """The name that a rule calls itself, also from an alias. Loads nothing.
+def canonical_name(name: str) -> str:
+    """Return the name that a rule has itself, also from an alias, without importing it.
 
     Raises:
         HierspecError: no such rule (the message lists those there are).
@@ -73,13 +73,14 @@ def own_name(name: str) -> str:
 
 
 def get(name: str, **options: Any) -> Verifier:
-    """The rule of that name, with its options (``top_m`` of ``leading``, ``lenience`` of
-    ``lenient``).
+    """Return the rule of that name, with its options.
+
+    Options are ``top_m`` of ``leading`` and ``lenience`` of ``lenient``.
 
     Raises:
         HierspecError: no such rule (the message lists those there are), or no such option.
     """
-    own = own_name(name)
+    own = canonical_name(name)
     if own not in _RULES:
         module, kind = _BUILT_IN[own]
         _RULES[own] = getattr(import_module(f".{module}", __package__), kind)()
@@ -87,10 +88,10 @@ def get(name: str, **options: Any) -> Verifier:
 
 
 def _home(name: str) -> tuple[str, str] | None:
-    """Module and class of the rule that has a name; ``None``: nobody has it."""
+    """Return module and class of the rule that has a name; ``None`` if no rule has it."""
     if name in _RULES:
         return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__
     if name in names():
-        module, kind = _BUILT_IN[own_name(name)]
+        module, kind = _BUILT_IN[canonical_name(name)]
         return f"{__package__}.{module}", kind
     return None

@@ -1,4 +1,4 @@
-"""Rows and numbers read off distributions, without padding, copying or rows that do not matter."""
+"""Rows and numbers read from distributions, without padding, copying or reading other rows."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from hierspec.core.rules import residual
 def pieces(
     distributions: Distributions,
 ) -> tuple[DenseDistributions | OneHotDistributions, ...]:
-    """The dense and one-hot parts, in order."""
+    """Return the dense and one-hot parts, in order."""
     if isinstance(distributions, MixedDistributions):
         return distributions.parts
     return (distributions,)
 
 
 def probabilities(tokens: Sequence[int], distributions: Distributions) -> list[float]:
-    """p_i(x_i) of every token, from rows that lie in the host's memory."""
+    """Read p_i(x_i) of every token, from rows that lie in the host's memory."""
     out: list[float] = []
     for part in pieces(distributions):
-        mine = tokens[len(out) : len(out) + len(part)]
+        in_part = tokens[len(out) : len(out) + len(part)]
         if isinstance(part, DenseDistributions):
             # A few numbers: NumPy reads them in a tenth of what a gather costs.
             rows, width = part.probs.numpy(), part.width
-            out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(mine)]
+            out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(in_part)]
         else:
-            out += [part.prob(i, token) for i, token in enumerate(mine)]
+            out += [part.prob(i, token) for i, token in enumerate(in_part)]
     return out
 
 
 def row_at(distributions: Distributions, i: int) -> torch.Tensor:
-    """Row i, [width]."""
+    """Return row i, [width]."""
     if isinstance(distributions, MixedDistributions):
         distributions, i = distributions.at(i)
     if isinstance(distributions, DenseDistributions):
@@ -49,7 +49,7 @@ def row_at(distributions: Distributions, i: int) -> torch.Tensor:
 
 
 def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
-    """max(w·p − q_i, 0) of a row p [V] and row i of q; what q says beyond V cannot matter."""
+    """Return max(w·p − q_i, 0) of a row p [V] and row i of q; q's mass past V cannot matter."""
     if isinstance(q, MixedDistributions):
         q, i = q.at(i)
     if isinstance(q, OneHotDistributions):  # one entry differs from w·p
@@ -61,13 +61,13 @@ def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> t
 
 
 def fitted(row: torch.Tensor, width: int) -> torch.Tensor:
-    """A row with zeros added, or its last entries cut off."""
+    """Return a row padded with zeros, or cut, to ``width``."""
     missing = width - row.shape[0]
     return torch.nn.functional.pad(row, (0, missing)) if missing else row
 
 
 def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[n, V] of rows that may differ in width."""
+    """Stack rows that may differ in width to [n, V]."""
     if len(rows) == 1:
         return rows[0].unsqueeze(0)
     width = max(row.shape[0] for row in rows)

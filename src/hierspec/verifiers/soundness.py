@@ -1,7 +1,7 @@
-"""Which hierarchies keep the target's law, decided before anything runs [MATH §1, §2].
+"""Which hierarchies are lossless, decided before anything runs [MATH §1, §2].
 
-One place for the runtime, for configuration files and for ``certify``: what is refused in one is
-refused in all, with the reason and the way out.
+The runtime, configuration files and ``certify`` all call :func:`check`, so that what one refuses
+all refuse, with the reason and the fix.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
 
     Args:
         root: the target's node.
-        greedy: the request is decoded greedily; then all is one-hot, drafts are functions
-            of the context, and only the final rule can do harm.
-        allow_lossy: accept rules that are known to change the output's law. It does not lift what
-            makes a *lossless* rule fail, since that would be a mistake, not a choice.
+        greedy: the request is decoded greedily; then all distributions are one-hot, drafts are
+            functions of the context, and only the final rule can change the output.
+        allow_lossy: accept rules known to change the output's distribution. Conditions that a
+            *lossless* rule needs still hold: breaking them would be a mistake, not a choice.
 
     Raises:
         HierspecError: with the reason and the fix.
@@ -30,7 +30,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
     for node in walk(root):
         if isinstance(node, Verify) and node.below is not None:
             if root.rule.own_tokens:
-                _check_multi_draft(node)  # nothing else of a draft can show
+                _check_multi_draft(node)  # nothing else about a draft can change the output
                 continue
             _check_rule(node, node is root, greedy, allow_lossy)
             if node.rule.fixed_length and not greedy:
@@ -51,7 +51,7 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
 
 
 def _check_multi_draft(node: Verify) -> None:
-    """Multi-draft: of a leaf right under a rule that takes them, each as long as the others."""
+    """Refuse several drafts, unless of a leaf right under a rule for them, of equal lengths."""
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
             continue
@@ -78,7 +78,7 @@ def _check_multi_draft(node: Verify) -> None:
 
 
 def _leaves(node: Node | None) -> Iterator[Draft]:
-    """The leaves whose drafts reach the level above ``node`` as they are."""
+    """Yield the leaves whose drafts reach the level above ``node`` unchanged."""
     if isinstance(node, Draft):
         yield node
     elif isinstance(node, Concatenate):
@@ -87,7 +87,10 @@ def _leaves(node: Node | None) -> Iterator[Draft]:
 
 
 def _check_fixed(node: Verify) -> None:
-    """A rule that resamples to the draft's end: fixed length, law of the context alone."""
+    """Refuse what a rule that resamples to the draft's end cannot verify.
+
+    It needs drafts of fixed length, from distributions that depend on the context alone.
+    """
     rule, below = node.rule.name, node.below
     why = f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
     fix = f"; use 'block' at level {node.name!r}, or change the level below"

@@ -11,7 +11,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import Excess, at_ends, chosen, ratio
+from .formulas import Excess, at_ends, draft_token_probs, ratio
 
 
 class Tokenwise(Verifier):
@@ -20,8 +20,8 @@ class Tokenwise(Verifier):
     name = "tokenwise"
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        p_x, q_x = chosen(batch)
-        # A token that its drafter calls impossible is kept if the verifier can say it at all.
+        p_x, q_x = draft_token_probs(batch)
+        # A token that has probability 0 in q is kept if it has more in p.
         h = torch.where(q_x > 0, (p_x / q_x).clamp(max=1.0), (p_x > 0).double())
         w = h.new_ones(h.shape[0], h.shape[1] + 1)
         return Acceptance(at_ends(h, h, batch.lengths), w)

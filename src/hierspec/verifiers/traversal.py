@@ -1,11 +1,11 @@
 """Traversal verification: the trie of several drafts, verified from its leaves up.
 
-After Weng et al. 2025 (arXiv 2505.12398). A node of the trie is a beginning shared by some drafts,
-and is accepted with a weight w that its parent hands down; before that is decided, its children get
-their chance, in the order in which their drafts were drawn. A child that fails takes its share off
-what the node has left to emit, and so does every later draft that repeats it: *at its own place in
-the order*. (A trie that counts repeats and takes them off together is lossy.) One draft makes this
-block verification. [MATH §3]
+After Weng et al. 2025 (arXiv 2505.12398). A node of the trie is a prefix shared by some drafts, and
+is accepted with a weight w that its parent gives it; before that is decided, its children are
+tested, in the order in which their drafts were drawn. A child that fails is subtracted from the
+residual that the node may emit, and so is every later draft that repeats it: *at its own place in
+the order*. (A trie that counts repeats and subtracts them together is lossy.) With one draft this
+is block verification. [MATH §3]
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class Traversal(Block):
     multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        stop = yield from _node(drafts, p, range(len(drafts)), 0, 1.0)
+        stop = yield from _test_node(drafts, p, range(len(drafts)), 0, 1.0)
         assert stop is not None, "the root is accepted in any case"
         return stop
 
 
-def _node(
+def _test_node(
     drafts: Sequence[Proposal],
     p: Sequence[Distributions],
-    through: Sequence[int],
+    sharing: Sequence[int],
     depth: int,
     w: float,
 ) -> Generator[float, bool, Stop | None]:
-    """The node that the drafts ``through`` share after ``depth`` tokens; None if it is rejected."""
-    longer = [j for j in through if len(drafts[j]) > depth]
-    f, tried = target_row(p[through[0]], depth), set[int]()
+    """Test the node that drafts ``sharing`` share after ``depth`` tokens; None if rejected."""
+    longer = [j for j in sharing if len(drafts[j]) > depth]
+    f, tried = target_row(p[sharing[0]], depth), set[int]()
     for j in longer:
         token, q = drafts[j].tokens[depth], drafts[j].distributions
         if token not in tried:
             tried.add(token)
             same = [i for i in longer if drafts[i].tokens[depth] == token]
             chance = ratio(w * probability(f, token), q.prob(depth, token))
-            if (stop := (yield from _node(drafts, p, same, depth + 1, chance))) is not None:
+            if (stop := (yield from _test_node(drafts, p, same, depth + 1, chance))) is not None:
                 return stop
         left = residual_row(f, q, depth, w)
         total = float(left.sum())
@@ -60,4 +60,4 @@ def _node(
             w = total / (total + 1.0 - w)
     if depth and not (yield w):
         return None
-    return Stop(through[0], depth, f)
+    return Stop(sharing[0], depth, f)

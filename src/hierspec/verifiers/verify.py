@@ -1,13 +1,13 @@
-"""Verify drafts: from distributions to verdicts, by the road that suits where they lie.
+"""Verify drafts: from distributions to verdicts, by one of three implementations ("roads").
 
 - :mod:`.roads.greedy`: one-hot distributions are compared as integers;
 - :mod:`.roads.host`: rules with a shortcut read the drafted tokens' probabilities, and then only
   the rows that matter;
 - :mod:`.roads.device`: every other rule, and every rule on an accelerator, gets a padded batch.
 
-All spend uniforms alike: n + 1 for a draft of n tokens, the first n in the scan (u_k at length k),
-the last for the token that follows; greedy decoding spends none. A verdict therefore depends
-neither on who shares the batch nor on the road.
+All take the same uniforms: n + 1 for a draft of n tokens, the first n in the scan (u_k at length
+k), the last for the token that follows; greedy decoding takes none. A verdict therefore depends
+neither on the rest of the batch nor on the road.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def verify(
     """Verify one draft without shortcuts: the reference form of a rule, its plug-in contract.
 
     Args:
-        rule: how to verify; its follow-up requests, if any, are the caller's business.
+        rule: how to verify; its follow-up requests, if any, are left to the caller.
         draft: n tokens and their distributions.
         p: n + 1 rows of the verifier.
         rng: n + 1 uniforms are taken.
@@ -62,18 +62,18 @@ def verify_batch(
     """Verify many drafts at one node → verdicts in order.
 
     Args:
-        node: who verifies; its rule, index and bonus setting are read.
+        node: the verifying node; its rule, index and ``bonus`` are read.
         drafts: B proposals of n_b tokens each; lengths may differ, and be 0.
         p: n_b + 1 rows of the verifier for each; the last one follows the whole draft.
         rng: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
         scores: [n_b+1, V] untempered scores for each; for rules that read them.
-        graphs: of the device the rows are on: decisions of a shape are recorded there.
+        graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
 
     Returns:
-        B verdicts. Signals are left NaN: they are read off scores that a rule need not see.
+        B verdicts. Signals are left NaN: they come from scores that a rule need not see.
     """
-    own = [None] * len(drafts) if scores is None else scores
-    cases = [DraftCase(node, *one) for one in zip(drafts, p, rng, own, strict=True)]
+    each = [None] * len(drafts) if scores is None else scores
+    cases = [DraftCase(node, *args) for args in zip(drafts, p, rng, each, strict=True)]
     by_integers = [greedy.applies(case) for case in cases]
     rest = [case for case, easy in zip(cases, by_integers, strict=True) if not easy]
     if rest and host.applies(node.rule, rest):

@@ -1,1 +1,1 @@
-"""Three roads to the same verdict: integers (greedy), the host's floats, a device's batches."""
+"""Three ways to the same verdict: integers (greedy), floats on the host, batches on a device."""

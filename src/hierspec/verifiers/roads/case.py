@@ -1,4 +1,4 @@
-"""A draft to verify, and the verdict that a road makes of it."""
+"""A draft to verify, and how its verdict is put together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DraftCase(NamedTuple):
     """One draft at a node.
 
     Attributes:
-        node: who verifies; its rule, index and bonus setting are read.
+        node: the verifying node; its rule, index and ``bonus`` are read.
         draft: n tokens and the distributions they were drawn from.
         p: n + 1 rows of the verifier.
         rng: of the draft's sequence.
@@ -31,11 +31,14 @@ class DraftCase(NamedTuple):
     scores: torch.Tensor | None = None
 
     def drops_bonus(self, tau: int) -> bool:
-        """Whether no token follows. By count alone: the whole draft was kept, and there was one."""
+        """Return whether no token follows because the whole, non-empty draft was kept.
+
+        That is decided by count, never by a token's value.
+        """
         return not self.node.bonus and tau == len(self.draft) > 0
 
     def verdict(self, tau: int, token: int | None, distributions: Distributions) -> Verdict:
-        """τ kept tokens, then ``token``; ``distributions`` has at least as many rows."""
+        """Return τ kept tokens, then ``token``; ``distributions`` has at least as many rows."""
         index = self.node.index
         tokens, origins = self.draft.tokens[:tau], self.draft.origins[:tau]
         if token is not None:

@@ -1,6 +1,6 @@
-"""The general road: a padded batch through acceptance, scan and residual; recorded where it can be.
+"""The general way: a padded batch through acceptance, scan and residual; a CUDA graph if possible.
 
-Every rule can go it, and on an accelerator every rule does: one call, and one wait for its result.
+It works for every rule and is used for all on an accelerator: one call, one wait for its result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hierspec.core.distributions import (
     DenseDistributions,
     Distributions,
     OneHotDistributions,
-    checked,
+    checked_token,
     locate,
 )
 from hierspec.core.proposals import Verdict
@@ -24,7 +24,7 @@ from hierspec.verifiers.rows import pieces
 
 from .case import DraftCase
 
-_LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept from call to call
+_LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept between calls
 
 
 class _Decided(NamedTuple):
@@ -44,80 +44,80 @@ def verdicts(cases: Sequence[DraftCase], graphs: Graphs | None = None) -> list[V
     """Decide all drafts, of one rule, as one batch.
 
     Args:
-        graphs: of the device the rows are on: decisions of a shape are recorded there.
+        graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
     """
     rule, shape = cases[0].node.rule, BatchShape.of(cases)
-    rng = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
+    uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
     if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
-        decided = _recorded(graphs, rule, shape.bucket(), cases, rng)
+        decided = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
     else:
-        uniforms = torch.tensor(_in_rows(rng, shape), dtype=torch.float64, device=shape.device)
-        decided = _decide(rule, side_by_side(cases, shape), uniforms)
+        padded = torch.tensor(_pad_rows(uniforms, shape), dtype=torch.float64, device=shape.device)
+        decided = _decide(rule, pad_cases(cases, shape), padded)
     out: list[Verdict] = []
     found = decided.found.cpu().numpy()[: len(cases)]  # a recorded batch has spare rows
     for b, (case, (tau, token, mass)) in enumerate(zip(cases, found, strict=True)):
-        following = checked(token, mass)
-        own = decided.reported
-        distributions = case.p if own is None else DenseDistributions(own[b])
+        following = checked_token(token, mass)
+        rows = decided.reported
+        distributions = case.p if rows is None else DenseDistributions(rows[b])
         kept = int(tau)
         out.append(case.verdict(kept, None if case.drops_bonus(kept) else following, distributions))
     return out
 
 
 def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
-    """uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
+    """Decide a batch; uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
-    # Where scores are not looked at before (on accelerators), a NaN must not pass for a number.
+    # On accelerators nothing has checked the scores before: a NaN must not pass for a number.
     read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
     sound = ((batch.p[..., 0] >= 0.0) | ~read).all(1, keepdim=True)
     mass = torch.where(sound, mass, torch.nan)
     found = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
-    own = type(rule).reported is Verifier.reported
-    return _Decided(found, None if own else rule.reported(batch))
+    reports_p = type(rule).reported is Verifier.reported
+    return _Decided(found, None if reports_p else rule.reported(batch))
 
 
-def _recorded(
+def _decide_recorded(
     graphs: Graphs,
     rule: Verifier,
     shape: BatchShape,
     cases: Sequence[DraftCase],
-    rng: Sequence[list[float]],
+    uniforms: Sequence[list[float]],
 ) -> _Decided:
-    """The same on static tensors of that shape, as a graph where there are such."""
+    """Decide on static tensors of that shape, by a recorded CUDA graph where there are such."""
 
     def new() -> tuple[tuple[Batch, torch.Tensor, _Decided], Callable[[], None]]:
         batch = shape.empty()
         size = (shape.rows, shape.tokens + 1)
-        uniforms = torch.zeros(size, dtype=torch.float64, device=shape.device)
-        out = _decide(rule, batch, uniforms)
+        padded = torch.zeros(size, dtype=torch.float64, device=shape.device)
+        out = _decide(rule, batch, padded)
 
         def body() -> None:
-            fresh = _decide(rule, batch, uniforms)
+            fresh = _decide(rule, batch, padded)
             out.found.copy_(fresh.found)
             if out.reported is not None and fresh.reported is not None:
                 out.reported.copy_(fresh.reported)
 
-        return (batch, uniforms, out), body
+        return (batch, padded, out), body
 
-    with torch.inference_mode():  # whoever calls first: static tensors outlive the call
+    with torch.inference_mode():  # always, as static tensors outlive the first call
         call = graphs.get((rule, shape), new)
-        batch, uniforms, out = call.tensors
+        batch, padded, out = call.tensors
         fill(batch, cases)
-        upload(uniforms, _in_rows(rng, shape))
+        upload(padded, _pad_rows(uniforms, shape))
         call.run()
     # A copy, because the next decision of this shape writes there.
     return _Decided(out.found, None if out.reported is None else out.reported.clone())
 
 
-def _in_rows(rng: Sequence[list[float]], shape: BatchShape) -> list[list[float]]:
-    """[B, n + 1]: each draft's scan, filled up, then the number its last token is drawn with."""
-    rows = [own[:-1] + [0.0] * (shape.tokens + 1 - len(own)) + own[-1:] for own in rng]
+def _pad_rows(uniforms: Sequence[list[float]], shape: BatchShape) -> list[list[float]]:
+    """Return [B, n + 1]: each draft's n for the scan, padded with 0, then its last uniform."""
+    rows = [us[:-1] + [0.0] * (shape.tokens + 1 - len(us)) + us[-1:] for us in uniforms]
     return rows + [[0.0] * (shape.tokens + 1)] * (shape.rows - len(rows))
 
 
-# --- drafts side by side, padded to one shape; no padding reaches a result
+# --- drafts padded to one shape; no padding reaches a result
 
 
 class BatchShape(NamedTuple):
@@ -139,10 +139,11 @@ class BatchShape(NamedTuple):
                 width, *(case.scores.shape[-1] for case in cases if case.scores is not None)
             )
         tokens = max(len(case.draft) for case in cases)
-        return cls(len(cases), tokens, width, scores, *_kept_as(cases[0].p))
+        return cls(len(cases), tokens, width, scores, *_dense_type(cases[0].p))
 
     def bucket(self) -> BatchShape:
-        """The shape of static tensors that hold this one: counts rounded up to powers of two."""
+        """Return the shape of static tensors that hold this one: counts rounded up to powers of
+        two."""
         rows, tokens = (1 << (n - 1).bit_length() for n in (self.rows, max(1, self.tokens)))
         return self._replace(rows=rows, tokens=tokens)
 
@@ -153,7 +154,7 @@ class BatchShape(NamedTuple):
         return rows * self.width * self.dtype.itemsize <= _LARGEST
 
     def empty(self) -> Batch:
-        """Rows that say token 0; every row is a draft of no tokens."""
+        """Make rows with all mass on token 0; every row is a draft of no tokens."""
         rows, n, width, scores, dtype, device = self
         p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
         p[..., 0] = 1.0
@@ -162,8 +163,8 @@ class BatchShape(NamedTuple):
         return Batch(p, p[:, :n].clone(), tokens, lengths, p.clone() if scores else None)
 
 
-def side_by_side(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
-    """The cases as one batch."""
+def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
+    """Pad the cases to one batch."""
     if len(cases) > 1:
         batch = shape.empty()
         fill(batch, cases)
@@ -175,7 +176,7 @@ def side_by_side(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
         case.draft.distributions.dense(shape.width).to(p).unsqueeze(0),
         torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
         torch.tensor([shape.tokens], device=shape.device),
-        # One-hot rows are written out on the CPU, wherever their scores are.
+        # One-hot rows become dense on the CPU, wherever their scores are.
         widened(case.scores, shape.width).to(p.device).unsqueeze(0)
         if shape.scores and case.scores is not None
         else None,
@@ -205,7 +206,7 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
         row += len(part)
         if not len(part):
             continue
-        if isinstance(part, OneHotDistributions):  # as dense rows they would be made on the CPU
+        if isinstance(part, OneHotDistributions):  # `dense` would make them on the CPU
             ids = torch.empty(len(part), 1, dtype=torch.long, device=out.device)
             upload(ids, [[i] for i in part.ids])
             rows.zero_().scatter_(1, ids, 1.0)
@@ -214,13 +215,13 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
 
 
 def widened(scores: torch.Tensor, width: int) -> torch.Tensor:
-    """Scores of a wider vocabulary: what the model cannot say scores −inf."""
+    """Return scores widened to a larger vocabulary; ids that the model lacks score −inf."""
     missing = width - scores.shape[-1]
     return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
 
-def _kept_as(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
-    """What rows written out will be."""
+def _dense_type(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
+    """Return dtype and device that rows have once they are dense."""
     for part in pieces(distributions):
         if isinstance(part, DenseDistributions):
             return part.probs.dtype, part.probs.device

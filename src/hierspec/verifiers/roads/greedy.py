@@ -9,14 +9,14 @@ from .case import DraftCase
 
 
 def applies(case: DraftCase) -> bool:
-    """Whether integers decide: q matters only to distributions that a mixture reports."""
+    """Return whether integers decide: p is one-hot, and so is q if the rule reports a mixture."""
     return isinstance(case.p, OneHotDistributions) and (
         not case.node.rule.reads_scores or isinstance(case.draft.distributions, OneHotDistributions)
     )
 
 
 def verdict(case: DraftCase) -> Verdict:
-    """The drafted tokens that the verifier would choose itself, then its next choice."""
+    """Keep the drafted tokens that the verifier would choose itself, then add its next choice."""
     assert isinstance(case.p, OneHotDistributions)
     choices = case.p.ids
     tau = case.node.rule.greedy(case.draft.tokens, choices, case.scores)

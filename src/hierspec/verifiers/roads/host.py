@@ -1,6 +1,6 @@
-"""The host's shortcut: decide from the drafted tokens' probabilities, read only rows that matter.
+"""The shortcut on the host: decide from the drafted tokens' probabilities, read few rows.
 
-For rules with :meth:`Verifier.decide`, where distributions lie in the host's memory.
+For rules with :meth:`Verifier.decide`, and distributions in the host's memory.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .case import DraftCase
 
 
 def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
-    """Whether the rule has a shortcut, and no row lies on an accelerator, which it would wait for
-    again and again.
+    """Return whether the rule has a shortcut and no row lies on an accelerator.
+
+    Reading a row there would wait for the device again and again.
     """
     return has_shortcut(type(rule)) and not any(
         isinstance(part, DenseDistributions) and part.probs.device.type != "cpu"
@@ -32,7 +33,7 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
 
 @functools.cache
 def has_shortcut(rule: type[Verifier]) -> bool:
-    """Whether ``decide`` speaks for the rule: not where a subclass changed what it stands for."""
+    """Return whether ``decide`` is valid: not where a subclass changed what it abbreviates."""
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
             return True
@@ -60,7 +61,7 @@ def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
 
 
 def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
-    """τ of one draft; the row that the next token is drawn from, unnormalised; its uniform."""
+    """Decide one draft → τ, the unnormalised row to draw the next token from, and its uniform."""
     tokens, p, q = case.draft.tokens, case.p, case.draft.distributions
     n = len(tokens)
     uniforms = case.rng.take(n + 1).tolist()
@@ -79,7 +80,7 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
 class _Residuals:
     """Rows max(w·p − q, 0) of one draft, unnormalised.
 
-    The last is kept: a test that passes has summed the very row that the next token is drawn from.
+    The last is cached: a test that passes has summed the row that the next token is drawn from.
     """
 
     __slots__ = ("_key", "_last", "_p", "_q")
