@@ -123,7 +123,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def available_memory() -> int:
-    """Return the bytes a process may still allocate, of the machine or its container if less.
+    """Return the bytes left to a process on the machine, or in its container if that is less.
 
     Where the system does not report them, half of all memory.
     """

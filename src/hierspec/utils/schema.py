@@ -313,10 +313,7 @@ def _join(place: str, why: str) -> str:
 
 
 def _place(loc: Sequence[Any], data: Any, where: str) -> str:
-    """Return a place as in ``where.levels[0].verify``, leaving out the tags of unions in ``loc``.
-
-    Tags are the steps that are no key, index or field of ``data``.
-    """
+    """Return ``where.levels[0].verify``; steps not in ``data`` are tags of unions, left out."""
     for step in loc:
         if isinstance(step, int) and isinstance(data, list | tuple) and step < len(data):
             where, data = f"{where}[{step}]", data[step]

@@ -120,17 +120,17 @@ def prefix_of(path: str, body: bytes) -> str:
         return path
     if not isinstance(asked, Mapping):
         return path
-    said = next((asked[key] for key in ("messages", "prompt", "input") if asked.get(key)), None)
-    return _text(said) or path
+    prompt = next((asked[key] for key in ("messages", "prompt", "input") if asked.get(key)), None)
+    return _text(prompt) or path
 
 
-def _text(said: Any) -> str:
+def _text(value: Any) -> str:
     """Return a text, a conversation or token ids as one string."""
-    if isinstance(said, list):
-        return "\n".join(_text(one) for one in said)
-    if isinstance(said, Mapping):
-        return f"{said.get('role', '')}: {_text(said.get('content') or said.get('text') or '')}"
-    return str(said or "")
+    if isinstance(value, list):
+        return "\n".join(_text(item) for item in value)
+    if isinstance(value, Mapping):
+        return f"{value.get('role', '')}: {_text(value.get('content') or value.get('text') or '')}"
+    return str(value or "")
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
