@@ -1,4 +1,4 @@
-"""Whether other programs disturbed the measurement of costs: noticed, kept, and said."""
+"""Whether other programs disturbed the measurement of costs: noticed, recorded and reported."""
 
 from __future__ import annotations
 

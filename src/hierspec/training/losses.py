@@ -14,7 +14,7 @@ def distances(
     """Return KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows.
 
     Args:
-        weights: [N] of the rows; ``None``: all are worth as much.
+        weights: [N] of the rows; ``None``: all are equal.
     """
     log_p = teacher.float().log_softmax(-1)
     log_q = student.float().log_softmax(-1)

@@ -1,4 +1,4 @@
-"""What an interrupted training was of: it is gone on with or given up, and never by accident.
+"""Settings of an interrupted training: it is resumed or discarded, and never by accident.
 
 A training of other settings could not go on with its checkpoints, and its end may delete them.
 """

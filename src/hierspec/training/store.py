@@ -91,7 +91,7 @@ class FeatureStore:
     def extend(
         self, texts: Iterable[Text], goes_on: Callable[[int], bool] = lambda tokens: True
     ) -> None:
-        """Add texts while there is room and ``goes_on`` (told the tokens added) says so.
+        """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
         Texts of fewer than three tokens teach nothing.
         """

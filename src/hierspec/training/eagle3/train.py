@@ -81,8 +81,8 @@ def train(
         start_from: a network's folder, or ``zoo:NAME``, to go on with its weights and vocabulary.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
             and thrown away with it.
-        report: told what is being done, and the share of it that is done.
-        tell: told results in the course of training, a line each.
+        report: called with what is being done, and the share of it that is done.
+        tell: called with results in the course of training, a line each.
         stop_after: stop after so many steps, as if interrupted.
 
     Returns what is known of the network: settings, figures on held-out texts before and after.

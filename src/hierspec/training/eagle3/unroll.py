@@ -72,7 +72,7 @@ def unroll(
 
 
 def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attend with q [B, T, H, S] to keys and values [B, T, K, S] → [B, T, H · S].
+    """Compute attention of q [B, T, H, S] to keys and values [B, T, K, S] → [B, T, H · S].
 
     A row attends to the rows of ``first`` up to ``len(later)`` rows before itself, and to its own
     row of each of ``later``.
@@ -97,7 +97,7 @@ def _mask(length: int, behind: int) -> Tensor:
 
 
 def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
-    """Scatter [rows, …] → [B, T, …], zeros where no row takes part."""
+    """Place [rows, …] in [B, T, …], zeros where no row takes part."""
     out = x.new_zeros(batch * length, *x.shape[1:])
     return out.index_copy(0, rows, x).unflatten(0, (batch, length))
 

@@ -81,7 +81,7 @@ def train(
             default: with the training's own state, gone with it.
         start_from: heads of the same kind, exits and sizes to begin with. The vocabulary of full
             heads is kept, others are given that of the texts.
-        report: told what is being done, and the share of it that is done.
+        report: called with what is being done, and the share of it that is done.
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
