@@ -129,7 +129,7 @@ FALSE_FAILURES = 1e-3  # of a run, all its tests together
 
 def hierarchies(target: TargetConfig) -> Iterator[tuple[str, HierarchyConfig | str]]:
     """The best drafters, prompt lookup, and every preset: a configuration, or why there is none."""
-    yield "default", defaults.stack(target)
+    yield "default", defaults.best_unmeasured(target)
     for name in PRESETS:
         if name == "autoregressive":
             continue

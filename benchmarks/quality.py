@@ -122,7 +122,7 @@ def main() -> None:
     began = time.monotonic()
     print("expected: 100 questions take about 40 minutes at 25 ms a token", flush=True)
     target = TargetConfig(model=args.target, dtype="float32")
-    config = defaults.stack(target)
+    config = defaults.best_unmeasured(target)
     if args.hierarchy:
         config = HierarchyConfig.load(args.hierarchy)
     loaded = Loaded()

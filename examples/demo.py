@@ -28,10 +28,10 @@ class ConfigReader:
 '''
 
 if __name__ == "__main__":
-    if defaults.missing():
+    if defaults.missing_packages():
         options = ["--hierarchy", "hierarchy", "--temperature", "0.8", "--seed", "1", "--compare"]
         command, shown = [PROGRAM, *options, "--ignore-eos"], ["PROGRAM", *options]
-        print(f"hierspec: {defaults.missing()}", file=sys.stderr)
+        print(f"hierspec: {defaults.missing_packages()}", file=sys.stderr)
     else:
         command, shown = [QUESTION, "--compare"], [f'"{QUESTION}"', "--compare"]
     print(f"$ hierspec generate {' '.join(shown)}\n", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Lossless hierarchical speculative decoding.
 
 A stack of predictors in which each level drafts for the one above and verifies the one below, so
-that a large model generates faster without changing its output law.
+that a large model generates faster without changing its output distribution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hierspec.verifiers.registry import register
 
 # Loaded when first used: importing hierspec costs no torch.
-_HOME = {
+_MODULES = {
     "Certificate": "exact.certificate",
     "GenerationResult": "engine.results",
     "Hierarchy": "api",
@@ -64,15 +64,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    if name in _HOME:
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module 'hierspec' has no attribute {name!r}")
 
 
 def _version() -> str:
-    """Of the installed package, which has it from the tag it was built at."""
+    """Return the version of the installed package, set from the tag that it was built at."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

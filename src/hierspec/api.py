@@ -71,7 +71,7 @@ class Hierarchy:
             drafts: what drafts for it, smallest first (:func:`hierspec.config.drafts.levels`):
                 loaded models or names, ``"ngram"``, ``"exit:4"``, levels; ``[]``: plain decoding.
                 Default: the best that needs no model of yours, without measuring
-                (:func:`hierspec.presets.defaults.unnamed`), as on the command line.
+                (:func:`hierspec.presets.defaults.default_hierarchy`), as on the command line.
 
         Raises:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
@@ -469,7 +469,7 @@ def _config_of(target: Any, drafts: Any) -> HierarchyConfig:
     if drafts is None:
         from hierspec.presets import defaults
 
-        return defaults.unnamed(target)
+        return defaults.default_hierarchy(target)
     return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
 
 

@@ -1,4 +1,4 @@
-"""What is the user's to fix: one kind of error, and one of warning."""
+"""The error and the warning for what the user can fix."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ class HierspecError(ValueError):
     """A user's mistake: one line that says what is wrong, where, and what to do about it.
 
     The command line prints these alone; a ``ValueError`` of any other kind is a bug of ours, and
-    ``--debug`` shows its traceback. What libraries raise about files and models is re-raised as
-    this where it enters.
+    ``--debug`` shows its traceback. Errors of libraries about files and models are
+    re-raised as this one where they are called.
     """
 
 
@@ -18,4 +18,4 @@ def first_line(error: BaseException) -> str:
 
 
 class HierspecWarning(Warning):
-    """What works, and is probably not what was meant; the command line prints it as a note."""
+    """Something works and is probably not what was meant; the command line prints a note."""

@@ -123,7 +123,9 @@ class Playground:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
             stack.enter_context(mock.patch("hierspec.presets.defaults.RELEASED", self.target))
-            stack.enter_context(mock.patch("hierspec.presets.defaults.missing", return_value=""))
+            stack.enter_context(
+                mock.patch("hierspec.presets.defaults.missing_packages", return_value="")
+            )
             cache = {"HIERSPEC_CACHE": str(self.folder / "cache")}
             stack.enter_context(mock.patch.dict(os.environ, cache))
             stack.enter_context(warnings.catch_warnings())

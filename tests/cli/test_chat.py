@@ -97,7 +97,7 @@ def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command
     from hierspec.server.loading import load
     from hierspec.server.settings import ServeSettings
 
-    expected = defaults.stack(TargetConfig(model=str(folder)))
+    expected = defaults.best_unmeasured(TargetConfig(model=str(folder)))
     assert expected.levels
     seen = []
     if command == "Python":

@@ -104,11 +104,11 @@ def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_
     monkeypatch.setattr(quantized, "quantization_works", lambda: True)
     for fast, bits in ((False, 8), (True, 4)):
         monkeypatch.setattr(kernels, "fast_in_4_bits", lambda fast=fast: fast)
-        levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
+        levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
         assert [level.method for level in levels] == ["suffix", "quantized"]
         assert levels[1].bits == bits, "as the model was released, where that is fast"
     monkeypatch.setattr(defaults, "RELEASED", "another")
-    levels = defaults.stack(TargetConfig(model=chat_model, device="cpu")).levels
+    levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
     assert levels[1].bits == 8
 
@@ -122,13 +122,13 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
     argv = ["generate", "5 9 7", "--ids", "--max-new-tokens", "3", "--target"]
     for target in (base, str(tmp_path / "adapter")):
         assert run([*argv, target]) == 0
-    levels = defaults.stack(TargetConfig(model=str(tmp_path / "adapter"))).levels
+    levels = defaults.best_unmeasured(TargetConfig(model=str(tmp_path / "adapter"))).levels
     assert [level.method for level in levels] == ["suffix"]
     assert [one.name for one in chosen(str(tmp_path / "adapter"), ())] == [
         "prompt-lookup",
         "suffix",
     ]
-    levels = defaults.stack(TargetConfig(model=base, backend="hf")).levels
+    levels = defaults.best_unmeasured(TargetConfig(model=base, backend="hf")).levels
     assert [level.method for level in levels] == ["suffix"]
 
 
@@ -139,7 +139,7 @@ def test_trained_exits_come_before_look_ups(monkeypatch):
     monkeypatch.setattr(quantized, "quantization_works", lambda: False)
     monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
-    levels = defaults.stack(TargetConfig(model="zoo:smollm2")).levels
+    levels = defaults.best_unmeasured(TargetConfig(model="zoo:smollm2")).levels
     assert [level.exit_layer for level in levels] == [5, 10]
     assert {level.head for level in levels} == {"zoo:smollm2-heads"}
 

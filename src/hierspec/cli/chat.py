@@ -123,7 +123,7 @@ def _config(
 
     if hierarchy is None:
         answering = target_config(target or defaults.RELEASED, dtype, device)
-        return defaults.unnamed(answering, drafts)
+        return defaults.default_hierarchy(answering, drafts)
     if hierarchy == AUTO:
         raise HierspecError(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "

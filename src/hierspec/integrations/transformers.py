@@ -31,7 +31,7 @@ from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, for_row
 
-# A hierarchy is built once per model and configuration, and dies with the model.
+# A hierarchy is built once per model and configuration, and freed with the model.
 _BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, Hierarchy]] = (
     weakref.WeakKeyDictionary()
 )
@@ -50,7 +50,7 @@ def custom_generate(
     stop_strings: str | Sequence[str] | None = None,
     **model_kwargs: Any,
 ) -> Any:
-    """The decoding loop of ``model.generate``, speculative, with the same output law.
+    """Run the decoding loop of ``model.generate`` speculatively, with the same output distribution.
 
     transformers drops ``tokenizer=`` on the way to custom loops, so ``stop_strings`` are read with
     the tokenizer saved beside the model.
@@ -76,7 +76,7 @@ def custom_generate(
 
     Raises:
         HierspecError: beam search, ``assistant_model``, processors that remember earlier calls, and
-            other modes that are not a next-token law, named.
+            other modes that are not a next-token distribution; the message names them.
     """
     check_supported(model)
     if is_encoder_decoder(model.config):
@@ -84,7 +84,7 @@ def custom_generate(
             f"{type(model).__name__} is an encoder-decoder model, whose prompt generate keeps from "
             "custom loops: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
         )
-    dropped = _dropped(inspect.currentframe())
+    dropped = _dropped_arguments(inspect.currentframe())
     if dropped.get("assistant_model") is not None:
         raise HierspecError(
             "assistant_model is transformers' own way to draft: leave it out, and give it as "
@@ -93,9 +93,9 @@ def custom_generate(
     streamer = dropped.get("streamer")
     if streamer is not None and token_streamer is not None:
         raise HierspecError("streamer and token_streamer are one thing: leave one out")
-    _refuse(generation_config, model_kwargs)
+    _check_request(generation_config, model_kwargs)
     check_processors(logits_processor)
-    engine = _engine(model, hierarchy, drafts)
+    runner = _hierarchy(model, hierarchy, drafts)
     criteria = [stopping_criteria, *_stop_criteria(model, stop_strings)]
     greedy = not generation_config.do_sample
     if seed is None:
@@ -109,14 +109,14 @@ def custom_generate(
         )
         for i, pad in enumerate(padding)
     ]
-    generation = engine.start(
+    generation = runner.start(
         rows,
-        # The criteria of transformers hold the length limit; this one only sizes the last drafts.
+        # The stopping criteria have the length limit; this one only sizes the last drafts.
         max_new_tokens=max(generation_config.max_length - input_ids.shape[1], 1),
         sampling=params,
         seed=seed,
         ignore_eos=True,
-        until=_criteria(criteria, rows, input_ids),
+        until=_stopped_by(criteria, rows, input_ids),
     )
     events = iter(generation)
     if token_streamer is not None or streamer is not None:
@@ -135,10 +135,11 @@ def custom_generate(
     return out
 
 
-def _dropped(frame: FrameType | None) -> Mapping[str, Any]:
-    """What ``generate`` keeps from custom loops: ``streamer``, ``assistant_model``.
+def _dropped_arguments(frame: FrameType | None) -> Mapping[str, Any]:
+    """Return the local variables of ``generate``, if it is the caller of ``frame``.
 
-    They would be ignored without a word; the one place where they still are is its own frame.
+    It does not hand ``streamer`` and ``assistant_model`` to custom loops, which would then be
+    ignored without a word; its own frame is the one place that still has them.
     """
     caller = frame.f_back if frame is not None else None
     if caller is None or caller.f_code.co_name != "generate":
@@ -147,7 +148,7 @@ def _dropped(frame: FrameType | None) -> Mapping[str, Any]:
     return caller.f_locals if known else {}
 
 
-def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
+def _check_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
     generation_configs.refuse(config)
     if config.return_dict_in_generate:
         generation_configs.refuse_outputs(config)
@@ -158,7 +159,7 @@ def _refuse(config: Any, model_kwargs: Mapping[str, Any]) -> None:
         raise HierspecError("hierspec keeps its own cache: leave past_key_values out")
 
 
-def _engine(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
+def _hierarchy(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
     if isinstance(hierarchy, Hierarchy):
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
@@ -166,30 +167,32 @@ def _engine(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
     config = _config(model, hierarchy, drafts)
     built = _BUILT.setdefault(model, {})
     if config not in built:
-        built[config] = Hierarchy(_on(model, config))
+        built[config] = Hierarchy(_built_on(model, config))
     return built[config]
 
 
 def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
-    """The hierarchy, over the model by its name: what is kept for it must not keep it alive."""
+    """Return the configuration; it names the target, since a cached one must not keep it alive."""
     target = TargetConfig(model=model.config.name_or_path or "target")
     if isinstance(hierarchy, str) and hierarchy == AUTO:
         raise HierspecError(
             "auto measures models by their files: use Hierarchy.auto(target=PATH), or name a preset"
         )
     if hierarchy is None and drafts is None:
-        return dataclasses.replace(defaults.stack(TargetConfig(model=model)), target=target)
+        return dataclasses.replace(
+            defaults.best_unmeasured(TargetConfig(model=model)), target=target
+        )
     if isinstance(hierarchy, str) and hierarchy in PRESETS:
         config = preset(hierarchy, TargetConfig(model=model), () if drafts is None else drafts)
         return dataclasses.replace(config, target=target)
     if hierarchy is not None and drafts is not None:
         raise HierspecError("levels name their own models: leave drafts out, or hierarchy")
-    data = {"levels": levels(drafts)} if drafts is not None else _levels(hierarchy)
+    data = {"levels": levels(drafts)} if drafts is not None else _read_levels(hierarchy)
     return HierarchyConfig.from_dict({**data, "target": {"model": target.model}})
 
 
-def _levels(hierarchy: Any) -> dict[str, Any]:
-    """What stands below the target, in a hierarchy file's form."""
+def _read_levels(hierarchy: Any) -> dict[str, Any]:
+    """Return a hierarchy file without its target, from levels, a mapping, or JSON of either."""
     if isinstance(hierarchy, str):
         try:
             hierarchy = json.loads(hierarchy)
@@ -211,12 +214,12 @@ def _levels(hierarchy: Any) -> dict[str, Any]:
     return {"levels": hierarchy}
 
 
-def _on(model: Any, config: HierarchyConfig) -> Built:
+def _built_on(model: Any, config: HierarchyConfig) -> Built:
     from hierspec.lm.hf.decoder import HFBackend
 
     shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
     loaded, backend = Loaded(), HFBackend(model)
-    backend.model = None  # its parts are enough, and a model held by its own entry would never go
+    backend.model = None  # its parts suffice; a cached entry must not keep its own key alive
     loaded.put(config.target, backend, None if shared else tokenizer_beside(model))
     return build(config, loaded)
 
@@ -237,7 +240,7 @@ def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list
 
 
 def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
-    """How many pads stand before each row's text. transformers drops a mask of ones."""
+    """Count the pads on the left of each row; ``mask`` [B, L] is dropped where it is all ones."""
     if mask is None:
         return [0] * input_ids.shape[0]
     pads = (mask == 0).sum(-1).tolist()
@@ -247,10 +250,10 @@ def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     return pads
 
 
-def _criteria(
+def _stopped_by(
     criteria: Sequence[Any], rows: Sequence[Sequence[int]], input_ids: torch.Tensor
 ) -> Any:
-    """The stopping criteria of transformers as a function of one row's tokens so far.
+    """Return transformers' stopping criteria as a function of a row's number and tokens so far.
 
     They count padding as length, as ``generate`` does, so that ``max_length`` means the same.
     """
@@ -259,7 +262,7 @@ def _criteria(
     def stop(sequence: int, tokens: Sequence[int]) -> bool:
         padded = [*input_ids[sequence, : width - len(rows[sequence])].tolist(), *tokens]
         ids = torch.tensor([padded], device=input_ids.device)
-        return any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria)
+        return any(bool(torch.as_tensor(met(ids, None)).all()) for met in criteria)
 
     return stop
 

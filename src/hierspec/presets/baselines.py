@@ -1,4 +1,4 @@
-"""What people compare the five papers' systems with, and what they use besides.
+"""Presets from other papers, which the five papers' systems are compared with.
 
 One function each, as in :mod:`hierspec.presets.systems`; ``docs/presets.md`` says where one is not
 as its authors describe it.
@@ -24,14 +24,14 @@ from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
 from hierspec.zoo.registry import ACCEPTANCE, EAGLE3, SMOLLM2_NAME
 
-from .systems import SINGLE, PresetModels, at_shares, level, nearest, preset
+from .systems import SINGLE, PresetModels, at_shares, draft_level, nearest, preset
 
 SPECDEC_PP = 20  # most tokens of a draft [SpecDec++ §4]
 CASCADE = 3  # tokens of every part of a cascade; CS-Drafting tunes each
 LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 
 
-# --- baselines of the literature on drafting
+# --- baselines of the papers on drafting
 
 
 @preset(
@@ -42,14 +42,14 @@ LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
     drafts=("zoo:mid",),
 )
 def specdec_pp(models: PresetModels) -> HierarchyConfig:
-    """One drafter with an acceptance head (Huang et al., 2024): h = 0.7, at most 20 tokens.
+    """Draft with one model and its acceptance head (Huang et al., 2024): h = 0.7, 20 tokens.
 
     The head of zoo:mid is shipped; that of any other draft model lies in its folder, where
     ``hierspec heads train --kind acceptance`` puts it.
     """
     draft = models.drafts[-1]
     head = ACCEPTANCE if draft == "zoo:mid" else draft
-    return models.under(level(draft, SPECDEC_PP, window=AcceptanceWindow(0.7, head)))
+    return models.with_levels(draft_level(draft, SPECDEC_PP, window=AcceptanceWindow(0.7, head)))
 
 
 @preset(
@@ -60,11 +60,11 @@ def specdec_pp(models: PresetModels) -> HierarchyConfig:
     drafts=("zoo:mid",),
 )
 def pearl(models: PresetModels) -> HierarchyConfig:
-    """One drafter beside the target (Liu et al., 2024), whose γ is the ratio of the two's speeds.
+    """Draft while the target verifies (Liu et al., 2024); their γ is the ratio of the two speeds.
 
     The pre-verified token is drafted before the target's call, where the paper begins both at once.
     """
-    return models.under(level(models.drafts[-1], 4, ahead=True))
+    return models.with_levels(draft_level(models.drafts[-1], 4, ahead=True))
 
 
 @preset(
@@ -73,7 +73,7 @@ def pearl(models: PresetModels) -> HierarchyConfig:
     "CS-Drafting",
 )
 def cs_drafting(models: PresetModels) -> HierarchyConfig:
-    """Vertical and horizontal cascades over all draft models and a look-up (Chen et al., 2023).
+    """Stack all draft models and a look-up in vertical and horizontal cascades (Chen et al., 2023).
 
     A cascade of drafters for some level runs the largest one first and each smaller one after it,
     the look-up last (horizontal), and every model among them drafts by a cascade of those below it
@@ -86,37 +86,37 @@ def cs_drafting(models: PresetModels) -> HierarchyConfig:
     cascade: list[tuple[AnyLevelConfig, ...]] = [(copies,)]
     for model in models.drafts:
         below = cascade[0] if len(cascade) == 1 else (ConcatenateConfig(parts=tuple(cascade)),)
-        cascade.insert(0, (*below, level(model, CASCADE, "lenient", lenience=LENIENCE)))
-    return models.under(ConcatenateConfig(parts=tuple(cascade)))
+        cascade.insert(0, (*below, draft_level(model, CASCADE, "lenient", lenience=LENIENCE)))
+    return models.with_levels(ConcatenateConfig(parts=tuple(cascade)))
 
 
-# --- what people use besides
+# --- common methods without a draft model, and further drafters
 
 
 @preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
 def prompt_lookup(models: PresetModels) -> HierarchyConfig:
-    """No draft model: copies from the context."""
-    return models.under(PromptLookupConfig(num_speculative_tokens=SINGLE))
+    """Copy from the context, without a draft model."""
+    return models.with_levels(PromptLookupConfig(num_speculative_tokens=SINGLE))
 
 
 @preset("suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0)
 def suffix(models: PresetModels) -> HierarchyConfig:
-    """No draft model: the text's most frequent continuations (Oliaro et al., 2024).
+    """Copy the most frequent continuation in the text (Oliaro et al., 2024), without a draft model.
 
     :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
     earlier outputs unless the level asks for one.
     """
-    return models.under(SuffixConfig(num_speculative_tokens=16))
+    return models.with_levels(SuffixConfig(num_speculative_tokens=16))
 
 
 @preset("quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0)
 def quantized(models: PresetModels) -> HierarchyConfig:
-    """The target's int8 copy drafts (after Tiwari et al., 2025).
+    """Draft with an int8 copy of the target (after Tiwari et al., 2025).
 
     QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
     are int8 and the cache is the target's own.
     """
-    return models.under(QuantizedConfig(num_speculative_tokens=10))
+    return models.with_levels(QuantizedConfig(num_speculative_tokens=10))
 
 
 @preset(
@@ -127,19 +127,19 @@ def quantized(models: PresetModels) -> HierarchyConfig:
     max_drafts=0,
 )
 def swift(models: PresetModels) -> HierarchyConfig:
-    """The target drafts without 45 % of its attentions and MLPs (Xia et al., 2025).
+    """Draft with the target without 45 % of its attentions and MLPs (Xia et al., 2025).
 
     Which ones is searched for while it decodes, one search for all greedy texts. A draft stops
     after a token that is less likely than 0.8, at 25 tokens at most, as in their code. They verify
     further candidates beside each drafted token; here it is one chain.
     """
-    level = LayerSkipConfig(
+    skipping = LayerSkipConfig(
         skip=0.45,
         search=SkipSearchConfig(shared=True),
         num_speculative_tokens=25,
         window=ConfidenceWindow(0.8),
     )
-    return models.under(level)
+    return models.with_levels(skipping)
 
 
 @preset(
@@ -150,11 +150,11 @@ def swift(models: PresetModels) -> HierarchyConfig:
     max_drafts=0,
 )
 def adadecode(models: PresetModels) -> HierarchyConfig:
-    """Each token from the first sure one of three exits, else from the target (Wei et al., 2025).
+    """Draft each token with the first of three exits that is sure of it (Wei et al., 2025).
 
-    Exits after a quarter, half and three quarters of the layers, as theirs of Llama 3.1 8B; their
-    heads are trained, which is so here where heads for the target are at hand (they train one set
-    for each task). The paper has no limit of a draft; here it is 16 tokens.
+    Where none is sure the draft ends, and the target writes the token. Exits after a quarter, half
+    and three quarters of the layers, as theirs of Llama 3.1 8B, with trained heads where the target
+    has some (they train one set for each task). The paper has no limit of a draft; here it is 16.
     """
     depth = models.num_layers()
     layers = at_shares(depth, (1 / 4, 1 / 2, 3 / 4))
@@ -163,10 +163,10 @@ def adadecode(models: PresetModels) -> HierarchyConfig:
     heads = models.heads if len(models.trained) >= len(layers) else None
     if heads is not None:
         layers = nearest(layers, models.trained)
-    level = AdaptiveExitConfig(
+    exits = AdaptiveExitConfig(
         exit_layers=layers, head=heads, unsure="target", num_speculative_tokens=16
     )
-    return models.under(level)
+    return models.with_levels(exits)
 
 
 @preset(
@@ -176,11 +176,11 @@ def adadecode(models: PresetModels) -> HierarchyConfig:
     max_drafts=0,
 )
 def lookahead(models: PresetModels) -> HierarchyConfig:
-    """Lookahead decoding (Fu et al., 2024) with their example's window: N = 5, W = 7, G = 7.
+    """Decode by lookahead (Fu et al., 2024) with their example's window: N = 5, W = 7, G = 7.
 
     :mod:`hierspec.drafters.lookahead` says how, and what differs.
     """
-    return models.under(LookaheadConfig(num_speculative_tokens=4), verify="rrs")
+    return models.with_levels(LookaheadConfig(num_speculative_tokens=4), verify="rrs")
 
 
 @preset(
@@ -190,14 +190,14 @@ def lookahead(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
 )
 def triforce(models: PresetModels) -> HierarchyConfig:
-    """A small model drafts for the target on a part of its cache, and that for the target.
+    """Draft with a small model for the target on a part of its cache, and that for the target.
 
     After Sun et al. (2024), who keep 4,096 of 120,000 tokens, and of the small model's cache its
     first and latest tokens alone; here the small model keeps its whole cache, and the budget is 512
     since the models at hand read 8,192 tokens at most.
     """
-    small = level(models.drafts[-1], 3)
-    return models.under(small, RetrievalConfig(num_speculative_tokens=8, verify="tokenwise"))
+    small = draft_level(models.drafts[-1], 3)
+    return models.with_levels(small, RetrievalConfig(num_speculative_tokens=8, verify="tokenwise"))
 
 
 @preset(
@@ -209,9 +209,9 @@ def triforce(models: PresetModels) -> HierarchyConfig:
     drafts=(EAGLE3,),
 )
 def eagle3(models: PresetModels) -> HierarchyConfig:
-    """A chain drafted by an EAGLE-3 network (Li et al., 2025), which draws a tree; block.
+    """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
 
-    The draft given is the folder of one; there is one for SmolLM2.
+    The draft model is the folder of such a network; one for SmolLM2 is shipped.
     """
     drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
-    return models.under(drafter, verify="block")
+    return models.with_levels(drafter, verify="block")

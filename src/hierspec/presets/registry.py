@@ -23,11 +23,10 @@ from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
 from . import baselines  # noqa: F401  # they register themselves
-from .systems import PRESETS, PresetModels
+from .systems import PRESETS, Preset, PresetModels
 
-# what a preset's draft is: a model of its own, or a part of one
 _MODEL = "a draft model of the target's family"
-_WANTED = {
+_WANTED = {  # preset → what its draft is, if not a plain model
     "eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
     "specdec++": "a draft model with an acceptance head in its folder (hierspec heads train --kind "
     "acceptance makes one)",
@@ -70,7 +69,7 @@ PAPERS = {
 def preset(
     name: str, target: TargetConfig | str | None = None, drafts: str | Sequence[str] = ()
 ) -> HierarchyConfig:
-    """The preset of that name, on the given models or on the shipped family.
+    """Return the preset of that name, on the given models or on the shipped family.
 
     Args:
         target: a configuration, or a model's name or path.
@@ -98,25 +97,25 @@ def preset(
             )
     for ref in (*((target.model,) if target else ()), *drafts):
         if trained.kind(ref) not in (trained.EAGLE3, trained.HEADS):
-            check_name(ref)  # before anything is said of what goes with it
-    one = PRESETS[name]
-    own = target is None or target.model == one.target or _alike(target.model, one.target)
-    if not (drafts or own or name in _WANTED) and one.max_drafts != 0:
+            check_name(ref)  # refused before the number of drafts is
+    chosen = PRESETS[name]
+    own = target is None or target.model == chosen.target or _both_shipped(target, chosen)
+    if not (drafts or own or name in _WANTED) and chosen.max_drafts != 0:
         drafts = trained.siblings_of(target.model) if target else ()
-    if not drafts and not own and one.max_drafts != 0:
+    if not drafts and not own and chosen.max_drafts != 0:
         raise HierspecError(
             f"preset {name!r} needs {_WANTED.get(name, _MODEL)}: add --draft MODEL (in Python: "
             "drafts=[model]), or choose a preset that needs none, such as suffix, layerskip or "
             "quantized; auto measures which is fastest"
         )
-    chosen = target or TargetConfig(model=one.target)
+    target = target or TargetConfig(model=chosen.target)
 
     def num_layers() -> int:
-        return target_config(chosen.model).num_hidden_layers
+        return target_config(target.model).num_hidden_layers
 
-    exits = trained_exits(chosen.model)
-    models = PresetModels(chosen, tuple(drafts) or one.drafts, num_layers, *exits)
-    return one.make(models)
+    exits = trained_exits(target.model)
+    models = PresetModels(target, tuple(drafts) or chosen.drafts, num_layers, *exits)
+    return chosen.make(models)
 
 
 def configured(
@@ -128,19 +127,18 @@ def configured(
     *,
     ignore_unused: bool = False,
 ) -> HierarchyConfig:
-    """The configuration that a word means, for a command line or a service: a preset, a file or
-    inline JSON, on the models named.
+    """Read what ``--hierarchy`` names, a preset, a file or inline JSON, on the given models.
 
     Args:
         hierarchy: a preset's name, the path of a ``.json`` or ``.toml`` file, or JSON.
         target: a model's name; ``None``: the file's or the preset's own.
         drafts: of a preset, smallest first.
         dtype, device: ``None``: as the file says, else by the checkpoint and the machine.
-        ignore_unused: drafts that this hierarchy does not use are other ones'.
+        ignore_unused: accept drafts that this hierarchy does not use.
 
     Raises:
-        HierspecError: it is none, one of its models is not there, or a draft is not used. No torch
-            is loaded to find that out, since that takes seconds.
+        HierspecError: there is no such hierarchy, one of its models does not exist, or a draft is
+            not used. Found out without loading torch, which takes seconds.
     """
     changes = {"dtype": dtype, "device": device}
     if is_file(hierarchy):
@@ -172,7 +170,7 @@ def configured(
 
 
 def is_file(hierarchy: str) -> bool:
-    """Whether a word means a hierarchy file or inline JSON, not a preset."""
+    """Tell a hierarchy file or inline JSON from the name of a preset."""
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 
@@ -184,14 +182,14 @@ def _check_number(name: str, drafts: int) -> None:
         raise HierspecError(f"preset {name!r} uses {uses}, and {drafts} are named")
 
 
-def _alike(target: str, other: str) -> bool:
-    """Whether both are of the shipped family, whose drafters serve either."""
-    return is_shipped(target) and is_shipped(other)
+def _both_shipped(target: TargetConfig, preset: Preset) -> bool:
+    """Tell whether target and preset are of the shipped family, whose drafters fit either."""
+    return is_shipped(target.model) and is_shipped(preset.target)
 
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
-    """The exit heads that are shipped for a target or lie in its folder, and after which layers."""
-    names = [one for one in trained.drafters_for(target) if trained.kind(one) == trained.HEADS]
+    """Return the exit heads shipped for a target or in its folder, and after which layers."""
+    names = [ref for ref in trained.drafters_for(target) if trained.kind(ref) == trained.HEADS]
     if (
         not isinstance(target, ModelInMemory)
         and (expand_user(target) / trained.HEADS_FILE).is_file()

@@ -1,9 +1,9 @@
-"""The five papers' systems, built from the models at hand; :mod:`.baselines` are others'.
+"""The five papers' systems as presets; :mod:`.baselines` has those of other papers.
 
 One function each, from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
-own where they give any. What was fixed to keep the target's distribution is named in MATH's words:
-recovered and bonus tokens are handed up with the level's own distribution, residuals use that of
-the model that drafted the slot.
+own where they give any. Two things differ to keep the target's distribution (MATH): recovered and
+bonus tokens are handed up with the level's own distribution, and residuals use that of the model
+that drafted the slot.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class PresetModels:
     heads: str | None = None
     trained: tuple[int, ...] = ()
 
-    def under(self, *levels: AnyLevelConfig, verify: str = "tokenwise") -> HierarchyConfig:
-        """These levels below the target."""
+    def with_levels(self, *levels: AnyLevelConfig, verify: str = "tokenwise") -> HierarchyConfig:
+        """Return the target over these levels, smallest first, verified by the rule ``verify``."""
         return HierarchyConfig(target=self.target, levels=levels, verify=verify)
 
     def pair(self, name: str) -> tuple[str, str]:
-        """The smallest and the largest draft model.
+        """Return the smallest and the largest draft model.
 
         Raises:
-            HierspecError: there is one only.
+            HierspecError: there is only one.
         """
         if len(self.drafts) < 2:
             raise HierspecError(
@@ -63,8 +63,8 @@ class PresetModels:
             )
         return self.drafts[0], self.drafts[-1]
 
-    def exits(self, name: str, *shares: float) -> tuple[int, ...]:
-        """Exits at about these shares of the depth, each above the one before it.
+    def exit_layers(self, name: str, *shares: float) -> tuple[int, ...]:
+        """Return layer counts at about these shares of the depth, each above the one before it.
 
         Raises:
             HierspecError: the target is too shallow.
@@ -79,8 +79,8 @@ class PresetModels:
             )
         return layers
 
-    def exit(self, layer: int, num_tokens: int, verify: str | None = None) -> EarlyExitConfig:
-        """An exit as a level, with the head that was trained for it."""
+    def exit_level(self, layer: int, num_tokens: int, verify: str | None = None) -> EarlyExitConfig:
+        """Return an exit as a level, with the head that was trained for it, if any."""
         head = self.heads if layer in self.trained else None
         return EarlyExitConfig(
             exit_layer=layer, num_speculative_tokens=num_tokens, verify=verify, head=head
@@ -94,7 +94,7 @@ class Preset:
     Attributes:
         source: key of :data:`hierspec.presets.registry.PAPERS`; empty where there is no paper.
         max_drafts: how many draft models it uses; ``None``: all there are.
-        target, drafts: where none are named.
+        target, drafts: the models used where the user names none.
     """
 
     name: str
@@ -112,22 +112,24 @@ PRESETS: dict[str, Preset] = {}
 def preset(
     name: str, summary: str, source: str = "", max_drafts: int | None = None, **models: Any
 ) -> Callable[[Callable[[PresetModels], HierarchyConfig]], Any]:
-    """Make a function a preset of that name."""
+    """Register the decorated function as the preset of that name."""
 
-    def added(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
+    def registered(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
         PRESETS[name] = Preset(name, summary, source, make, max_drafts, **models)
         return make
 
-    return added
+    return registered
 
 
-def level(model: str, num_tokens: int, verify: str | None = None, **more: Any) -> DraftModelConfig:
-    """A draft model as a level; with ``verify`` it verifies the level below."""
+def draft_level(
+    model: str, num_tokens: int, verify: str | None = None, **more: Any
+) -> DraftModelConfig:
+    """Return a draft model as a level; with ``verify`` it verifies the level below."""
     return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **more)
 
 
 def at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
-    """The different exits nearest to these shares of ``depth`` layers, ascending.
+    """Return the layer counts nearest to these shares of ``depth`` layers, ascending and distinct.
 
     Each lies between 1 and ``depth`` − 1, so a model of one layer has none.
     """
@@ -137,7 +139,7 @@ def at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
 
 
 def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
-    """An exit for every share, each above the one before it; the last may reach past the end."""
+    """Return a layer count for each share, each above the one before; some may exceed ``depth``."""
     found = [0]
     for share in shares:
         found.append(max(found[-1] + 1, round(share * depth)))
@@ -145,26 +147,26 @@ def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
 
 
 def nearest(layers: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
-    """For each layer the nearest of ``known``, in order, no two alike."""
+    """Return for each layer the nearest of ``known``, ascending and distinct."""
     chosen: list[int] = []
     left, rest = sorted(known), list(layers)
     for i, layer in enumerate(rest):
         usable = left[: len(left) - (len(rest) - 1 - i)]  # enough must stay for those above
-        chosen.append(min(usable, key=lambda one: abs(one - layer)))
+        chosen.append(min(usable, key=lambda other: abs(other - layer)))
         left = left[left.index(chosen[-1]) + 1 :]
     return tuple(chosen)
 
 
 @preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
 def autoregressive(models: PresetModels) -> HierarchyConfig:
-    """The target alone."""
+    """Decode with the target alone."""
     return HierarchyConfig(target=models.target)
 
 
 @preset("speculative", "one draft model, tokenwise verification", "Speculative", max_drafts=1)
 def speculative(models: PresetModels) -> HierarchyConfig:
-    """One drafter, the classical rule (Leviathan et al., Chen et al., 2023)."""
-    return models.under(level(models.drafts[-1], SINGLE))
+    """Draft with one model, verify tokenwise (Leviathan et al., Chen et al., 2023)."""
+    return models.with_levels(draft_level(models.drafts[-1], SINGLE))
 
 
 # --- P1: a hierarchy of models, or of one model's exits
@@ -172,15 +174,18 @@ def speculative(models: PresetModels) -> HierarchyConfig:
 
 @preset("hierarchy", "a chain of draft models, block verification", "P1")
 def hierarchy(models: PresetModels) -> HierarchyConfig:
-    """A chain of draft models [P1 Algorithm 1], verified by block."""
+    """Stack all draft models [P1 Algorithm 1], verified by block."""
     return _chain(models)
 
 
 def _chain(models: PresetModels, **more: Any) -> HierarchyConfig:
-    """All draft models one above another, with ``more`` in every level, verified by block."""
+    """Stack all draft models, with the fields ``more`` in every level, verified by block."""
     small, *others = models.drafts
-    levels = [level(small, 3, **more), *(level(model, 12, "block", **more) for model in others)]
-    return models.under(*levels, verify="block")
+    levels = [
+        draft_level(small, 3, **more),
+        *(draft_level(model, 12, "block", **more) for model in others),
+    ]
+    return models.with_levels(*levels, verify="block")
 
 
 @preset(
@@ -190,38 +195,38 @@ def _chain(models: PresetModels, **more: Any) -> HierarchyConfig:
     max_drafts=0,
 )
 def self_speculative(models: PresetModels) -> HierarchyConfig:
-    """Two exits of the target as a hierarchy [P1 §4].
+    """Stack two early exits of the target [P1 §4].
 
     P1's plans for LayerSkip models exit after 7 and 9 of 32, 7 and 18 of 40, 7 and 23 of 80 layers,
     with budgets of 2 and 5 or 6 (Table 3). Here: an eighth and a quarter, 2 and 6.
     """
-    first, second = models.exits("self-speculative", 1 / 8, 1 / 4)
-    return models.under(
-        models.exit(first, 2),
-        models.exit(second, 6, "block"),
+    first, second = models.exit_layers("self-speculative", 1 / 8, 1 / 4)
+    return models.with_levels(
+        models.exit_level(first, 2),
+        models.exit_level(second, 6, "block"),
         verify="block",
     )
 
 
 @preset("horizontal-tail", "as hierarchy; every level appends tokens of the smallest model", "P1")
 def horizontal_tail(models: PresetModels) -> HierarchyConfig:
-    """``hierarchy``, where every level appends tokens of the smallest model to its own.
+    """Append tokens of the smallest model to every level's own, in :func:`hierarchy`.
 
     P1's HSD + HH (§5, Appendix D) takes the heuristic from CS-Drafting (Chen et al., 2023,
     arXiv 2312.11462). The smallest level's tail would be more of the same, so it has none. P1's
     smallest model is a table that costs next to nothing; ten tokens of a network are not free.
     """
     small, *others = models.drafts
-    below: AnyLevelConfig = level(small, 3)
+    below: AnyLevelConfig = draft_level(small, 3)
     for model in others:
-        own = (below, level(model, 12, "block"))
-        below = ConcatenateConfig(parts=(own, (level(small, TAIL),)))
-    return models.under(below, verify="block")
+        own = (below, draft_level(model, 12, "block"))
+        below = ConcatenateConfig(parts=(own, (draft_level(small, TAIL),)))
+    return models.with_levels(below, verify="block")
 
 
 @preset("tempered", "as hierarchy, drafters at temperature 0.5; for requests at 0.6", "P1")
 def tempered(models: PresetModels) -> HierarchyConfig:
-    """``hierarchy`` with drafters at temperature 0.5, for requests at 0.6 [P1 §5, Table 10].
+    """Run :func:`hierarchy` with drafters at 0.5, for requests at 0.6 [P1 §5, Table 10].
 
     A level's temperature is absolute: for requests below 0.5 this would be hotter than the target.
     Greedy requests ignore it.
@@ -234,29 +239,29 @@ def tempered(models: PresetModels) -> HierarchyConfig:
 
 @preset("hispec", "two early exits of the target draft and pre-verify", "P3", max_drafts=0)
 def hispec(models: PresetModels) -> HierarchyConfig:
-    """Drafts from an eighth of the layers, pre-verified by a quarter of them [P3 §3, §6].
+    """Draft with an eighth of the layers, pre-verify with a quarter of them [P3 §3, §6].
 
     N_d = 2 and N_i = 4 are P3's defaults. It keeps a draft token that is among the intermediate
     verifier's "top predictions" and does not say how many those are; with one the same rule is
     exact at the target too, as P3 says of it, so m = 1 here. Under sampling the intermediate level
-    reports the mixture law that the rule causes, and block at the target keeps the output exact.
+    reports the mixture that the rule causes, and block at the target keeps the output exact.
     """
-    first, second = models.exits("hispec", 1 / 8, 1 / 4)
-    return models.under(
-        models.exit(first, 2),
-        models.exit(second, 4, "leading"),
+    first, second = models.exit_layers("hispec", 1 / 8, 1 / 4)
+    return models.with_levels(
+        models.exit_level(first, 2),
+        models.exit_level(second, 4, "leading"),
         verify="block",
     )
 
 
 @preset("layerskip", "one early exit of the target drafts", "LayerSkip", max_drafts=0)
 def layerskip(models: PresetModels) -> HierarchyConfig:
-    """One exit drafts (Elhoushi et al., 2024), after a quarter of the layers.
+    """Draft with one exit after a quarter of the layers (Elhoushi et al., 2024).
 
     P1's best single exits of such models are 8 of 32, 15 of 40 and 19 of 80 layers (Table 3).
     """
-    (layer,) = models.exits("layerskip", 1 / 4)
-    return models.under(models.exit(layer, 4))
+    (layer,) = models.exit_layers("layerskip", 1 / 4)
+    return models.with_levels(models.exit_level(layer, 4))
 
 
 # --- P4: branch resampling
@@ -264,16 +269,16 @@ def layerskip(models: PresetModels) -> HierarchyConfig:
 
 @preset("branch", "one draft model, capped branch resampling (= block)", "P4", max_drafts=1)
 def branch(models: PresetModels) -> HierarchyConfig:
-    """Capped branch resampling, which is block verification [MATH §1]."""
-    return models.under(level(models.drafts[-1], SINGLE), verify="block")
+    """Verify by capped branch resampling, which is block verification [MATH §1]."""
+    return models.with_levels(draft_level(models.drafts[-1], SINGLE), verify="block")
 
 
 @preset(
     "naive", "one draft model, naive branch resampling with its extra calls", "P4", max_drafts=1
 )
 def naive(models: PresetModels) -> HierarchyConfig:
-    """Naive branch resampling [P4 §5.1]: lossless for a fixed length, with further target calls."""
-    return models.under(level(models.drafts[-1], SINGLE), verify="naive")
+    """Verify by naive branch resampling [P4 §5.1]: lossless at a fixed length, with more calls."""
+    return models.with_levels(draft_level(models.drafts[-1], SINGLE), verify="naive")
 
 
 @preset(
@@ -283,8 +288,10 @@ def naive(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
 )
 def multi_draft(models: PresetModels) -> HierarchyConfig:
-    """Several drafts, block verification of one after another: P4's Algorithm 3, fixed."""
-    return models.under(level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="block-rrs")
+    """Verify several drafts by block, one after another: P4's Algorithm 3, made lossless."""
+    return models.with_levels(
+        draft_level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="block-rrs"
+    )
 
 
 @preset(
@@ -294,8 +301,10 @@ def multi_draft(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
 )
 def multi_draft_tokenwise(models: PresetModels) -> HierarchyConfig:
-    """P4's baseline for several drafts (Table 2): recursive rejection with replacement."""
-    return models.under(level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="rrs")
+    """Verify several drafts by recursive rejection with replacement [P4 Table 2, its baseline]."""
+    return models.with_levels(
+        draft_level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="rrs"
+    )
 
 
 # --- P5: dynamic windows. Its Table 2 lists vanilla speculation, pre-verify, self-verify, both, and
@@ -307,23 +316,23 @@ def multi_draft_tokenwise(models: PresetModels) -> HierarchyConfig:
 
 @preset("dynamic-windows", "entropy decides when a level hands up, thresholds adapt", "P5")
 def dynamic_windows(models: PresetModels) -> HierarchyConfig:
-    """Every level hands up when its entropy says so [P5 §3.2, Algorithm 2]; Table 2: HSDDW."""
+    """Stop every level by its own entropy [P5 §3.2, Algorithm 2]; Table 2: HSDDW."""
     small, *others = models.drafts
-    levels = [level(model, 15, "tokenwise", window=EntropyWindow()) for model in others]
-    return models.under(level(small, WINDOW, window=EntropyWindow()), *levels)
+    levels = [draft_level(model, 15, "tokenwise", window=EntropyWindow()) for model in others]
+    return models.with_levels(draft_level(small, WINDOW, window=EntropyWindow()), *levels)
 
 
 @preset("self-verify", "one draft model that stops by its own entropy", "P5", max_drafts=1)
 def self_verify(models: PresetModels) -> HierarchyConfig:
-    """One draft model, stopped by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
-    return models.under(level(models.drafts[-1], WINDOW, window=EntropyWindow()))
+    """Stop one draft model by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
+    return models.with_levels(draft_level(models.drafts[-1], WINDOW, window=EntropyWindow()))
 
 
 @preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", max_drafts=2)
 def pre_verify(models: PresetModels) -> HierarchyConfig:
-    """Two speculative decodings one after the other [P5 Figure 5a]; Table 2: pre-verify."""
+    """Run speculative decoding twice in sequence [P5 Figure 5a]; Table 2: pre-verify."""
     small, mid = models.pair("pre-verify")
-    return models.under(level(small, WINDOW), level(mid, WINDOW, "tokenwise"))
+    return models.with_levels(draft_level(small, WINDOW), draft_level(mid, WINDOW, "tokenwise"))
 
 
 @preset(
@@ -333,10 +342,10 @@ def pre_verify(models: PresetModels) -> HierarchyConfig:
     max_drafts=2,
 )
 def pre_self_verify(models: PresetModels) -> HierarchyConfig:
-    """``pre-verify``, where the drafter stops by entropy [P5 Figure 5b]; Table 2: both."""
+    """Run :func:`pre_verify` with a drafter that stops by entropy [P5 Figure 5b]; Table 2: both."""
     small, mid = models.pair("pre-self-verify")
-    return models.under(
-        level(small, WINDOW, window=EntropyWindow()), level(mid, WINDOW, "tokenwise")
+    return models.with_levels(
+        draft_level(small, WINDOW, window=EntropyWindow()), draft_level(mid, WINDOW, "tokenwise")
     )
 
 
@@ -345,18 +354,20 @@ def pre_self_verify(models: PresetModels) -> HierarchyConfig:
 
 @preset("interleaved", "small and mid draft in turn, one verification", "P2", max_drafts=2)
 def interleaved(models: PresetModels) -> HierarchyConfig:
-    """A token of the small model, a token of the larger one, four times."""
+    """Draft a token of the small model, then one of the larger model, four times."""
     small, mid = models.pair("interleaved")
-    parts = ((level(small, 1),), (level(mid, 1),))
-    return models.under(ConcatenateConfig(parts=parts, repeat=4))
+    parts = ((draft_level(small, 1),), (draft_level(mid, 1),))
+    return models.with_levels(ConcatenateConfig(parts=parts, repeat=4))
 
 
 @preset("horizontal", "mid drafts first, then small, one verification", "P2", max_drafts=2)
 def horizontal(models: PresetModels) -> HierarchyConfig:
-    """All tokens of the larger model first.
+    """Draft all tokens of the larger model first, then those of the small one.
 
     No fewer tokens a call than interleaving wherever the larger model's are kept at least as often
     as the small one's [MATH §2].
     """
     small, mid = models.pair("horizontal")
-    return models.under(ConcatenateConfig(parts=((level(mid, 4),), (level(small, 4),))))
+    return models.with_levels(
+        ConcatenateConfig(parts=((draft_level(mid, 4),), (draft_level(small, 4),)))
+    )

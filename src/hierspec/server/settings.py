@@ -133,7 +133,7 @@ class ServeSettings:
         from hierspec.presets import defaults
         from hierspec.zoo.registry import DEFAULT_TARGET
 
-        return self.model or (DEFAULT_TARGET if defaults.missing() else defaults.RELEASED)
+        return self.model or (DEFAULT_TARGET if defaults.missing_packages() else defaults.RELEASED)
 
     def configuration(self, hierarchy: str | None) -> HierarchyConfig:
         """Return a hierarchy by name (not ``auto``): a preset, a file, or the default if unnamed.

@@ -12,7 +12,7 @@ from statistics import median, quantiles
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.errors import HierspecError
-from hierspec.presets.defaults import stack
+from hierspec.presets.defaults import best_unmeasured
 from hierspec.utils.prompts import apply_chat
 from hierspec_papers.lab import Lab
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
@@ -106,7 +106,7 @@ def _answers(lab: Lab) -> Lengths:
 def _fast_hierarchy(lab: Lab) -> Hierarchy:
     """Return the target with its default drafters, or alone where it has none."""
     try:
-        return Hierarchy(build(stack(lab.models.target), lab.models.loaded))
+        return Hierarchy(build(best_unmeasured(lab.models.target), lab.models.loaded))
     except HierspecError:
         return lab.models.hierarchy()
 
