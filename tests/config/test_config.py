@@ -4,12 +4,8 @@ import json
 
 import pytest
 
-from hierspec.config.levels import (
-    ConcatenateConfig,
-    DraftModelConfig,
-    EarlyExitConfig,
-    NgramTableConfig,
-)
+from hierspec.config.chains import ConcatenateConfig
+from hierspec.config.levels import DraftModelConfig, EarlyExitConfig, NgramTableConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError

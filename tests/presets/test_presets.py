@@ -14,7 +14,8 @@ from eagle3_cases import save_drafter
 from transformers import AutoConfig
 
 from hierspec import Hierarchy, TargetConfig, preset
-from hierspec.config.levels import ConcatenateConfig, LevelConfig
+from hierspec.config.chains import ConcatenateConfig
+from hierspec.config.levels import LevelConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PAPERS, PRESETS
 from hierspec.presets.systems import PresetModels, at_shares, one_each

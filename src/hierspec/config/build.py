@@ -11,8 +11,8 @@ from hierspec.errors import HierspecError
 from hierspec.utils import openmp
 from hierspec.verifiers.soundness import check as check_soundness
 
+from .chains import AnyLevelConfig
 from .checkpoints import Loaded
-from .levels import AnyLevelConfig
 from .models import LevelModels
 from .nodes import rule, tree
 from .schema import HierarchyConfig, TargetConfig

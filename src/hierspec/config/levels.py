@@ -1,16 +1,11 @@
-"""What a level of a hierarchy may be: one declared class a method, all defaults in one place.
-
-A *chain* of levels comes smallest first. Its first level only drafts, each other one verifies the
-one before it; in place of the first there may be a concatenation, whose parts are chains again.
-"""
+"""The levels of a hierarchy file: one declared class for each method, with all its defaults."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator
+from pydantic import Field, Strict, ValidationInfo, field_validator
 
 from hierspec.core.windows import FixedWindow
 from hierspec.errors import HierspecError
@@ -21,7 +16,6 @@ from hierspec.utils.schema import (
     Natural,
     NonEmptyString,
     PositiveInteger,
-    ReadAs,
     Temperature,
     declared,
     error_at,
@@ -39,12 +33,10 @@ from .fields import (
 )
 from .skip_search import Search
 
-T = TypeVar("T")
-
 
 @declared
 class LevelConfig:
-    """What every level has.
+    """The fields of every level.
 
     Attributes:
         num_speculative_tokens: how many tokens it must hold before it hands them up.
@@ -71,12 +63,12 @@ class LevelConfig:
 
     @property
     def most_tokens(self) -> int:
-        """Of one draft."""
+        """The most tokens of one draft."""
         return self.num_speculative_tokens
 
     @property
     def most_drafts(self) -> int:
-        """Of one place."""
+        """The most drafts at one position."""
         return self.num_drafts
 
 
@@ -128,14 +120,14 @@ class Eagle3LevelConfig(LevelConfig):
 
 @declared
 class NgramTableConfig(LevelConfig):
-    """Counts from a corpus with back-off."""
+    """N-gram counts of a corpus, with back-off."""
 
     method: Literal["ngram_table"] = "ngram_table"
     table: ModelName = "zoo:ngram"
     max_order: PositiveInteger | None = None
 
 
-# What a level that copies tokens cannot have: field → all it may say, and why.
+# Fields without a use for a level that copies: field → the value that is allowed, and why.
 _NOT_COPIED = {
     "temperature": (
         None,
@@ -152,7 +144,7 @@ _NOT_COPIED = {
 
 @declared
 class LookUpConfig(LevelConfig):
-    """Copies tokens: it has no distribution to draw from, to temper, or to read a window off."""
+    """A level that copies tokens: it has no scores for a temperature or a window."""
 
     @field_validator(*_NOT_COPIED)
     @classmethod
@@ -181,7 +173,7 @@ class PromptLookupConfig(LookUpConfig):
 
 @declared
 class NgramPoolConfig(LookUpConfig):
-    """What followed the latest tokens elsewhere in the text, or in all texts [after Lookahead].
+    """Copies what followed the latest tokens elsewhere in this text or in all [after Lookahead].
 
     Attributes:
         shared: one pool for all sequences of a hierarchy, earlier ones included.
@@ -198,7 +190,7 @@ class NgramPoolConfig(LookUpConfig):
 
 @declared
 class LookaheadConfig(LookUpConfig):
-    """N-grams that the target writes beside its checks, by Jacobi iterations [Lookahead].
+    """Copies n-grams that the target writes beside its checks, by Jacobi iterations [Lookahead].
 
     The only level of a hierarchy, verified by ``rrs`` or another rule for several drafts.
 
@@ -214,18 +206,18 @@ class LookaheadConfig(LookUpConfig):
 
     @property
     def most_tokens(self) -> int:
-        """Of one draft; the window's paths are longer than n-grams."""
+        """The most tokens of one draft; the window's paths are longer than n-grams."""
         return self.num_speculative_tokens + max(0, self.window_size - 2)
 
     @property
     def most_drafts(self) -> int:
-        """Columns, and candidates; the window begins wider, a column a call until it is full."""
+        """Columns and candidates; until the window is full it holds a column more for each call."""
         return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
 
 
 @declared
 class SuffixConfig(LookUpConfig):
-    """What followed the longest known end of the text most often [SuffixDecoding].
+    """Copies the most frequent continuation of the text's longest known suffix [SuffixDecoding].
 
     Attributes:
         max_order: the longest context, in tokens.
@@ -334,128 +326,3 @@ class AdaptiveExitConfig(LevelConfig):
                 f"{list(layers)}; a single exit is early_exit"
             )
         return layers
-
-
-_NONE_BELOW = "the first level has nothing below it to verify, and this says how; remove it"
-# What a first level cannot say: field → what says nothing, and why.
-_OF_HIGHER = {
-    "verify": (
-        None,
-        "the first level only drafts: it has nothing below it to verify; remove it (how it is "
-        "verified is said by the level above, or by the target's own rule)",
-    ),
-    "top_m": (1, _NONE_BELOW),
-    "lenience": (DEFAULT_LENIENCE, _NONE_BELOW),
-    "bonus": (True, _NONE_BELOW),
-}
-# What only a first level can say, likewise.
-_OF_FIRST = {
-    "ahead": (False, "only the first level drafts ahead; remove it"),
-    "num_drafts": (1, "only the first level makes alternative drafts; remove it"),
-    "search": (
-        None,
-        "a level that searches for what to leave out only drafts: put it first, or remove the "
-        "search",
-    ),
-    "unsure": (
-        "exit",
-        "a level that ends its draft where no exit is sure only drafts: put it first, or remove "
-        "unsure",
-    ),
-}
-_PREDICTING = ("draft_model", "number")  # methods whose models may predict what is kept
-
-
-def _check_place(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
-    """Refuse a level, number i of its chain, that says one of these fields."""
-    for name, (nothing, why) in fields.items():
-        if getattr(level, name, nothing) != nothing:
-            raise error_at([i, name], why)
-
-
-def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
-    """Read a chain; refuse one in which a level says what its place leaves no use for."""
-    levels = read(value)
-    for i, level in enumerate(levels):
-        if isinstance(level, ConcatenateConfig):
-            if i > 0:
-                raise error_at(
-                    [i],
-                    "a concatenation only drafts, so it comes first; nest what is below it into "
-                    "its parts",
-                )
-            continue
-        if i == 0:
-            _check_place(i, level, _OF_HIGHER)
-        if level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
-            raise error_at(
-                [i, "window"],
-                "an acceptance window belongs to a first level of method draft_model, whose head "
-                "predicts what is kept of its draft; use the entropy window here",
-            )
-        if i == 0:
-            continue
-        _check_place(i, level, _OF_FIRST)
-        if isinstance(level, LookUpConfig):
-            raise error_at([i], f"{level.method} has no distribution to verify with; put it first")
-        if isinstance(level, Eagle3LevelConfig):
-            raise error_at(
-                [i],
-                "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "
-                "be checked at once; put it first (an early exit or a draft model may verify it)",
-            )
-    return levels
-
-
-def _chains(parts: Any) -> Any:
-    """Parts as chains: a level alone is a chain of one."""
-    if not isinstance(parts, list | tuple) or not parts or any(part in ([], ()) for part in parts):
-        raise ValueError("it must be a list of levels, or of lists of levels; none empty")
-    return [part if isinstance(part, list | tuple) else [part] for part in parts]
-
-
-_Level = (
-    DraftModelConfig
-    | EarlyExitConfig
-    | Eagle3LevelConfig
-    | NgramTableConfig
-    | PromptLookupConfig
-    | LayerSkipConfig
-    | AdaptiveExitConfig
-    | NgramPoolConfig
-    | LookaheadConfig
-    | QuantizedConfig
-    | RetrievalConfig
-    | SuffixConfig
-    | ForwardRef("ConcatenateConfig", module=__name__)
-)
-METHODS = frozenset(
-    one.__dataclass_fields__["method"].default for one in get_args(_Level) if isinstance(one, type)
-)
-AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
-Chain = Annotated[
-    tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[_Level, Field(discriminator="method")], ...], check_chain),
-]
-Parts = Annotated[tuple[T, ...], BeforeValidator(_chains)]
-
-
-@declared
-class ConcatenateConfig:
-    """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
-
-    method: Literal["concatenate"] = "concatenate"
-    parts: Parts[Chain]
-    repeat: Count = 1
-
-
-def flat(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:
-    """The levels of a kind, those inside concatenations too."""
-    out = []
-    for level in levels:
-        if isinstance(level, ConcatenateConfig):
-            for part in level.parts:
-                out += flat(part, kind)
-        elif isinstance(level, kind):
-            out.append(level)
-    return out

@@ -34,12 +34,11 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
 
+from .chains import AnyLevelConfig, ConcatenateConfig, flat
 from .checkpoints import Key, Loaded, draft_key_of, key_of, load_tokenizer
 from .in_memory import ModelInMemory
 from .levels import (
     AdaptiveExitConfig,
-    AnyLevelConfig,
-    ConcatenateConfig,
     DraftModelConfig,
     Eagle3LevelConfig,
     EarlyExitConfig,
@@ -51,7 +50,6 @@ from .levels import (
     QuantizedConfig,
     RetrievalConfig,
     SuffixConfig,
-    flat,
 )
 from .schema import TargetConfig
 from .target import target_config

@@ -17,8 +17,9 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.lenient import Lenient
 
+from .chains import ConcatenateConfig
 from .fields import DEFAULT_LENIENCE
-from .levels import ConcatenateConfig, LevelConfig
+from .levels import LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelOf = Callable[[Any, str], tuple[Any, str]]

@@ -14,7 +14,8 @@ from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import Expected, Integer, ReadAs, declared
 
-from .levels import ConcatenateConfig, LevelConfig, Parts, check_chain
+from .chains import ConcatenateConfig, Parts, check_chain
+from .levels import LevelConfig
 from .nodes import rule, tree
 
 

@@ -27,9 +27,9 @@ from hierspec.utils.schema import (
     read,
 )
 
+from .chains import Chain, ConcatenateConfig  # noqa: F401  # Chain names it
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
 from .in_memory import is_model
-from .levels import Chain, ConcatenateConfig  # noqa: F401  # Chain names it
 
 
 @declared

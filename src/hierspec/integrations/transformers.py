@@ -19,9 +19,10 @@ import torch
 from hierspec.api import Hierarchy
 from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
+from hierspec.config.chains import flat
 from hierspec.config.checkpoints import Loaded, tokenizer_beside
 from hierspec.config.drafts import levels
-from hierspec.config.levels import DraftModelConfig, NgramTableConfig, flat
+from hierspec.config.levels import DraftModelConfig, NgramTableConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import one_sequence, streamed
 from hierspec.errors import HierspecError

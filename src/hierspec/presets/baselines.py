@@ -6,10 +6,9 @@ as its authors describe it.
 
 from __future__ import annotations
 
+from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
 from hierspec.config.levels import (
     AdaptiveExitConfig,
-    AnyLevelConfig,
-    ConcatenateConfig,
     Eagle3LevelConfig,
     LayerSkipConfig,
     LookaheadConfig,

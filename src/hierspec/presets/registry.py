@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hierspec.config import arguments
+from hierspec.config.chains import flat
 from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
-from hierspec.config.levels import DraftModelConfig, flat
+from hierspec.config.levels import DraftModelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import check_name, target_config
 from hierspec.errors import HierspecError

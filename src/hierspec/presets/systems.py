@@ -12,12 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.config.levels import (
-    AnyLevelConfig,
-    ConcatenateConfig,
-    DraftModelConfig,
-    EarlyExitConfig,
-)
+from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
+from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError

@@ -14,7 +14,7 @@ from typing import Any
 
 from hierspec.bench.methods.base import Method, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.config.levels import ConcatenateConfig
+from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import Preset, PresetModels

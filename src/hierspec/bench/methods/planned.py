@@ -13,7 +13,7 @@ from hierspec.api import Hierarchy
 from hierspec.bench.methods.base import Method
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.build import build
-from hierspec.config.levels import ConcatenateConfig
+from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency

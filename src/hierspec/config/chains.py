@@ -1,0 +1,158 @@
+"""Chains of levels, smallest first: what each place allows, concatenations, and how both are read.
+
+The first level of a chain only drafts, each other one verifies the one before it. In place of the
+first there may be a concatenation, whose parts are chains again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
+
+from pydantic import BeforeValidator, Field
+
+from hierspec.utils.schema import Count, ReadAs, declared, error_at
+
+from .fields import DEFAULT_LENIENCE
+from .levels import (
+    AdaptiveExitConfig,
+    DraftModelConfig,
+    Eagle3LevelConfig,
+    EarlyExitConfig,
+    LayerSkipConfig,
+    LevelConfig,
+    LookaheadConfig,
+    LookUpConfig,
+    NgramPoolConfig,
+    NgramTableConfig,
+    PromptLookupConfig,
+    QuantizedConfig,
+    RetrievalConfig,
+    SuffixConfig,
+)
+
+T = TypeVar("T")
+
+_NONE_BELOW = "the first level has nothing below it to verify, and this says how; remove it"
+# Fields that mean nothing on a first level: field → the value that is allowed, and why.
+_NOT_OF_FIRST = {
+    "verify": (
+        None,
+        "the first level only drafts: it has nothing below it to verify; remove it (how it is "
+        "verified is said by the level above, or by the target's own rule)",
+    ),
+    "top_m": (1, _NONE_BELOW),
+    "lenience": (DEFAULT_LENIENCE, _NONE_BELOW),
+    "bonus": (True, _NONE_BELOW),
+}
+# Fields that only a first level has, likewise.
+_ONLY_OF_FIRST = {
+    "ahead": (False, "only the first level drafts ahead; remove it"),
+    "num_drafts": (1, "only the first level makes alternative drafts; remove it"),
+    "search": (
+        None,
+        "a level that searches for what to leave out only drafts: put it first, or remove the "
+        "search",
+    ),
+    "unsure": (
+        "exit",
+        "a level that ends its draft where no exit is sure only drafts: put it first, or remove "
+        "unsure",
+    ),
+}
+_PREDICTING = ("draft_model", "number")  # methods whose models may predict acceptance
+
+
+def _check_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse level ``i`` of its chain if one of these fields is set."""
+    for name, (allowed, why) in fields.items():
+        if getattr(level, name, allowed) != allowed:
+            raise error_at([i, name], why)
+
+
+def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Read a chain; refuse a level whose method or fields do not fit its place."""
+    levels = read(value)
+    for i, level in enumerate(levels):
+        if isinstance(level, ConcatenateConfig):
+            if i > 0:
+                raise error_at(
+                    [i],
+                    "a concatenation only drafts, so it comes first; nest what is below it into "
+                    "its parts",
+                )
+            continue
+        if i == 0:
+            _check_unset(i, level, _NOT_OF_FIRST)
+        if level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
+            raise error_at(
+                [i, "window"],
+                "an acceptance window belongs to a first level of method draft_model, whose head "
+                "predicts what is kept of its draft; use the entropy window here",
+            )
+        if i == 0:
+            continue
+        _check_unset(i, level, _ONLY_OF_FIRST)
+        if isinstance(level, LookUpConfig):
+            raise error_at([i], f"{level.method} has no distribution to verify with; put it first")
+        if isinstance(level, Eagle3LevelConfig):
+            raise error_at(
+                [i],
+                "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "
+                "be checked at once; put it first (an early exit or a draft model may verify it)",
+            )
+    return levels
+
+
+def _parts_as_chains(parts: Any) -> Any:
+    """Return every part as a chain; a single level becomes a chain of one."""
+    if not isinstance(parts, list | tuple) or not parts or any(part in ([], ()) for part in parts):
+        raise ValueError("it must be a list of levels, or of lists of levels; none empty")
+    return [part if isinstance(part, list | tuple) else [part] for part in parts]
+
+
+_Level = (
+    DraftModelConfig
+    | EarlyExitConfig
+    | Eagle3LevelConfig
+    | NgramTableConfig
+    | PromptLookupConfig
+    | LayerSkipConfig
+    | AdaptiveExitConfig
+    | NgramPoolConfig
+    | LookaheadConfig
+    | QuantizedConfig
+    | RetrievalConfig
+    | SuffixConfig
+    | ForwardRef("ConcatenateConfig", module=__name__)
+)
+METHODS = frozenset(
+    cls.__dataclass_fields__["method"].default for cls in get_args(_Level) if isinstance(cls, type)
+)
+AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
+Chain = Annotated[
+    tuple[AnyLevelConfig, ...],
+    ReadAs(tuple[Annotated[_Level, Field(discriminator="method")], ...], check_chain),
+]
+Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
+
+
+@declared
+class ConcatenateConfig:
+    """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
+
+    method: Literal["concatenate"] = "concatenate"
+    parts: Parts[Chain]
+    repeat: Count = 1
+
+
+def flat(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:
+    """Return the levels of a class, those inside concatenations included."""
+    out = []
+    for level in levels:
+        if isinstance(level, ConcatenateConfig):
+            for part in level.parts:
+                out += flat(part, kind)
+        elif isinstance(level, kind):
+            out.append(level)
+    return out
