@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Never
 
-from hierspec.config import arguments, options
-from hierspec.config import generation_config as generation_configs
+from hierspec.config import arguments, options, requests
 from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.ends import with_tokenizer
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -25,17 +23,15 @@ from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.results import GenerationResult, TokenEvent
-from hierspec.engine.stopping import StopConditions
+from hierspec.engine.session import Session
 from hierspec.engine.streamers import one_sequence, streamed
 from hierspec.errors import HierspecError
-from hierspec.lm.encoder_decoder import opening
 from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import check_keys
 from hierspec.verifiers.soundness import check as check_soundness
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-MAX_NEW_TOKENS = 128
 
 
 class Hierarchy:
@@ -62,7 +58,8 @@ class Hierarchy:
         controller: Controller | None = None,
         **unknown: Never,
     ) -> None:
-        """
+        """Load the models, or take those that are loaded.
+
         Args:
             target: the model whose text is wanted, loaded by transformers (or peft), or its name.
                 Also what :meth:`from_config` takes, or a hierarchy that is built already; these
@@ -75,11 +72,13 @@ class Hierarchy:
 
         Raises:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
-                there is not, with what it is called here.
+                does not exist, with what it is called here.
         """
         options.known_to_make(unknown)
         if not isinstance(target, Built):
-            target = _built(_config_of(target, drafts), tokenizer)
+            from hierspec.presets.defaults import configuration_of
+
+            target = _built(configuration_of(target, drafts), tokenizer)
         elif tokenizer is not None:
             raise HierspecError("a built hierarchy has its tokenizer: leave tokenizer out")
         self.config = target.config
@@ -113,7 +112,7 @@ class Hierarchy:
 
     @classmethod
     def from_preset(cls, name: str, *, tokenizer: Any = None, **models: Any) -> Hierarchy:
-        """A preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo.
+        """Load a preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo.
 
         Both take loaded models and names. ``auto`` takes the options of :meth:`auto`.
         """
@@ -138,7 +137,7 @@ class Hierarchy:
         online: bool = True,
         report: Callable[[str, float], None] = lambda stage, share: None,
     ) -> Hierarchy:
-        """The fastest hierarchy of these models on this machine, as the planner finds it.
+        """Choose the fastest hierarchy of these models on this machine, as the planner finds it.
 
         The first use measures the models, for less than a minute, and keeps the profile in the
         user's cache; later ones only plan. While text is written, what it shows of acceptance
@@ -154,7 +153,7 @@ class Hierarchy:
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation
                 (:mod:`hierspec.planner.online.controller`).
-            report: told what is being measured, and the share of it that is done.
+            report: called with what is being measured and the share of it that is done.
         """
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose
@@ -184,7 +183,7 @@ class Hierarchy:
 
     @property
     def lock(self) -> threading.Lock:
-        """Held while a round of some call runs; whoever else runs the models takes turns."""
+        """Held while a round of some call runs; others that run the models wait for it."""
         return self._lock
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
@@ -239,7 +238,7 @@ class Hierarchy:
         return iter(self.start([prompt], **options))
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:
-        """The same for asyncio: rounds run in a thread, and the event loop goes on meanwhile.
+        """Stream for asyncio: rounds run in a thread, and the event loop goes on meanwhile.
 
         Leaving the loop early, or cancelling the task, ends the generation when its round has
         ended, and frees everything.
@@ -255,14 +254,14 @@ class Hierarchy:
                 thread.submit(events.close)
 
     def session(self) -> Session:
-        """A text that grows call by call, such as a conversation: its caches are kept between."""
+        """Return a session for a text that grows call by call, such as a conversation."""
         return Session(self)
 
     def start(
         self,
         prompts: Iterable[Prompt],
         *,
-        max_new_tokens: int | Sequence[int] | None = MAX_NEW_TOKENS,
+        max_new_tokens: int | Sequence[int] | None = requests.MAX_NEW_TOKENS,
         seed: int | Sequence[int] | None = None,
         num_return_sequences: int = 1,
         stop: Any = None,
@@ -281,7 +280,7 @@ class Hierarchy:
         sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Generation:
-        """A batch ready to run: iterate it for events, then ask ``results()``.
+        """Prepare a batch to run: iterate it for events, then ask ``results()``.
 
         ``max_new_tokens``, ``stop``, ``seed``, ``sampling`` and the numbers that may stand in its
         place are one for all prompts, or a list with one for each.
@@ -321,159 +320,52 @@ class Hierarchy:
                 the output law, a parameter out of range, or one that says what another says too.
         """
         options.known(params, _OPTIONS)
-        template = Template(self.tokenizer, chat, tools, chat_template_kwargs)
-        given = arguments.prompt_list(prompts)
-        places = [f" at place {i}" if len(given) > 1 else "" for i in range(len(given))]
-        ids = [self._ids(one, template, at) for one, at in zip(given, places, strict=True)]
-        vocab, count = self.root.model.vocab_size, len(ids)
-        asked = None
-        if generation_config is not None:
-            said = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
-            begun = [opening(self.root.model, one) for one in ids]
-            asked = generation_configs.read(generation_config, begun, vocab, self.eos_token_ids())
-            options.not_twice(said, "generation_config")
-            if asked.max_new_tokens is not None:
-                if max_new_tokens != MAX_NEW_TOKENS:
-                    options.not_twice({"max_new_tokens": max_new_tokens}, "generation_config")
-                max_new_tokens = asked.max_new_tokens
-            stop, eos_token_id, each = asked.stop, asked.eos_token_ids, asked.sampling
-            if num_return_sequences == 1:
-                num_return_sequences = asked.num_return_sequences
-        else:
-            each = options.sampling_params(sampling, params, count)
-        for one in each:
-            options.inside(one, vocab)
-        copies = options.copies(num_return_sequences, each)
-        stops = [
-            StopConditions(
-                eos_token_ids=self.eos_token_ids(eos_token_id),
-                ignore_eos=ignore_eos,
-                stop=texts,
-                max_new_tokens=length,
-                max_length=self.root.model.max_length,
-                include_stop_str=include_stop_str,
-            )
-            for texts, length in zip(
-                options.stops(stop, count),
-                options.lengths(max_new_tokens, count),
-                strict=True,
-            )
-        ]
-        chosen, seeds = options.seeds(seed, count, copies)
+        found = requests.resolve(
+            self.root.model,
+            Template(self.tokenizer, chat, tools, chat_template_kwargs),
+            self.eos_token_ids,
+            prompts,
+            sampling=sampling,
+            params=params,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            num_return_sequences=num_return_sequences,
+            stop=stop,
+            eos_token_id=eos_token_id,
+            ignore_eos=ignore_eos,
+            include_stop_str=include_stop_str,
+            config=generation_config,
+        )
         wanted, alternatives = options.logprobs(logprobs)
-        greedy = all(one.greedy for one in each)
+        greedy = all(own.greedy for own in found.sampling)
         for plan in [self.root] if self.controller is None else self.controller.plans:
             check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
         return Generation(
             self.root,
-            _repeated(ids, copies),
+            found.prompts,
             tokenizer=self.tokenizer,
-            params=_repeated(each, copies),
-            stop=_repeated(stops, copies),
-            seed=chosen,
-            seeds=seeds,
+            params=found.sampling,
+            stop=found.stops,
+            seed=found.seed,
+            seeds=found.seeds,
             want_logprobs=wanted,
             num_top_logprobs=alternatives,
             lock=self._lock,
-            until=options.until(until, stopping_criteria, asked and asked.max_time),
-            caches=options.caches(cache, count * copies),
+            until=options.until(until, stopping_criteria, found.max_time),
+            caches=options.caches(cache, len(found.prompts)),
             tracer=tracer,
             controller=self.controller,
         )
 
     def eos_token_ids(self, chosen: int | Sequence[int] | None = None) -> frozenset[int]:
-        """What ends a text: the caller's ids, or the model's and the tokenizer's."""
+        """Return the tokens that end a text: the caller's, or the model's and the tokenizer's."""
         if chosen is not None:
             return arguments.eos_ids(chosen)
         return with_tokenizer(self.ends, self.tokenizer)
 
-    def _ids(self, prompt: Prompt, template: Template, at: str = "") -> list[int]:
-        ids = template.ids(prompt)
-        vocab, longest = self.root.model.vocab_size, self.root.model.max_length
-        if not ids:
-            raise HierspecError(f"the prompt{at} is empty: give at least one token to continue")
-        if min(ids) < 0 or max(ids) >= vocab:
-            raise HierspecError(f"a prompt token lies outside the target's vocabulary of {vocab}")
-        if len(ids) >= longest:
-            raise HierspecError(
-                f"the prompt{at} has {len(ids)} tokens and the target's context holds {longest}: "
-                "shorten it to leave room for output"
-            )
-        return ids
-
     def __repr__(self) -> str:
-        """The stack, the target on top, one line a level."""
+        """Show the stack, the target on top, one line a level."""
         return f"Hierarchy(\n{describe(self.root)}\n)"
-
-
-class Session:
-    """A text that grows call by call: what a call shares with the one before is not read again.
-
-    Give the whole text each time (a conversation with all its messages); the models' caches are
-    rewound to where it differs. The output is that of a cold call, up to the rounding of sums
-    (:class:`~hierspec.engine.caches.KeptCache`). One call at a time; leaving a ``with`` block, or
-    :meth:`close`, frees the caches.
-
-    >>> import hierspec
-    >>> with hierspec.Hierarchy.from_preset("hierarchy").session() as session:
-    ...     first = session.generate("def add(a, b):", max_new_tokens=8)
-    ...     second = session.generate("def add(a, b):" + first.text + "\\n", max_new_tokens=8)
-    >>> second.num_tokens
-    8
-    """
-
-    def __init__(self, hierarchy: Hierarchy) -> None:
-        self.hierarchy = hierarchy
-        self.cache = KeptCache()
-
-    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
-        """As :meth:`Hierarchy.generate`."""
-        return self.hierarchy.generate(prompt, cache=self.cache, **options)
-
-    def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:
-        """As :meth:`Hierarchy.stream`."""
-        return self.hierarchy.stream(prompt, cache=self.cache, **options)
-
-    def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:
-        """As :meth:`Hierarchy.astream`."""
-        return self.hierarchy.astream(prompt, cache=self.cache, **options)
-
-    def start(self, prompt: Prompt, **options: Any) -> Generation:
-        """As :meth:`Hierarchy.start`, for one prompt."""
-        return self.hierarchy.start([prompt], cache=self.cache, **options)
-
-    def close(self) -> None:
-        """Free the caches. The session may go on, and reads everything anew."""
-        self.cache.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _config_of(target: Any, drafts: Any) -> HierarchyConfig:
-    """The configuration that the first argument of :class:`Hierarchy` means."""
-    from hierspec.presets.registry import AUTO, PRESETS, preset
-
-    if isinstance(target, HierarchyConfig):
-        return target
-    text = str(target) if isinstance(target, str | Path) else ""
-    if text in (*PRESETS, AUTO):
-        return preset(text)
-    if isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES):
-        return HierarchyConfig.load(target)
-    if not isinstance(target, TargetConfig):
-        target = TargetConfig(model=arguments.model_name(target, "the target"))
-    if drafts is None:
-        from hierspec.presets import defaults
-
-        return defaults.default_hierarchy(target)
-    return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
-
-
-FILES = (".json", ".toml")
 
 
 def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
@@ -484,13 +376,9 @@ def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
     return build(config, loaded)
 
 
-def _repeated(values: Sequence[Any], copies: int) -> list[Any]:
-    return [value for value in values for _ in range(copies)]
-
-
 @contextlib.contextmanager
 def _draining(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """Let a thread finish what was submitted, and nobody wait for it."""
+    """Let a thread finish what was submitted, without waiting for it."""
     try:
         yield thread
     finally:

