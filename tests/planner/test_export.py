@@ -213,7 +213,7 @@ def test_every_candidate_of_a_profile_is_taken_or_passed_over():
     from hierspec.profiling.candidates import parse
 
     names = ["m", "exit:1", "ngram", "prompt-lookup", "suffix", "quantized", "quantized:4"]
-    models = [parse(name).in_file(TargetConfig(model="m")) for name in [*names, "eagle3:folder"]]
+    models = [parse(name).level_dict(TargetConfig(model="m")) for name in [*names, "eagle3:folder"]]
     assert {model["method"] for model in models} == set(WORDS)
     for engine in ENGINES.values():
         refused = {model["method"] for model in models if inexpressible(engine, model)}

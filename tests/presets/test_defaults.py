@@ -12,7 +12,7 @@ from hierspec.lm.lean import kernels, quantized
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
 from hierspec.presets.systems import PresetModels
-from hierspec.profiling.candidates import chosen
+from hierspec.profiling.candidates import choose_candidates
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, trained
 
@@ -124,7 +124,7 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
         assert run([*argv, target]) == 0
     levels = defaults.best_unmeasured(TargetConfig(model=str(tmp_path / "adapter"))).levels
     assert [level.method for level in levels] == ["suffix"]
-    assert [one.name for one in chosen(str(tmp_path / "adapter"), ())] == [
+    assert [one.name for one in choose_candidates(str(tmp_path / "adapter"), ())] == [
         "prompt-lookup",
         "suffix",
     ]

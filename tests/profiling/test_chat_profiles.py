@@ -8,7 +8,7 @@ from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Choice
 from hierspec.profiling import auto, candidates
-from hierspec.profiling.candidates import chosen, default_names, parse
+from hierspec.profiling.candidates import choose_candidates, default_names, parse
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import CHATS, chats
 from hierspec.zoo import trained
@@ -89,7 +89,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
 
 def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
     def trees(*names):
-        return [one.name for one in chosen("zoo:large", names) if one.several]
+        return [c.name for c in choose_candidates("zoo:large", names) if c.makes_several]
 
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert trees() == []
@@ -99,5 +99,5 @@ def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
     assert trees("zoo:mid,window=entropy", "zoo:small") == ["zoo:small,num_drafts=4"]
     assert trees("zoo:mid", "zoo:mid,num_drafts=4") == ["zoo:mid,num_drafts=4"]
     assert trees("ngram", "zoo:mid") == [], "a list of the user's own is the whole list"
-    tree = next(one for one in chosen("zoo:large", ["zoo:mid"]) if one.several)
+    tree = next(c for c in choose_candidates("zoo:large", ["zoo:mid"]) if c.makes_several)
     assert tree == parse("zoo:mid,num_drafts=4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hierspec.profiling.costs import PairTimes, settled
-from hierspec.profiling.noise import noise, said, spread
+from hierspec.profiling.noise import busy_message, noise, spread
 
 
 def cost(low, high, count=12):
@@ -30,7 +30,7 @@ def test_the_spread_is_the_median_over_calls():
 def test_what_is_said(spread_of_calls, load, words):
     found = noise([cost(1.0, 1.0 + spread_of_calls)], load)
     found["cores"] = 2
-    sentence = said({"0.0": {"noise": found}, "1.0": {}})
+    sentence = busy_message({"0.0": {"noise": found}, "1.0": {}})
     assert bool(sentence) == bool(words)
     assert words in sentence
 

@@ -20,8 +20,8 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, auto, costs, rates
-from hierspec.profiling.candidates import chosen, load, memory, parse
-from hierspec.profiling.measure import _joined, measure
+from hierspec.profiling.candidates import choose_candidates, load, memory, parse
+from hierspec.profiling.measure import _merge_file, measure
 from hierspec.profiling.profile import from_dict, load_profile, save
 from hierspec.utils.testing import tiny_model
 
@@ -209,7 +209,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
     monkeypatch.setattr(agreement, "agreements", unwanted)
     for name in ("continuations", "follow_drafts"):
         monkeypatch.setattr(rates, name, unwanted)
-    monkeypatch.setattr(costs, "alone", unwanted)
+    monkeypatch.setattr(costs, "single_calls", unwanted)
     shares = []
     data = measure(
         *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
@@ -259,11 +259,11 @@ def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_pat
 def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
     mine = {**whole, "unfinished": True, "temperatures": {}}
     swapped = {**mine, "models": whole["models"][::-1]}
-    assert not _joined(swapped, file)
+    assert not _merge_file(swapped, file)
     assert swapped["temperatures"] == {}
-    assert _joined(mine, file)
+    assert _merge_file(mine, file)
     assert mine == load_profile(file).data
-    assert _joined({**mine, "request": "another"}, file)
+    assert _merge_file({**mine, "request": "another"}, file)
 
 
 def test_models_keep_their_numbers_although_times_have_changed(
@@ -271,9 +271,9 @@ def test_models_keep_their_numbers_although_times_have_changed(
 ):
     path = tmp_path / "profile.json"
     request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
-    monkeypatch.setattr(costs, "alone", lambda *_: [1.0, 2.0, 9.0])
+    monkeypatch.setattr(costs, "single_calls", lambda *_: [1.0, 2.0, 9.0])
     first = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
-    monkeypatch.setattr(costs, "alone", lambda *_: [2.0, 1.0, 9.0])
+    monkeypatch.setattr(costs, "single_calls", lambda *_: [2.0, 1.0, 9.0])
     grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
     assert [m["name"] for m in grown["models"]] == [m["name"] for m in first["models"]]
     names = [m["name"] for m in grown["models"]]
@@ -486,11 +486,11 @@ def test_a_second_process_waits_for_the_first(tmp_path):
         waiting.set()
 
     def second():
-        with auto._turn(path, report):
+        with auto._measuring_lock(path, report):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with auto._turn(path, report):
+    with auto._measuring_lock(path, report):
         thread.start()
         assert waiting.wait(10)
         order.append("first")
@@ -525,7 +525,7 @@ def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
 
 def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     def names(target, *drafts):
-        return [candidate.name for candidate in chosen(target, drafts)]
+        return [candidate.name for candidate in choose_candidates(target, drafts)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
     copies = ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
@@ -722,7 +722,7 @@ def test_control_has_a_level_more_at_hand(levels, expected):
         models=[*({"level": {"method": m}} for m in methods), {"level": None}]
     )
     given = Chain(levels, (3,) * (len(levels) - 1))
-    found = auto.widened(
+    found = auto.control_chain(
         profile, SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)
     )
     assert found.levels == expected

@@ -26,7 +26,7 @@ from hierspec.planner.mixed import mixed
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
-from hierspec.profiling.estimates import _Costs, estimates, extended
+from hierspec.profiling.estimates import _Costs, estimates, extend_curve
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
@@ -444,7 +444,7 @@ def test_laws_at_hand_stay_bounded_for_a_large_vocabulary():
         batches = rounds.batches(100, entries)
         assert [n for batch in batches for n in batch] == list(range(100))
         assert max(map(len, batches)) * entries <= rounds.MAX_ENTRIES
-        assert max(map(len, batches)) <= rounds.MAX_TOGETHER
+        assert max(map(len, batches)) <= rounds.MAX_BATCH
 
 
 def test_classes_hold_equally_many_places_alike_in_what_differs_most():
@@ -526,14 +526,14 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
         assert text == uncut[: at + 1]
     begins = []
 
-    class Begins(rates._Tap):
+    class Begins(rates._SurvivalObserver):
         def verified(self, checks):
             begins.extend(
                 list(task.sequence.tokens[task.sequence.num_prompt :]) for task in checks.tasks
             )
             super().verified(checks)
 
-    monkeypatch.setattr(rates, "_Tap", Begins)
+    monkeypatch.setattr(rates, "_SurvivalObserver", Begins)
     for number in range(2):
         drafts = rates.follow_drafts(pool, number, [], texts, [3, 2], plan_)
         assert len(drafts.where) == 6 * 4
@@ -546,7 +546,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
 
 def test_tokens_kept_follow_the_curve():
     rows = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 0.5, 0.5, 0.2]])
-    kept = np.array([curves.sampled(rows, (seed,)) for seed in range(4000)])
+    kept = np.array([curves.draw_kept(rows, (seed,)) for seed in range(4000)])
     assert (kept[:, 0] == 2).all()
     assert (kept[:, 1] == 0).all()
     shares = np.bincount(kept[:, 2], minlength=4) / 4000
@@ -562,7 +562,7 @@ def test_where_windows_stop():
     kept = np.array([1, 3, 0, 0, 2])
 
     def stop(window):
-        return curves.stopping_places(window, drafts, kept).tolist()
+        return curves.stopping_lengths(window, drafts, kept).tolist()
 
     assert stop(EntropyWindow(threshold=1.0)) == [2, 3, 1, 0, 1]
     assert stop(ConfidenceWindow(floor=0.15)) == [1, 1, 2, 0, 2]
@@ -581,7 +581,7 @@ def test_the_threshold_settles_as_the_engine_would_have_it():
         length = next((n for n, s in enumerate(signals, 1) if window.stops((s,), state)), 2)
         state = window.observe(state, signals[:length], min(int(tau), length))
     assert window.limit(state) == (5.0 + 9.0 + 9.0) / 3
-    assert curves.stopping_places(window, drafts, kept).tolist() == [2, 2, 2, 2]
+    assert curves.stopping_lengths(window, drafts, kept).tolist() == [2, 2, 2, 2]
 
 
 def test_joint_laws_sum_to_one():
@@ -790,7 +790,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     pool = load(TargetConfig(model=family["target"]), candidates, loaded)
     greedy = DraftingPlan(1, 1, 3, 0.0)
     text = [65, 66, 67] * 6
-    (sequence,) = rounds.opened_batch(rounds.root_of(pool), [0], [text], greedy)
+    (sequence,) = rounds.open_sequences(rounds.root_of(pool), [0], [text], greedy)
 
     def ask():  # of the sequence that goes by this name
         context = Context(sequence.tokens)
@@ -813,7 +813,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     assert ask() == first
     # Other tokens than before at the same places: the caches must not take them for the old ones.
     sequence.tokens.extend([9, 8, 7, 90, 91, 92])
-    (fresh,) = rounds.opened_batch(rounds.root_of(pool), [0], [sequence.tokens], greedy)
+    (fresh,) = rounds.open_sequences(rounds.root_of(pool), [0], [sequence.tokens], greedy)
     after = ask()
     sequence.close()
     sequence = fresh
@@ -875,10 +875,10 @@ def made(**changes):
 
 
 def test_curves_are_carried_on():
-    np.testing.assert_allclose(extended(0.8 ** np.arange(6), 20), 0.8 ** np.arange(20))
-    np.testing.assert_allclose(extended(np.array([1, 0.5, 0, 0]), 6), [1, 0.5, 0, 0, 0, 0])
-    np.testing.assert_allclose(extended(np.array([1, 0.5]), 4), [1, 0.5, 0.25, 0.125])
-    np.testing.assert_allclose(extended(np.ones(9), 5), np.ones(5))
+    np.testing.assert_allclose(extend_curve(0.8 ** np.arange(6), 20), 0.8 ** np.arange(20))
+    np.testing.assert_allclose(extend_curve(np.array([1, 0.5, 0, 0]), 6), [1, 0.5, 0, 0, 0, 0])
+    np.testing.assert_allclose(extend_curve(np.array([1, 0.5]), 4), [1, 0.5, 0.25, 0.125])
+    np.testing.assert_allclose(extend_curve(np.ones(9), 5), np.ones(5))
 
 
 def test_costs_between_and_beyond_what_was_timed():

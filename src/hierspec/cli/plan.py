@@ -202,7 +202,7 @@ def _question(
         problem = problems.parse_problem(data)
         return Question(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
 
-    from hierspec.profiling.noise import said
+    from hierspec.profiling.noise import busy_message
     from hierspec.profiling.profile import load_profile
 
     temperature = temperature or 0.0
@@ -215,7 +215,7 @@ def _question(
         warnings = (f"budgets above {known} were not measured: curves are carried on from there",)
     if (measured := profile.nearest(temperature)) != temperature:
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
-    warnings += tuple(filter(None, [said(profile.data["temperatures"])]))
+    warnings += tuple(filter(None, [busy_message(profile.data["temperatures"])]))
     model = cast("LatencyModel", latency_model or "exact")
     return Question(estimates, model, EVERY if model == "exact" else PLAIN, warnings, profile)
 

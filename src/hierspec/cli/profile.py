@@ -82,7 +82,7 @@ def profile(
 
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
-    from hierspec.profiling.noise import said
+    from hierspec.profiling.noise import busy_message
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import CHATS, builtin
     from hierspec.utils.prompts import apply_chat, read_prompt_file
@@ -128,7 +128,7 @@ def profile(
     for table in _tables(data):
         console_of_output().print(table)
     say(console, _LEGEND)
-    if busy := said(data["temperatures"]):
+    if busy := busy_message(data["temperatures"]):
         say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")
     return 0

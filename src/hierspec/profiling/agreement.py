@@ -1,4 +1,4 @@
-"""How alike models are on given text, position by position, and which stretches are alike."""
+"""Agreement of models position by position, and classes of places that are alike by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hierspec.drafters.base import LookUp
 
 from . import rounds
 from .candidates import CandidatePool
-from .rounds import DraftingPlan, distributions_after, opened_batch, probabilities, root_of
+from .rounds import DraftingPlan, distributions_after, open_sequences, probabilities, root_of
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +42,9 @@ def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
     """Return 1 − TV of every row, [n]."""
     if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
         return (likeliest(q) == likeliest(p)).astype(float)
-    for one, other in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
-        if isinstance(one, OneHotDistributions):
-            return probabilities(other, one.ids)
+    for rows, others in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
+        if isinstance(rows, OneHotDistributions):
+            return probabilities(others, rows.ids)
     first, second = q.dense(vocab_size), p.dense(vocab_size)
     return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
 
@@ -67,23 +67,23 @@ def agreements(
     """Compare all models that score, teacher-forced over a span of every text.
 
     Args:
-        starts, stops: per text; the distributions of the tokens at positions start … stop − 1.
+        starts, stops: per text; compared are the distributions of tokens start … stop − 1.
 
     Returns:
-        sums for every pair; and per text [positions, candidates] how easy the text is for each:
-        1 − TV from the target, or whether a look-up finds the token.
+        sums for every pair; and per text how easy it is for each candidate, [positions,
+        candidates]: 1 − TV from the target, or whether a look-up proposes the token.
     """
     scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
     sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
     target, ease = len(pool.entrants) - 1, []
     width = max(1, rounds.MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = opened_batch(root_of(pool), [0], [text], plan)
+        (sequence,) = open_sequences(root_of(pool), [0], [text], plan)
         first = max(start, 1)
         easy = np.zeros((max(stop - first, 0), target))
         for i, entrant in enumerate(pool.entrants[:-1]):
             if not entrant.scores:
-                easy[:, i] = _found(entrant.model, text, first, stop)
+                easy[:, i] = _lookup_hits(entrant.model, text, first, stop)
         try:
             for low in range(first, stop, width):
                 high = min(low + width, stop)
@@ -109,9 +109,9 @@ def agreements(
 def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
     """Return the class of every place of every text.
 
-    Places are alike if the text after them, up to the next place, is about as easy for each of the
-    candidates: they are cut in two where they differ most, again and again, into ``count`` classes
-    of equally many places; fewer where there are fewer places.
+    Places are alike if the text from each to the next is about as easy for every candidate. All
+    places are split in two by the candidate for which they differ most, and so on, into ``count``
+    classes of equal size; into fewer if there are fewer places.
 
     Args:
         ease: per text, [positions, candidates].
@@ -140,10 +140,10 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
     return [[next(kinds) for _ in own] for own in edges]
 
 
-def _found(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
+def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
     """Return at each position whether a look-up would have proposed the token there.
 
-    What drafts from the target's last check has nothing to say of text that was not checked.
+    Drafters that read the target's last check have nothing to propose on unchecked text.
     """
     if not isinstance(lookup, LookUp):
         return [False] * (stop - start)

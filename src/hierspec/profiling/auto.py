@@ -24,14 +24,14 @@ from hierspec.utils.files import cache_folder, file_key, probe
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
-from .candidates import Candidate, chosen, load
+from .candidates import Candidate, choose_candidates, load
 from .measure import measure
-from .noise import BusyWarning, said
+from .noise import BusyWarning, busy_message
 from .profile import WHAT, Profile, from_dict, load_profile
 from .settings import QUICK, ProfileSettings, Report
 from .texts import builtin, chats
 
-CLOSE = 0.15  # a profile serves temperatures as near as this to a measured one
+CLOSE = 0.15  # largest difference from a measured temperature at which a profile is used
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 
@@ -40,9 +40,9 @@ class AutoChoice:
     """What ``auto`` decided.
 
     Attributes:
-        config: the plan's, to be followed unchanged.
-        control: the chain for control while text is written: the plan's, or that with a level more
-            (:func:`widened`).
+        config: the plan's hierarchy, for a run without control.
+        control: the chain for online control: the plan's, or that with one more level
+            (:func:`control_chain`).
         measured_now: whether this call had to measure.
         path: where the profile is kept.
     """
@@ -69,10 +69,11 @@ def choose(
 
     Args:
         names: candidates as :func:`hierspec.profiling.candidates.parse` reads them; models are
-            measured beside what needs none (:func:`hierspec.profiling.candidates.chosen`). Default:
-            the shipped family, or for any other target what needs no model beside it.
+            measured beside drafters that need no model of the user's
+            (:func:`hierspec.profiling.candidates.choose_candidates`). Default: the shipped family,
+            or for any other target those drafters.
         temperature: of the requests to come; 0 is greedy.
-        chat: whether they are questions in the target's chat template: its answers are measured.
+        chat: measure on questions in the target's chat template, as the requests will be.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         report: called with how far a measurement is.
 
@@ -80,22 +81,22 @@ def choose(
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=DEFAULT_TARGET)
-    candidates = chosen(target.model, names)
+    candidates = choose_candidates(target.model, names)
     settings = settings or QUICK
     loaded = Loaded()
-    if not all(map(_is_here, _names(target, candidates))):
-        load(target, candidates, loaded)  # downloads: the key goes by the files
+    if not all(map(_is_here, _file_names(target, candidates))):
+        load(target, candidates, loaded)  # downloads: the cache key hashes the files
     path = cache_path(target, candidates, settings, chat)
-    profile, measured_now = _kept(path, temperature), False
+    profile, measured_now = _cached(path, temperature), False
     if profile is None:
         probe(path, WHAT, _HINT)
-        with _turn(path, report):
-            profile = _kept(path, temperature)  # by another process, meanwhile
+        with _measuring_lock(path, report):
+            profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:
                 data = measure(
                     target,
                     candidates,
-                    _texts(target.model, chat),
+                    _prompts_for(target.model, chat),
                     [temperature],
                     settings,
                     path=path,
@@ -103,27 +104,27 @@ def choose(
                     report=report,
                 )
                 profile = from_dict(data, str(path))
-                if busy := said(data["temperatures"]):
+                if busy := busy_message(data["temperatures"]):
                     warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
-    control = widened(profile, best)
+    control = control_chain(profile, best)
     return AutoChoice(config, best, control, profile, loaded, measured_now, path)
 
 
-def widened(profile: Profile, best: Plan) -> Chain:
-    """Extend the plan's chain by a level where texts may differ much from those measured.
+def control_chain(profile: Profile, best: Plan) -> Chain:
+    """Return the plan's chain, with one more level if it has only look-ups or only models.
 
-    What a look-up is worth depends on the text, and far more so than what a model is. So look-ups
+    How much a look-up gains depends on the text, far more than what a model gains. So look-ups
     alone get the best model above them, and models alone the best look-up below; control
-    (:mod:`hierspec.planner.online`) leaves out what a text has no use for.
+    (:mod:`hierspec.planner.online`) skips the levels that do not help with a text.
     """
     chain, estimates = best.best.chain, best.estimates
     if chain.plain or chain.order != "chain" or chain.tail:
         return chain
-    copies = set(drafts.LOOK_UPS.values())
+    methods = set(drafts.LOOK_UPS.values())
     levels = [model["level"] for model in profile.models[:-1]]
-    look_ups = {i for i, level in enumerate(levels) if level and level["method"] in copies}
+    look_ups = {i for i, level in enumerate(levels) if level and level["method"] in methods}
     used = set(chain.levels[:-1])
     others = set(range(len(levels))) - used
     if used <= look_ups:
@@ -132,30 +133,30 @@ def widened(profile: Profile, best: Plan) -> Chain:
         return chain
     else:
         others &= look_ups
-    wider = [one for i in sorted(others) if (one := extend_chain(estimates, chain, i)) is not None]
-    return min(wider, key=lambda one: latency(estimates, one).ms_per_token, default=chain)
+    wider = [c for i in sorted(others) if (c := extend_chain(estimates, chain, i)) is not None]
+    return min(wider, key=lambda c: latency(estimates, c).ms_per_token, default=chain)
 
 
-def serves(profile: Profile, temperature: float) -> bool:
-    """Return whether a measured temperature is near enough."""
+def has_near_temperature(profile: Profile, temperature: float) -> bool:
+    """Return whether the profile has a measured temperature near enough to plan with."""
     nearest = profile.nearest(temperature)
     return (nearest == 0) == (temperature == 0) and abs(nearest - temperature) <= CLOSE
 
 
-def _kept(path: Path, temperature: float) -> Profile | None:
-    """Read the profile in the cache, if it serves."""
+def _cached(path: Path, temperature: float) -> Profile | None:
+    """Read the profile in the cache; ``None`` if there is none for this temperature."""
     try:
         profile = load_profile(path)
-    except ValueError:  # none, damaged or unfinished: measuring continues it or starts anew
+    except ValueError:  # missing, damaged or unfinished: measuring continues it or starts anew
         return None
-    return profile if serves(profile, temperature) else None
+    return profile if has_near_temperature(profile, temperature) else None
 
 
 @contextlib.contextmanager
-def _turn(path: Path, report: Report) -> Iterator[None]:
-    """Wait until no other process measures for ``path``; the lock ends with its process.
+def _measuring_lock(path: Path, report: Report) -> Iterator[None]:
+    """Wait until no other process measures for ``path``; a lock is released with its process.
 
-    Where there are no locks several measure at once, which costs accuracy and no results.
+    Without file locks several processes measure at once, which makes costs less accurate.
     """
     lock = FileLock(f"{path}.lock")
     with contextlib.suppress(OSError, NotImplementedError):
@@ -171,7 +172,7 @@ def _turn(path: Path, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def _texts(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
+def _prompts_for(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
     if not chat:
         return builtin(model)
     source = registry.resolve(model) if registry.can_resolve(model) else model
@@ -189,19 +190,19 @@ def cache_path(
     Raises:
         HierspecError: the target's device is not here, or there is no folder for caches.
     """
-    what = [
+    key = [
         target,
         [repr(c) for c in candidates],
-        [fingerprint.compute(name) for name in _names(target, candidates)],
+        [fingerprint.compute(name) for name in _file_names(target, candidates)],
         dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
     ]
-    return cache_folder("profiles") / f"{file_key(what)}.json"
+    return cache_folder("profiles") / f"{file_key(key)}.json"
 
 
-def _names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the names of models, tables, and files of trained heads."""
+def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
+    """Return the names behind all files read: models, tables, trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
     heads = {head for level in levels if (head := getattr(level, "head", None))}

@@ -1,4 +1,4 @@
-"""Which models a profile is about: as the command line names them, and loaded."""
+"""Candidates for a level: parsed from the command line, chosen by default, and loaded."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from hierspec.utils.schema import json_object
 from hierspec.zoo import registry, trained
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
-# their costs are not measured
+# Methods whose costs are not measured.
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool", "lookahead", "retrieval")
-_MODELS = ("draft_model", "early_exit", "quantized")  # which can verify, too
+_MODELS = ("draft_model", "early_exit", "quantized")  # methods that can verify, too
 _TREE = 4  # drafts of the token tree that ``auto`` tries
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
@@ -50,7 +50,7 @@ class Candidate:
 
     Attributes:
         name: as the user wrote it; no two are alike.
-        level: as in the hierarchy file, with a budget of 1 that means nothing.
+        level: as in the hierarchy file; its budget is a placeholder of 1.
     """
 
     name: str
@@ -58,29 +58,29 @@ class Candidate:
 
     @property
     def verifies(self) -> bool:
-        """Whether it may also verify: tables, look-ups and what drafts several times only draft."""
-        return self.level.method in _MODELS and self.single
+        """Whether it may also verify: tables, look-ups and makers of several drafts only draft."""
+        return self.level.method in _MODELS and self.makes_one
 
     @property
     def window(self) -> Window:
         return self.level.window
 
     @property
-    def several(self) -> bool:
-        """Whether it makes several drafts of a place: a token tree, right below the target."""
+    def makes_several(self) -> bool:
+        """Whether it makes several drafts at a place: a token tree, right below the target."""
         return self.level.num_drafts > 1
 
     @property
-    def single(self) -> bool:
-        """Whether it makes one draft, which may become several: its window reads nothing."""
-        return not self.several and not self.window.signal
+    def makes_one(self) -> bool:
+        """Whether it makes one draft and could make several: its window reads no signal."""
+        return not self.makes_several and not self.window.signal
 
     def with_drafts(self, count: int) -> Candidate:
-        """Return the same model with ``count`` drafts of a place."""
+        """Return the same model with ``count`` drafts at a place."""
         level = dataclasses.replace(self.level, num_drafts=count)
         return Candidate(f"{self.name},num_drafts={count}", level)
 
-    def in_file(self, target: TargetConfig) -> dict[str, Any]:
+    def level_dict(self, target: TargetConfig) -> dict[str, Any]:
         """Return the level as in a hierarchy file for ``target``, without a budget."""
         whole = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
         return {k: v for k, v in whole["levels"][0].items() if k != "num_speculative_tokens"}
@@ -118,37 +118,37 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
-def chosen(target: str, names: Sequence[str]) -> list[Candidate]:
-    """Return what may draft for a target, as users of ``auto`` name it.
+def choose_candidates(target: str, names: Sequence[str]) -> list[Candidate]:
+    """Return the candidates that ``auto`` measures, given those that the user named.
 
-    Models that are named stand beside what needs no model of the user's: look-ups, copies of the
-    target, what is shipped for it. A list that names anything of that kind itself is the whole
-    list; an empty one means :func:`default_names`. On an accelerator the first model also makes a
-    token tree: a check of many rows takes little longer there than one of few. On a CPU it takes
-    several times as long, and trees are measured where they are named.
+    Named models are measured beside what needs no model of the user's: look-ups, copies of the
+    target, what is shipped for it. A list that names one of these itself is taken as it is; an
+    empty one means :func:`default_names`. On an accelerator the first model also makes a token
+    tree, since a check of many rows takes little longer there than one of few. On a CPU it takes
+    several times as long, so trees are measured only if they are named.
     """
     named = [parse(text) for text in names]
     if any(candidate.level.method != "draft_model" for candidate in named):
         return named
     others = [parse(name) for name in default_names(target)]
     if named:
-        others = [one for one in others if one.level.method != "draft_model"]
-    copies = [one for one in others if one.level.method == "quantized"]
-    found = [*(one for one in others if one not in copies), *named, *copies]
-    if machine.device("auto").type == "cpu" or any(one.several for one in found):
+        others = [c for c in others if c.level.method != "draft_model"]
+    copies = [c for c in others if c.level.method == "quantized"]
+    found = [*(c for c in others if c not in copies), *named, *copies]
+    if machine.device("auto").type == "cpu" or any(c.makes_several for c in found):
         return found
-    for place, one in enumerate(found, start=1):
-        if one.level.method in ("draft_model", "eagle3") and one.single:
-            return [*found[:place], one.with_drafts(_TREE), *found[place:]]
+    for place, candidate in enumerate(found, start=1):
+        if candidate.level.method in ("draft_model", "eagle3") and candidate.makes_one:
+            return [*found[:place], candidate.with_drafts(_TREE), *found[place:]]
     return found
 
 
 def default_names(target: str) -> list[str]:
-    """Return what may draft for a target by default, as :func:`parse` reads it.
+    """Return the default candidates for a target, as :func:`parse` reads them.
 
-    A released model gets what copies text, and whatever is shipped for it: trained exits, EAGLE-3,
-    small models on its tokenizer. Where its int8 copy runs in the compiled kernels no exits: a few
-    of the target's own layers then cost more than the whole copy, which agrees far better.
+    A released model gets look-ups, and whatever is shipped for it: trained exits, EAGLE-3, small
+    models on its tokenizer. Exits are left out where its int8 copy runs in the compiled kernels:
+    a few of the target's own layers then cost more than the whole copy, which agrees far better.
     """
     if registry.is_shipped(target):
         names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
@@ -163,7 +163,7 @@ def default_names(target: str) -> list[str]:
         elif not (has_copy and kernels.load()):
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
-    if has_copy:  # last: a chain's levels stand in this order, and it costs most
+    if has_copy:  # last: levels of a chain keep this order, and copies cost most
         names += ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
     return names
 
@@ -172,13 +172,13 @@ def _quantizable(target: str) -> bool:
     try:
         return not is_adapter(target) and can_quantize(target_config(target))
     except HierspecError:
-        return False  # no model: loading it says so
+        return False  # no such model: loading it will raise
 
 
 def _method(head: str) -> dict[str, Any]:
     if not head:
         raise HierspecError(f"a candidate is empty: name a model, {drafts.NAMES}")
-    if head == "ngram":  # to a list of drafts in Python a look-up; here the shipped table
+    if head == "ngram":  # the shipped table; in Python's list of drafts a look-up
         return {"method": drafts.TABLE}
     return drafts.named(head) or {"method": "draft_model", "model": head}
 
@@ -191,10 +191,10 @@ def _number(text: str, value: str) -> float:
 
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
-    method, chosen = level.get("method"), [key for key in _PLANNED if key in level]
+    method, planned = level.get("method"), [key for key in _PLANNED if key in level]
     why = None
-    if chosen:
-        why = f"leave {chosen[0]} out, the planner chooses it"
+    if planned:
+        why = f"leave {planned[0]} out, the planner chooses it"
     elif method in _UNPLANNED:
         why = f"{method} is not planned; leave it out"
     elif method == "concatenate":
@@ -218,11 +218,11 @@ class Entrant:
     """A loaded candidate, or the target itself.
 
     Attributes:
-        model: what the engine runs: a look-up, a language model, a head on another's features.
-        owner: name of the weights in memory that it needs; those of another data type or backend
-            than the target's count apart.
+        model: what the engine runs: a look-up, a language model, an EAGLE-3 network.
+        owner: name of the weights in memory that it needs; the same weights in another data type
+            or backend than the target's have another owner.
         candidate: ``None`` for the target.
-        source: of its files; default: the owner's name.
+        source: name of its files; default: the owner's name.
     """
 
     name: str
@@ -233,12 +233,12 @@ class Entrant:
 
     @property
     def files(self) -> str:
-        """The model, or the table, by the name under which its files are found."""
+        """The name under which the files of its model or table are found."""
         return self.source or self.owner
 
     @property
     def scores(self) -> bool:
-        """Whether it has a distribution of its own after any text."""
+        """Whether it has a next-token distribution after any text; look-ups have none."""
         return hasattr(self.model, "score")
 
     @property
@@ -255,7 +255,7 @@ class Entrant:
 
     @property
     def window(self) -> Window:
-        """One that reads the signal of the candidate's window and never stops."""
+        """A window that reads the signal of the candidate's window and never stops."""
         signal = None if self.candidate is None else self.candidate.window.signal
         if signal == "entropy":
             return EntropyWindow(threshold=float("inf"))
@@ -266,7 +266,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidatePool:
-    """Everything to be measured, loaded.
+    """The loaded models to be measured.
 
     Attributes:
         entrants: the target last.
@@ -350,8 +350,8 @@ def memory(pool: CandidatePool) -> dict[str, int]:
         elif level is None or level.method in _MODELS:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
-            own = getattr(backend, "num_bytes", None)  # of a copy whose weights differ in bits
-            again = getattr(backend, "held_again", 0)  # in another layout
+            own = getattr(backend, "num_bytes", None)  # of copies whose weights have several widths
+            again = getattr(backend, "held_again", 0)  # bytes kept in a second layout
             out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize + again
         else:
             out[entrant.owner] = _bytes_on_disk(entrant)
@@ -373,8 +373,7 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
 
     Args:
         encoder: count an encoder's as well, which runs once for each source.
-        embedding: count a table of embeddings that is no head as well, of which a token reads one
-            row.
+        embedding: count untied input embeddings as well, of which a token reads one row.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM

@@ -2,10 +2,10 @@
 
 A call is dearer after another model has had the caches of the processor, a check of n tokens is
 dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
-So every pair of models is timed as a two-level hierarchy with budgets of several lengths, all
-pairs and lengths in turns, and means are taken; samples past twice the median are left out.
+So every pair of models is timed as a two-level hierarchy with several budgets, taking turns, and
+samples are averaged; those past twice the median are left out.
 
-Outside the rounds a token costs text, stop conditions and its event: :func:`token_ms`.
+Outside the rounds, a token costs its text, stop conditions and event: :func:`token_ms`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.sampling.parameters import SamplingParams
 
 from .candidates import CandidatePool
-from .rounds import opened, rewind, root_of
+from .rounds import open_sequence, rewind, root_of
 from .schema import MeasuredCost, TimeSummary
 
-WARM, TIMED = 1, 2  # rounds of a turn
-_LEAST = 2  # repetitions, however long they take
-_ENOUGH, _STEADY = 6, 0.06  # samples of a call, and how far their quartiles may lie apart
-TOKENS = 24  # that tell what a token costs outside the rounds
+WARM, TIMED = 1, 2  # rounds before timing, and timed, whenever it is a pair's turn
+_MIN_REPEATS = 2  # however long they take
+_MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; its interquartile range over the median
+TOKENS = 24  # generated to measure what a token costs outside the rounds
 
 Pair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
-Samples = dict[int, list[float]]  # by number of tokens: milliseconds
+Samples = dict[int, list[float]]  # number of tokens → milliseconds of each call
 
 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
@@ -64,14 +64,14 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
         want_logprobs=False,
         lock=contextlib.nullcontext(),
     )
-    rounds = _InRounds()
+    rounds = _RoundSeconds()
     generation.runtime.observe(rounds)
     began = time.perf_counter()
     written = sum(1 for _ in generation)  # fewer where the context is full
     return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(written, 1), 0.0)
 
 
-class _InRounds(Observer):
+class _RoundSeconds(Observer):
     """Adds up the seconds that rounds take."""
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class PairTimes:
     """Milliseconds of a pair's calls, by length of the draft.
 
     Attributes:
-        draft: of the drafter for n tokens, from its first step after the verifier's call.
-        check: of the verifier's call on n tokens, its share of the engine's own work included.
+        draft: the drafter's, for n tokens, beginning right after the verifier's call.
+        check: the verifier's, on n tokens, with the engine's own work in the round.
     """
 
     draft: Samples = field(default_factory=lambda: defaultdict(list))
@@ -103,10 +103,10 @@ class PairTimes:
 
 
 class _Clock(Observer):
-    """Notes what every request took: whether it was a check, its tokens, seconds.
+    """Records every request: whether it was a check, its number of tokens, its seconds.
 
     Args:
-        budget: the number of tokens to note, where drafts are trees and have no one length.
+        budget: the number of tokens to record if drafts are trees, which have no single length.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -125,7 +125,7 @@ class _Clock(Observer):
 
 
 class PairTimer:
-    """Times pairs on one growing text, which is wound back after every turn.
+    """Times pairs in rounds on one text, which is rewound after every turn.
 
     Args:
         tokens: the text that calls are conditioned on.
@@ -136,13 +136,13 @@ class PairTimer:
     ) -> None:
         self.pool, self.base = pool, len(tokens)
         self.roots: dict[tuple[int | None, int, int], Verify] = {}
-        self.sequence = opened(root_of(pool), 0, tokens, temperature, PhiloxRng(seed))
+        self.sequence = open_sequence(root_of(pool), 0, tokens, temperature, PhiloxRng(seed))
 
     def close(self) -> None:
         self.sequence.close()
 
     def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
-        """Time a few rounds of one pair; the first are not counted, the caches being another's."""
+        """Time a few rounds of a pair, after one that warms the processor's caches for it."""
         sequence, key = self.sequence, (drafter, verifier, budget)
         if key not in self.roots:
             self.roots[key] = root_of(self.pool, verifier, drafter, budget)
@@ -165,7 +165,7 @@ class PairTimer:
                     times.check[tokens].append(1e3 * (seconds + own))
                 else:
                     times.draft[tokens].append(1e3 * seconds)
-        # Wound back, for the same tokens again would cost nothing.
+        # Rewound, or the caches would hold the same tokens already.
         rewind(sequence, self.base)
 
 
@@ -175,8 +175,8 @@ def _synchronise(model: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def turns(pairs: Sequence[Pair], budgets: Sequence[int]) -> list[tuple[int | None, int, int]]:
-    """Return what is timed: drafter, verifier and budget, 0 for a call without a draft."""
+def timed_calls(pairs: Sequence[Pair], budgets: Sequence[int]) -> list[tuple[int | None, int, int]]:
+    """Return (drafter, verifier, budget) of all calls to be timed; budget 0 without a draft."""
     return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
 
 
@@ -192,35 +192,35 @@ def time_pairs(
     seconds: float = float("inf"),
     done: Callable[[], None] = lambda: None,
 ) -> dict[Pair, PairTimes]:
-    """Time all pairs and budgets, in a new random order every time around; what has settled rests.
+    """Time all pairs and budgets, in a new random order per repetition, until they have settled.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
     no further repetition begins, once there were two.
     """
-    wanted = turns(pairs, budgets)
+    wanted = timed_calls(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
-    watch = PairTimer(pool, tokens, temperature, seed)
+    timer = PairTimer(pool, tokens, temperature, seed)
     began = time.perf_counter()
     try:
         for number in range(repeats):
-            if number >= _LEAST and time.perf_counter() - began > seconds:
+            if number >= _MIN_REPEATS and time.perf_counter() - began > seconds:
                 break
             shuffle.shuffle(wanted)
             for drafter, verifier, budget in wanted:
                 if not settled(times[drafter, verifier], budget):
-                    watch.turn(drafter, verifier, budget, times[drafter, verifier])
+                    timer.turn(drafter, verifier, budget, times[drafter, verifier])
                 done()
     finally:
-        watch.close()
+        timer.close()
     return times
 
 
 def settled(times: PairTimes, budget: int) -> bool:
-    """Return whether a pair's calls at a budget vary so little that more would tell nothing."""
+    """Return whether a pair's calls at a budget vary too little to need more samples."""
     check, draft = times.check.get(budget, []), times.draft.get(budget, [])
     kinds = (check, draft) if budget else (check,)
-    return all(len(samples) >= _ENOUGH and _spread(samples) <= _STEADY for samples in kinds)
+    return all(len(times) >= _MIN_SAMPLES and _spread(times) <= _MAX_SPREAD for times in kinds)
 
 
 def _spread(samples: Sequence[float]) -> float:
@@ -231,8 +231,8 @@ def _spread(samples: Sequence[float]) -> float:
 def summary(samples: Samples) -> dict[str, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
-    The mean is what a long run costs a call; it leaves out samples past twice the median, which are
-    other programs' doing.
+    The mean, a call's cost in a long run, leaves out samples past twice the median: other programs'
+    doing.
     """
     out: dict[str, TimeSummary] = {}
     for n in sorted(samples):
@@ -248,10 +248,10 @@ def summary(samples: Samples) -> dict[str, TimeSummary]:
     return out
 
 
-def alone(
+def single_calls(
     pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
 ) -> list[float]:
-    """Measure milliseconds of each entrant's call without a draft; 0 for what is no model."""
+    """Measure milliseconds of each entrant's call without a draft; 0 for look-ups."""
     scoring: list[Pair] = [(None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores]
     times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
     return [

@@ -1,4 +1,4 @@
-"""What the drafts of one model say about the models above it, as the profile keeps it."""
+"""The profile's entries for one drafter: survival curves against each verifier."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def pairs(
     entrant, target = pool.entrants[drafter], len(names) - 1
     assert entrant.candidate is not None
     window, lengths = entrant.candidate.window, np.array(drafts.lengths)
-    seen: dict[int, Curves] = {
+    by_verifier: dict[int, Curves] = {
         k: {"block": np.stack(drafts.block[k]), "tokenwise": np.stack(drafts.tokenwise[k])}
         for k in drafts.block
     }
-    # Numbers follow measured costs, so random numbers are keyed by names.
+    # Keyed by names: the models' numbers depend on measured costs.
     kept = {
-        k: sampled(curves["tokenwise"], (seed, crc32(f"{names[drafter]} {names[k]}".encode())))
-        for k, curves in seen.items()
+        k: draw_kept(curves["tokenwise"], (seed, crc32(f"{names[drafter]} {names[k]}".encode())))
+        for k, curves in by_verifier.items()
     }
     if window.signal:
-        lengths = stopping_places(window, drafts, kept[target])
+        lengths = stopping_lengths(window, drafts, kept[target])
     stopping = lengths if window.signal or not entrant.scores else None
     kind = np.array([kinds[text][place] for text, place in drafts.where])
     classes = [kind == c for c in range(int(kind.max()) + 1)]
     out: list[MeasuredPair] = []
-    for k, curves in seen.items():
+    for k, curves in by_verifier.items():
         tokens = curves["block"].sum(1)
         whole = _summary(curves, stopping)
         pair: MeasuredPair = {
@@ -56,7 +56,7 @@ def pairs(
             "verifier": k,
             "drafts": len(lengths),
             "survival": {"block": whole["block"], "tokenwise": whole["tokenwise"]},
-            "classes": [_summary(curves, stopping, some) for some in classes],
+            "classes": [_summary(curves, stopping, selected) for selected in classes],
             "tokens_per_call": round(float(tokens.mean()), 5),
             "standard_error": round(float(tokens.std() / len(tokens) ** 0.5), 5),
             "lengths": lengths.tolist(),
@@ -69,23 +69,23 @@ def pairs(
 
 
 def _summary(
-    curves: Curves, lengths: np.ndarray | None, some: np.ndarray | slice = slice(None)
+    curves: Curves, lengths: np.ndarray | None, selected: np.ndarray | slice = slice(None)
 ) -> MeasuredClass:
-    """Average the curves of some of the drafts; with ``lengths``, also by length."""
-    block, tokenwise = curves["block"][some], curves["tokenwise"][some]
+    """Average the curves of the selected drafts; with ``lengths``, also by length."""
+    block, tokenwise = curves["block"][selected], curves["tokenwise"][selected]
     out: MeasuredClass = {
         "block": _rounded(block.mean(0)),
         "tokenwise": _rounded(tokenwise.mean(0)),
     }
     if lengths is not None:
         out["joint"] = {
-            "block": [_rounded(row) for row in joint(lengths[some], block)],
-            "tokenwise": [_rounded(row) for row in joint(lengths[some], tokenwise)],
+            "block": [_rounded(row) for row in joint(lengths[selected], block)],
+            "tokenwise": [_rounded(row) for row in joint(lengths[selected], tokenwise)],
         }
     return out
 
 
-def sampled(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
+def draw_kept(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
     """Draw how many tokens of each draft tokenwise keeps, [N], from its curve [N, M+1].
 
     One uniform u per draft: τ is the number of m ≥ 1 with u < curve[m], since the curve falls.
@@ -94,21 +94,21 @@ def sampled(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
     return (uniforms[:, None] < curves[:, 1:]).sum(1)
 
 
-def stopping_places(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -> np.ndarray:
+def stopping_lengths(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -> np.ndarray:
     """Return where a window would have stopped each draft, [N] tokens.
 
-    A threshold that runs is taken where it settles: the drafts are gone through once, as one
-    long text, and then cut with the threshold that has been reached.
+    An adaptive threshold is first run over all drafts, as if they were one long text; then every
+    draft is cut with the value it has reached.
 
     Args:
-        kept: [N] tokens of each whole draft that the target keeps; of a draft that was cut it
-            keeps those that are left of them.
+        kept: [N] tokens of each whole draft that the target keeps; of a cut draft it keeps at most
+            all that is left.
     """
     state = window.init()
     for signals, tau in zip(drafts.signals, kept, strict=True):
-        length = _stop(window, signals, state)
+        length = _stopping_length(window, signals, state)
         state = window.observe(state, signals[:length], min(int(tau), length))
-    return np.array([_stop(window, signals, state) for signals in drafts.signals])
+    return np.array([_stopping_length(window, signals, state) for signals in drafts.signals])
 
 
 def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
@@ -125,11 +125,11 @@ def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
 
 
 def _rounded(row: np.ndarray) -> list[float]:
-    """Round for JSON: six digits are more than any sample knows."""
+    """Round for JSON: six digits are more than samples can resolve."""
     return [round(float(value), 6) for value in row]
 
 
-def _stop(window: Window, signals: tuple[float, ...], state: tuple[float, ...]) -> int:
+def _stopping_length(window: Window, signals: tuple[float, ...], state: tuple[float, ...]) -> int:
     for n in range(1, len(signals) + 1):
         if window.stops(signals[:n], state):
             return n

@@ -1,4 +1,4 @@
-"""The planner's view of a profile: curves carried on to all lengths, samples joined by lines."""
+"""From a profile to the planner's estimates: curves extrapolated, times interpolated linearly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def estimates(
     """Build the planner's estimates from one temperature's measurements.
 
     Args:
-        context: tokens before a call; default: as long as those that were timed.
-        rule: whose survival curves.
+        context: tokens before a call; default: the length at which calls were timed.
+        rule: the verification rule whose survival curves are taken.
     """
     count, size = len(models), LONGEST + 1
     costs = _Costs(measured, count, context)
@@ -33,12 +33,12 @@ def estimates(
     checks = costs.checks(size) + cold[:, :, None]
     target, per_token = count - 1, measured["token_ms"]
 
-    def estimated(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
+    def with_curves(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
         survival = np.full((count, count, size), np.nan)
         windows: dict[int, np.ndarray] = {}
         for pair in measured["pairs"]:
             i, k, curve = pair["drafter"], pair["verifier"], curves(pair)
-            survival[i, k] = extended(np.asarray(curve[rule]), size)
+            survival[i, k] = extend_curve(np.asarray(curve[rule]), size)
             if "joint" in curve:
                 joint = np.asarray(curve["joint"][rule])
                 windows.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
@@ -50,42 +50,42 @@ def estimates(
             survival=survival,
             draft_ms=draft_ms,
             verify_ms=verify_ms,
-            plain_ms=costs.single(target) + per_token,
+            plain_ms=costs.plain_call(target) + per_token,
             max_budget=max_budget,
             owners=tuple(model["owner"] for model in models),
             memory=dict(memory),
-            several=frozenset(i for i, model in enumerate(models) if _makes_several(model)),
-            reads_along=tuple(_reads_along(model, models[target]) for model in models),
+            several=frozenset(i for i, model in enumerate(models) if _has_several_drafts(model)),
+            reads_along=tuple(_uses_target_trunk(model, models[target]) for model in models),
             windows=windows,
         )
 
-    whole = estimated(_all_classes)
+    whole = with_curves(_curves_of_all)
     num_classes = min((len(pair["classes"]) for pair in measured["pairs"]), default=1)
     if num_classes < 2:
         return whole
-    parts = [estimated(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
+    parts = [with_curves(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
     return dataclasses.replace(whole, classes=tuple(parts))
 
 
-def _reads_along(model: MeasuredModel, target: MeasuredModel) -> bool:
-    """Return which models run on the target's weights and cache: exits, and its int8 copy."""
+def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
+    """Return whether a model runs on the target's cache: an exit, or a quantized copy."""
     level = model["level"] or {}
     return model["owner"] == target["owner"] or level.get("method") == "quantized"
 
 
-def _makes_several(model: MeasuredModel) -> bool:
+def _has_several_drafts(model: MeasuredModel) -> bool:
     return (model["level"] or {}).get("num_drafts", 1) > 1
 
 
-def _all_classes(pair: MeasuredPair) -> MeasuredClass:
+def _curves_of_all(pair: MeasuredPair) -> MeasuredClass:
     curves: MeasuredClass = {**pair["survival"]}
     if "joint" in pair:
         curves["joint"] = pair["joint"]
     return curves
 
 
-def extended(curve: np.ndarray, size: int) -> np.ndarray:
-    """Extend a survival curve [M+1] to ``size`` entries at its last rate of survival."""
+def extend_curve(curve: np.ndarray, size: int) -> np.ndarray:
+    """Extend a survival curve [M+1] to ``size`` entries, at the rate of its last few tokens."""
     out = np.empty(size)
     measured = min(len(curve), size)
     out[:measured] = curve[:measured]
@@ -98,10 +98,10 @@ def extended(curve: np.ndarray, size: int) -> np.ndarray:
 
 
 class _Costs:
-    """Mean times as functions of the number of tokens, moved to a context length.
+    """Mean times by number of tokens, adjusted to a context length.
 
-    Times are straight lines in the length of the context, whose slopes are noisy: they are taken
-    between 0 and what would make the time vanish without a context.
+    Times grow linearly with the context. Measured slopes are noisy, so they are clipped between 0
+    and the slope at which a call without a context would take no time.
     """
 
     def __init__(self, measured: AtTemperature, count: int, context: float | None) -> None:
@@ -116,7 +116,7 @@ class _Costs:
         }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return times [K+1, size] of n tokens, and what a pair's first step adds, [K+1, K+1]."""
+        """Return times [K+1, size] of n tokens; what a first step adds, by pair [K+1, K+1]."""
         out = np.zeros((self.count, size))
         cold = np.zeros((self.count, self.count))
         lengths = np.arange(size)
@@ -124,9 +124,9 @@ class _Costs:
             seen = {k: _points(row["draft"]) for (j, k), row in self.rows.items() if j == i}
             seen = {k: points for k, points in seen.items() if len(points[0])}
             if not seen:
-                out[i] = lengths * self.single(i) if (None, i) in self.rows else 0.0
+                out[i] = lengths * self.plain_call(i) if (None, i) in self.rows else 0.0
                 continue
-            whole = np.stack([_line(points, lengths) for points in seen.values()])
+            whole = np.stack([_interpolate(points, lengths) for points in seen.values()])
             out[i, 1:] = whole[:, 1].min() + np.median(whole[:, 1:] - whole[:, 1:2], axis=0)
             for k, (at, values) in seen.items():
                 drafted = at > 0
@@ -143,20 +143,20 @@ class _Costs:
             if i is None:
                 continue
             at, values = _points(row["check"])
-            # Without a draft it is the same call whoever found none, and not a saving by noise.
-            at, values = np.append(0, at[at > 0]), np.append(self._alone(k), values[at > 0])
-            ms = _line(self._continued(k, at, values), lengths)
+            # A call without a draft is the same for every drafter: noise must make none cheaper.
+            at, values = np.append(0, at[at > 0]), np.append(self._plain_mean(k), values[at > 0])
+            ms = _interpolate(self._with_longer_calls(k, at, values), lengths)
             zero, eight = self._slope(k)
             out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
 
-    def _continued(
+    def _with_longer_calls(
         self, k: int, at: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append to a pair's points those of model k's longer calls on other drafters' tokens.
+        """Append to a pair's points model k's longer calls on the tokens of other drafters.
 
-        A look-up that hardly found anything while it was timed says nothing of long drafts, and a
-        straight line from two short ones is far too low where many rows bind the processor.
+        A look-up that found little while it was timed has no long drafts, and a line through two
+        short ones is far too low where calls on many rows are bound by arithmetic.
         """
         others, theirs = self._calls(k)
         longer = others > at[-1]
@@ -168,26 +168,26 @@ class _Costs:
         """Average model k's calls on n tokens over all drafters: return n and the means."""
         rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
         at = sorted({int(n) for row in rows for n in row["check"]} - {0})
-        means = [self._alone(k)]
+        means = [self._plain_mean(k)]
         for n in at:
-            found = [row["check"][str(n)] for row in rows if str(n) in row["check"]]
-            counts = [one["count"] for one in found]
-            means.append(float(np.average([one["mean"] for one in found], weights=counts)))
+            times = [row["check"][str(n)] for row in rows if str(n) in row["check"]]
+            counts = [time["count"] for time in times]
+            means.append(float(np.average([time["mean"] for time in times], weights=counts)))
         return np.array([0, *at]), np.array(means)
 
-    def single(self, k: int) -> float:
+    def plain_call(self, k: int) -> float:
         """Return the time of one call of model k without a draft."""
-        ms = np.array(self._alone(k))
+        ms = np.array(self._plain_mean(k))
         return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
 
-    def _alone(self, k: int) -> float:
+    def _plain_mean(self, k: int) -> float:
         return self.rows[None, k]["check"]["0"]["mean"]
 
     def _slope(self, k: int) -> tuple[float, float]:
         return self.slopes.get(k, (0.0, 0.0))
 
     def _shift(self, ms: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """Return what the other context length adds to times, in their shape."""
+        """Return what the difference in context length adds to times ``ms``, in their shape."""
         return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
@@ -196,8 +196,8 @@ def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]
     return np.array(at, dtype=int), np.array([samples[str(n)]["mean"] for n in at])
 
 
-def _line(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
-    """Complete a line through points; past the last with the slope from the middle one on."""
+def _interpolate(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Interpolate linearly; past the last point, with the slope from the middle one to it."""
     at, values = points
     out = np.interp(lengths, at, values)
     if len(at) > 1:

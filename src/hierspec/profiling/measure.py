@@ -1,4 +1,4 @@
-"""Measuring a profile from beginning to end: restartable, and with reports of progress."""
+"""Measure a whole profile; an interrupted run continues from its file."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ def measure(
 
     Args:
         prompts: texts, or token ids.
-        temperatures: of requests; 0 is greedy. What a finished profile at ``path`` knows already
-            is kept.
-        path: where it is kept; what an interrupted run left there is continued, provided that
-            it was the same request on the same machine.
+        temperatures: of requests; 0 is greedy. Those in a finished profile at ``path`` are kept.
+        path: the file; an interrupted run of the same request on the same machine is continued.
         source: where the prompts are from, for the record.
-        loaded: checkpoints to share; what is missing there is loaded and added.
+        loaded: checkpoints to share; missing ones are loaded and added.
         report: called with what is being done.
 
     Raises:
@@ -67,7 +65,7 @@ def measure(
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.entrants[-1].model.device),
     }
-    data = _resumed(path, file_key(request)) or {
+    data = _read_started(path, file_key(request)) or {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "unfinished": True,
@@ -81,7 +79,7 @@ def measure(
     stages: dict[str, Any] = data.setdefault("stages", {})
 
     def keep() -> None:
-        if path is not None and _joined(data, path):
+        if path is not None and _merge_file(data, path):
             save(data, path)
 
     def stage(prefix: str, name: str, work: Callable[[], Any]) -> Any:
@@ -91,14 +89,14 @@ def measure(
             keep()
         return stages[name]
 
-    _arrange(run, data, partial(stage, ""))
+    _order_models(run, data, partial(stage, ""))
     wanted = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
     todo = [t for t in wanted if repr(t) not in data["temperatures"]]
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
-        if label not in data["temperatures"]:  # nor has another process been faster
-            data["temperatures"][label] = run.all(temperature, partial(stage, f"{label} "))
+        if label not in data["temperatures"]:  # :func:`_merge_file` may have added it
+            data["temperatures"][label] = run.measure(temperature, partial(stage, f"{label} "))
     del data["stages"]
     data.pop("unfinished", None)
     keep()
@@ -106,15 +104,15 @@ def measure(
     return data
 
 
-def _arrange(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> None:
-    """Put the models in order of cost: that of an earlier run, whose numbers are in the file."""
+def _order_models(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> None:
+    """Order the models by cost, or as the file does: its pairs are numbered in that order."""
     ms, pool = [], run.pool
     if "models" not in data:
-        ms = stage("alone", lambda: costs.alone(pool, run.prompts[0], 0.0))
-    if "models" not in data:  # nor has another process written them meanwhile
+        ms = stage("alone", lambda: costs.single_calls(pool, run.prompts[0], 0.0))
+    if "models" not in data:  # :func:`_merge_file` may have added them
         order = costs.order(pool, ms)
         run.pool = pool.ordered(order)
-        data["models"] = [_described(run.pool, i, ms[n]) for i, n in enumerate(order)]
+        data["models"] = [_model_entry(run.pool, i, ms[n]) for i, n in enumerate(order)]
         data["memory"] = memory(run.pool)
     else:
         *names, _ = [entrant.name for entrant in pool.entrants]
@@ -123,27 +121,27 @@ def _arrange(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> No
     run.alone = [model["call_ms"] for model in data["models"]]
 
 
-def _described(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
+def _model_entry(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
     entrant = pool.entrants[number]
     readable = entrant.scores or entrant.owner == pool.target.model
     return {
         "name": entrant.name,
-        "level": entrant.candidate and entrant.candidate.in_file(pool.target),
+        "level": entrant.candidate and entrant.candidate.level_dict(pool.target),
         "owner": entrant.owner,
         "weights": fingerprint.compute(entrant.files) if readable else None,
         "call_ms": round(call_ms, 5),
     }
 
 
-def _joined(data: dict[str, Any], path: Path) -> bool:
-    """Add what another process has finished in the file; false if that must not be replaced."""
-    other = _resumed(path, data["request"])
+def _merge_file(data: dict[str, Any], path: Path) -> bool:
+    """Add what another process wrote to the file; return whether the file may be replaced."""
+    other = _read_started(path, data["request"])
     if other is None or "models" not in other:
         return True
     data.setdefault("models", other["models"])
     data.setdefault("memory", other["memory"])
-    mine, theirs = ([model["name"] for model in one["models"]] for one in (data, other))
-    if mine != theirs:  # the numbers of pairs mean other models
+    mine, theirs = ([model["name"] for model in d["models"]] for d in (data, other))
+    if mine != theirs:  # in another order, so pairs have other numbers
         return "unfinished" in other or "unfinished" not in data
     data["temperatures"] = {**other["temperatures"], **data["temperatures"]}
     if "unfinished" not in other:
@@ -151,11 +149,11 @@ def _joined(data: dict[str, Any], path: Path) -> bool:
     return True
 
 
-def _resumed(path: Path | None, request: str) -> dict[str, Any] | None:
-    """Return what an interrupted run of the same request left, or a finished profile to add to."""
+def _read_started(path: Path | None, request: str) -> dict[str, Any] | None:
+    """Read the unfinished or finished profile of the same request; ``None`` if there is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):
-        return None  # none, not one of ours, or damaged: measured anew
+        return None  # missing, another kind of file, or damaged: measured anew
     known = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
     return data if isinstance(data, dict) and known.items() <= data.items() else None

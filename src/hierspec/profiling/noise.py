@@ -1,4 +1,4 @@
-"""Whether other programs disturbed the measurement of costs: noticed, recorded and reported."""
+"""Detect, record and report that other programs disturbed the measurement of costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERATED = 0.25  # interquartile range of one call's times, over their median
 
 
 def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> Noise:
-    """Return what the profile keeps of noise beside its costs.
+    """Return the ``noise`` entry of a profile: the spread of its costs, the load and the cores.
 
     Args:
         load_before: averages of 1, 5 and 15 minutes before anything was timed, so that the
@@ -37,31 +37,31 @@ def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> Noise:
 def spread(costs: Sequence[MeasuredCost]) -> float:
     """Return the median over calls of (upper − lower quartile) / median of its times."""
     spreads = [
-        (found["high"] - found["low"]) / found["median"]
+        (times["high"] - times["low"]) / times["median"]
         for cost in costs
-        for found in (*cost["draft"].values(), *cost["check"].values())
-        if found["median"] > 0 and found["count"] > 3
+        for times in (*cost["draft"].values(), *cost["check"].values())
+        if times["median"] > 0 and times["count"] > 3
     ]
     return float(np.median(spreads)) if spreads else 0.0
 
 
-def said(temperatures: Mapping[str, Any]) -> str:
+def busy_message(temperatures: Mapping[str, Any]) -> str:
     """Return a sentence for users whose machine was busy; empty where it was quiet enough.
 
     Args:
         temperatures: the profile's, by label.
     """
-    found = [one["noise"] for one in temperatures.values() if one.get("noise")]
-    spreads = max((one["spread"] for one in found), default=0.0)
+    entries = [measured["noise"] for measured in temperatures.values() if measured.get("noise")]
+    largest = max((entry["spread"] for entry in entries), default=0.0)
     load, cores = max(
-        ((one["load_average"][0], one["cores"]) for one in found if one["load_average"]),
+        ((entry["load_average"][0], entry["cores"]) for entry in entries if entry["load_average"]),
         default=(0.0, 1),
     )
     why = []
     if load >= cores:
         why.append(f"the load average was {load:g} on {cores} cores before it began")
-    if spreads > TOLERATED:
-        why.append(f"half of a call's times lie {100 * spreads:.0f} % apart")
+    if largest > TOLERATED:
+        why.append(f"half of a call's times lie {100 * largest:.0f} % apart")
     if not why:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The profile file: what was measured, on what, and whether it holds here.
+"""The profile file: written, read, and checked to be valid on this machine.
 
 One JSON object; ``docs/profiles.md`` describes it and :mod:`.schema` declares it. Measurements are
 kept per temperature, so a profile grows when it is measured at another one.
@@ -50,7 +50,7 @@ class Profile:
 
     @property
     def max_measured(self) -> int:
-        """The largest budget that was measured: curves and costs beyond it are carried on."""
+        """The largest budget that was measured; curves and costs are extrapolated beyond it."""
         return self.data["settings"]["max_speculative_tokens"]
 
     def nearest(self, temperature: float) -> float:
@@ -131,7 +131,7 @@ class Profile:
 
 
 def load_profile(path: str | Path, force: bool = False) -> Profile:
-    """Read a profile, and check that it holds here.
+    """Read a profile, and check that it is valid here.
 
     Args:
         force: use it although hardware, versions or weights differ.
@@ -180,7 +180,7 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
 
 
 def stale(profile: Profile) -> list[str]:
-    """Return why a profile does not hold here: hardware, versions or weights; [] if it does.
+    """Return why a profile is not valid here: hardware, versions or weights; [] if it is.
 
     The number of threads is a choice, like the data type, and no reason.
     """

@@ -1,9 +1,9 @@
 """Real drafts along the target's own texts, and how much of each every verifier would keep.
 
-The target continues every prompt. Along these texts every drafter runs a few real rounds under the
-target at places spread evenly, so that drafts begin where drafts do begin: after a recovered or a
-bonus token. Every model between the two scores the same drafts. Distributions are reduced to
-numbers at once and never kept: they are too large.
+The target continues every prompt. At places spread evenly over these texts every drafter runs a
+few real rounds under the target, so that drafts begin where they do in generation: after a
+recovered or bonus token. Every model between the two scores the same drafts. Distributions are
+reduced to numbers at once: they are too large to be kept.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .rounds import (
     DraftingPlan,
     batches,
     distributions_after,
-    opened_batch,
+    open_sequences,
     probabilities,
     rewind,
     root_of,
 )
 
-_DRAFTS = 1 << 32  # random numbers of their own: a draft must not share those of its context
+_DRAFTS = 1 << 32  # random stream of drafts: the texts before them were drawn from stream 0
 
 
 @dataclass(slots=True, eq=False)
 class FollowedDrafts:
-    """What became of one drafter's drafts: an entry per draft.
+    """One drafter's drafts and their survival: an entry per draft.
 
     Attributes:
-        where: number of its text, and of the place there.
-        lengths: how many tokens it had; data-dependent for look-ups.
-        signals: [n] what the candidate's window reads at its tokens; NaN where it reads nothing.
+        where: number of its text, and of its place in the text.
+        lengths: its number of tokens; data-dependent for look-ups.
+        signals: [n] what the candidate's window reads at its tokens; NaN where it has no signal.
         tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
             first m tokens; 0 past its end. Of several drafts, whether m tokens were kept.
         block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
@@ -73,14 +73,14 @@ def continuations(
     root = root_of(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
-    for some in batches(len(prompts), pool.vocab_size):
-        sequences = opened_batch(root, some, [prompts[i] for i in some], plan)
+    for batch in batches(len(prompts), pool.vocab_size):
+        sequences = open_sequences(root, batch, [prompts[i] for i in batch], plan)
         try:
-            going = sequences
+            active = sequences
             for _ in range(length):
-                _commit(going, runtime.round(going))
-                going = [one for one in going if not _ended(one, len(one.tokens) - 1, plan)]
-                if not going:
+                _commit(active, runtime.round(active))
+                active = [s for s in active if not _has_ended(s, len(s.tokens) - 1, plan)]
+                if not active:
                     break
         finally:
             _close(sequences)
@@ -96,7 +96,7 @@ def follow_drafts(
     starts: Sequence[int],
     plan: DraftingPlan,
 ) -> FollowedDrafts:
-    """Run real rounds of a drafter under the target; every verifier in ``above`` sees them.
+    """Run real rounds of a drafter under the target; score its drafts by all models in ``above``.
 
     Args:
         texts: the target's own; ``starts``: where each prompt ends.
@@ -104,33 +104,33 @@ def follow_drafts(
     target = len(pool.entrants) - 1
     root = root_of(pool, target, drafter, plan.max_budget)
     runtime = Runtime(root, pool.vocab_size)
-    tap = _Tap(pool, drafter, [*above, target], plan.max_budget)
-    runtime.observe(tap)
+    observer = _SurvivalObserver(pool, drafter, [*above, target], plan.max_budget)
+    runtime.observe(observer)
     edges = plan.edges([len(text) - at for text, at in zip(texts, starts, strict=True)])
-    for some in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
-        prompts = [texts[i][: starts[i]] for i in some]
-        sequences = opened_batch(root, some, prompts, plan, _DRAFTS)
+    for batch in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
+        prompts = [texts[i][: starts[i]] for i in batch]
+        sequences = open_sequences(root, batch, prompts, plan, _DRAFTS)
         try:
-            for tap.place in range(max(len(edges[i]) for i in some)):
-                going = [one for one in sequences if tap.place < len(edges[one.id])]
-                for sequence in going:
-                    stop = starts[sequence.id] + edges[sequence.id][tap.place]
+            for observer.place in range(max(len(edges[i]) for i in batch)):
+                active = [s for s in sequences if observer.place < len(edges[s.id])]
+                for sequence in active:
+                    stop = starts[sequence.id] + edges[sequence.id][observer.place]
                     sequence.tokens.extend(texts[sequence.id][len(sequence.tokens) : stop])
-                lengths = [len(sequence.tokens) for sequence in going]
+                lengths = [len(sequence.tokens) for sequence in active]
                 for number in range(plan.rounds + 1):
-                    tap.counting = number > 0
-                    for sequence, length in zip(going, lengths, strict=True):
-                        if _ended(sequence, length, plan):  # no draft begins past the end
+                    observer.counting = number > 0
+                    for sequence, length in zip(active, lengths, strict=True):
+                        if _has_ended(sequence, length, plan):  # drafts never begin after an end
                             rewind(sequence, length)
-                    _commit(going, runtime.round(going))
-                for sequence, length in zip(going, lengths, strict=True):
+                    _commit(active, runtime.round(active))
+                for sequence, length in zip(active, lengths, strict=True):
                     rewind(sequence, length)
         finally:
             _close(sequences)
-    return tap.seen
+    return observer.drafts_seen
 
 
-def _ended(sequence: LiveSequence, start: int, plan: DraftingPlan) -> bool:
+def _has_ended(sequence: LiveSequence, start: int, plan: DraftingPlan) -> bool:
     """Return whether the text ended at a token from ``start`` on."""
     return not plan.ends.isdisjoint(sequence.tokens[start:])
 
@@ -145,27 +145,27 @@ def _close(sequences: Sequence[LiveSequence]) -> None:
         sequence.close()
 
 
-class _Tap(Observer):
-    """Shows every draft that the target verifies to several verifiers."""
+class _SurvivalObserver(Observer):
+    """Adds the survival of every draft that the target verifies, by all models above it."""
 
     def __init__(
         self, pool: CandidatePool, drafter: int, above: Sequence[int], max_budget: int
     ) -> None:
         self.pool, self.drafter, self.above, self.max_budget = pool, drafter, above, max_budget
-        self.seen, self.counting, self.place = FollowedDrafts(), True, 0
+        self.drafts_seen, self.counting, self.place = FollowedDrafts(), True, 0
 
     def verified(self, checks: Checks) -> None:
         if not self.counting:
             return
         drafts = checks.drafts
         sequences = [task.sequence for task in checks.tasks]
-        self.seen.where += [(sequence.id, self.place) for sequence in sequences]
-        self.seen.lengths += [len(draft) for draft in drafts]
-        self.seen.signals += [draft.signals for draft in drafts]
+        self.drafts_seen.where += [(sequence.id, self.place) for sequence in sequences]
+        self.drafts_seen.lengths += [len(draft) for draft in drafts]
+        self.drafts_seen.signals += [draft.signals for draft in drafts]
         if self.pool.entrants[self.drafter].num_drafts > 1:
             for verdict in checks.verdicts:
                 kept = np.arange(self.max_budget + 1) <= verdict.num_accepted
-                for curves in (self.seen.tokenwise, self.seen.block):
+                for curves in (self.drafts_seen.tokenwise, self.drafts_seen.block):
                     curves.setdefault(self.above[-1], []).append(kept.astype(float))
             return
         contexts = [
@@ -173,8 +173,8 @@ class _Tap(Observer):
             for sequence, draft in zip(sequences, drafts, strict=True)
         ]
         for number in self.above:
-            tokenwise = self.seen.tokenwise.setdefault(number, [])
-            block = self.seen.block.setdefault(number, [])
+            tokenwise = self.drafts_seen.tokenwise.setdefault(number, [])
+            block = self.drafts_seen.block.setdefault(number, [])
             rows = distributions_after(
                 self.pool, number, sequences, contexts, [len(d) for d in drafts]
             )

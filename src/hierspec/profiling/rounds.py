@@ -1,4 +1,4 @@
-"""Real rounds outside a generation: live sequences along given texts, wound back as needed."""
+"""Rounds of the engine outside a generation: live sequences on given texts, rewound as needed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hierspec.verifiers import registry as verifiers
 from .candidates import CandidatePool
 from .schema import OF_SEVERAL
 
-MAX_ENTRIES = 2**24  # of one model's distributions at hand at one time: 64 MB in float32
-MAX_TOGETHER = 32  # texts in one batch: their caches are held at the same time
+MAX_ENTRIES = 2**24  # of one model's distributions held at once: 64 MB in float32
+MAX_BATCH = 32  # texts in one batch: their caches are held at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class DraftingPlan:
-    """How much to draft.
+    """Where drafts are measured along the texts, how many, and how long.
 
     Attributes:
-        places: where rounds are run, per text in the mean.
-        rounds: drafts at each place; one more goes before them, uncounted.
+        places: positions at which rounds are run, per text on average.
+        rounds: drafts at each place, after one that is not counted.
         max_budget: M, tokens of a draft.
         temperature: the request's; 0 is greedy.
         ends: tokens that end a text.
@@ -46,7 +46,7 @@ class DraftingPlan:
     ends: frozenset[int] = frozenset()
 
     def edges(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return where places begin in texts of these lengths: evenly, as if they were one text."""
+        """Return per text the positions of its places, spread evenly as if all were one text."""
         ends = np.cumsum(lengths)
         out: list[list[int]] = [[] for _ in lengths]
         for number in range(self.places * len(lengths)):
@@ -72,7 +72,7 @@ def root_of(
     return Verify(1, top.name, top.model, 1, rule, below, temperature=top.temperature)
 
 
-def opened(
+def open_sequence(
     root: Verify, number: int, tokens: Sequence[int], temperature: float, rng: Rng
 ) -> LiveSequence:
     """Open a sequence that never ends by itself, with ``tokens`` as its prompt."""
@@ -86,7 +86,7 @@ def opened(
     )
 
 
-def opened_batch(
+def open_sequences(
     root: Verify,
     numbers: Sequence[int],
     texts: Sequence[Sequence[int]],
@@ -95,24 +95,24 @@ def opened_batch(
 ) -> list[LiveSequence]:
     """Open a sequence for each text; its random numbers depend on its number and ``stream``."""
     return [
-        opened(root, i, text, plan.temperature, PhiloxRng(plan.seed, stream + i))
+        open_sequence(root, i, text, plan.temperature, PhiloxRng(plan.seed, stream + i))
         for i, text in zip(numbers, texts, strict=True)
     ]
 
 
 def rewind(sequence: LiveSequence, length: int) -> None:
-    """Wind a sequence back to its first ``length`` tokens, as if what came after had not been."""
+    """Rewind a sequence and its caches to its first ``length`` tokens."""
     del sequence.tokens[length:]
     for owner, slot in sequence.slots.values():
         if isinstance(owner, Trunk):
             owner.rewind(slot, length)
         else:
-            owner.close(slot)  # a table's, or an index of the text: made anew in no time
+            owner.close(slot)  # of a table or a look-up's index: cheap to rebuild
 
 
 def batches(count: int, entries: int) -> list[range]:
-    """Split texts into batches by number, where each needs ``entries`` of distributions."""
-    size = min(max(1, MAX_ENTRIES // entries), MAX_TOGETHER)
+    """Split ``count`` texts into batches; each text needs ``entries`` numbers of distributions."""
+    size = min(max(1, MAX_ENTRIES // entries), MAX_BATCH)
     return [range(at, min(at + size, count)) for at in range(0, count, size)]
 
 
@@ -123,7 +123,7 @@ def distributions_after(
     contexts: Sequence[Context],
     back: Sequence[int],
 ) -> list[Distributions]:
-    """Return ``back + 1`` rows of an entrant per sequence: those that end with its context."""
+    """Return an entrant's last ``back + 1`` distributions per sequence, to the context's end."""
     entrant = pool.entrants[number]
     queries, jobs = [], []
     for sequence, context, n in zip(sequences, contexts, back, strict=True):

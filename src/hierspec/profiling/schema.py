@@ -1,7 +1,7 @@
 """What a profile file holds, as declared types; ``docs/profiles.md`` says what every key means.
 
-Typed dictionaries, because a measurement is written down piece by piece while it grows and read
-back as it stands: in memory it is the file's JSON object. Further keys may stand beside these.
+Typed dictionaries, because a profile is written piece by piece while it is measured, and in memory
+it is the file's JSON object. Further keys are allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hierspec.utils.schema import Integer, Number
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 
 Rule = Literal["block", "tokenwise"]
-# The rule that stands for each where a level makes several drafts, and is it where it makes one.
+# The rule used instead for several drafts; the two are the same for a single draft.
 OF_SEVERAL: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
@@ -25,8 +25,8 @@ Temperature = Annotated[str, AfterValidator(lambda t: check_temperature(float(t)
 
 
 class MeasuredModel(TypedDict):
-    """``level`` is as in a hierarchy file, ``weights`` the hash of the files that ``owner`` names;
-    the target has no level."""
+    """``level`` is as in a hierarchy file, ``None`` for the target; ``weights`` is a hash of the
+    files of ``owner``."""
 
     name: str
     level: dict[str, Any] | None
@@ -49,7 +49,7 @@ class MeasuredClass(Survival):
 
 
 class MeasuredPair(TypedDict):
-    """What one model's drafts are worth to another; models by their numbers."""
+    """How well one model's drafts survive another's verification; models by their numbers."""
 
     drafter: Integer
     verifier: Integer
@@ -78,7 +78,7 @@ class TimeSummary(TypedDict):
 
 
 class MeasuredCost(TypedDict):
-    """Times of a pair's calls by number of tokens; no drafter: of a call without a draft."""
+    """Times of a pair's calls by number of tokens; without a drafter, of a plain call."""
 
     drafter: Integer | None
     verifier: Integer
@@ -95,7 +95,7 @@ class ContextSlope(TypedDict):
 
 
 class MeasuredContext(TypedDict):
-    """What calls cost in a longer context than the one they were timed in, in tokens."""
+    """How the cost of calls grows with the context: timed at ``tokens`` and at ``long`` tokens."""
 
     tokens: Integer
     long: Integer
@@ -121,7 +121,7 @@ class AtTemperature(TypedDict):
 
 
 class MeasuredSettings(TypedDict):
-    """Of how much was measured, what readers need."""
+    """The part of the settings that readers need."""
 
     max_speculative_tokens: Integer
 

@@ -1,4 +1,4 @@
-"""What is measured at one temperature, stage by stage; each stage's result can be written down."""
+"""Measure one temperature, stage by stage; each stage's result can be kept in a file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .settings import ProfileSettings, Report
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
 MIN_CONTEXT = 96
 MAX_PROMPT = 256  # tokens of a text that are used: its end
-MAX_CHAT = 1024  # of a prompt in token ids: a chat loses its beginning with its end alone
-_CHECKED = 8  # tokens of the checks that are timed in a long context
+MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
+_CHECKED = 8  # length of the drafts whose checks are timed in a long context
 
-Stage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, maybe of an earlier run
+Stage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, or an earlier run's
 
 
 class Stages:
@@ -31,7 +31,7 @@ class Stages:
     Attributes:
         pool: entrants, cheapest first.
         alone: [K+1] milliseconds of a single call of each.
-        share: where the work at this temperature begins, and how much of all work it is.
+        share: start and length of this temperature's part of all work, for progress.
 
     Raises:
         HierspecError: no prompt, or no room in the models' contexts.
@@ -50,7 +50,7 @@ class Stages:
         if not self.prompts:
             raise HierspecError("there is no prompt to measure on: those of --prompts are empty")
         self.longest = min(entrant.model.max_length for entrant in pool.entrants if entrant.scores)
-        # Tokens that the target writes: those wanted, or those that fit with drafts after them.
+        # Fewer tokens are generated where drafts after them would not fit.
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
         fitting = self.longest - spare - settings.tokens
         self.prompts = [ids for ids in self.prompts if len(ids) <= fitting] or self.prompts
@@ -65,11 +65,12 @@ class Stages:
         self.load_before = machine.load_average()
         self.alone: list[float] = []
 
-    def tell(self, stage: str, part: float) -> None:
+    def report_share(self, stage: str, part: float) -> None:
+        """Report progress, given the share of this temperature's work that is done."""
         start, length = self.share
         self.report(stage, start + length * part)
 
-    def all(self, temperature: float, stage: Stage) -> AtTemperature:
+    def measure(self, temperature: float, stage: Stage) -> AtTemperature:
         """Measure everything at one temperature, as the profile keeps it."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
@@ -81,33 +82,34 @@ class Stages:
             settings.seed,
             frozenset() if settings.ignore_eos else self.pool.ends,
         )
-        self.tell("the target writes", 0.01)
+        self.report_share("the target writes", 0.01)
         texts = stage(
             "texts", lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan)
         )
         starts = [len(prompt) for prompt in self.prompts]
-        wanted = self.pairs()
-        self.tell("agreement", 0.05)
+        allowed = self.pairs()
+        self.report_share("agreement", 0.05)
         agreed, kinds = stage("agreement", lambda: self.agreements(texts, plan))
         pairs: list[MeasuredPair] = []
         for i in range(target):
-            self.tell(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
+            self.report_share(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
 
             def follow(i: int = i) -> list[MeasuredPair]:
-                above = [k for j, k in wanted if j == i and k < target]
+                above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
                 return curves.pairs(i, self.pool, drafts, kinds, settings.seed)
 
             pairs += stage(f"drafts {i}", follow)
         for pair in pairs:
             pair.update(agreed.get(f"{pair['drafter']} {pair['verifier']}", {}))
-        text = [token for one in texts for token in one]
-        room = self.longest - _tokens_of_turn(settings.max_speculative_tokens)
+        joined = [token for text in texts for token in text]
+        room = self.longest - _max_tokens_of_turn(settings.max_speculative_tokens)
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
-        self.tell("costs", 0.55)
-        timed = stage("costs", lambda: self.times(wanted, _of_length(text, short), temperature))
-        self.tell("costs in a long context", 0.9)
-        context = stage("context", lambda: self.contexts(text, short, temperature))
+        self.report_share("costs", 0.55)
+        text = _repeat_to(joined, short)
+        timed = stage("costs", lambda: self.time_calls(allowed, text, temperature))
+        self.report_share("costs in a long context", 0.9)
+        context = stage("context", lambda: self.time_long_context(joined, short, temperature))
         token_ms = stage("token", lambda: costs.token_ms(self.pool, self.prompts[0], temperature))
         return {
             "pairs": pairs,
@@ -118,9 +120,9 @@ class Stages:
         }
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return who may draft for whom: all for the target, cheap models for expensive ones.
+        """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
 
-        What makes several drafts at once drafts for the target alone.
+        A maker of several drafts is paired with the target alone.
         """
         entrants, ratio = self.pool.entrants, self.settings.min_ratio
         target = len(entrants) - 1
@@ -143,7 +145,7 @@ class Stages:
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
         given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
-        # A class needs some drafts, or chance alone makes classes differ.
+        # Small classes would differ by chance alone.
         most = max(len(texts) * plan.places // self.settings.places_per_class, 1)
         kinds = agreement.classes(ease, plan, min(self.settings.classes, most))
         entries = {
@@ -157,18 +159,18 @@ class Stages:
         }
         return entries, kinds
 
-    def times(
+    def time_calls(
         self, pairs: Sequence[costs.Pair], text: list[int], temperature: float
     ) -> list[MeasuredCost]:
         """Time every model alone and every pair at every length."""
         settings = self.settings
-        wanted = [*self._alone(), *pairs]
-        done, total = 0, settings.repeats * len(costs.turns(wanted, settings.budgets()))
+        wanted = [*self._single_calls(), *pairs]
+        done, total = 0, settings.repeats * len(costs.timed_calls(wanted, settings.budgets()))
 
         def advance() -> None:
             nonlocal done
             done += 1
-            self.tell("costs", 0.55 + 0.35 * done / total)
+            self.report_share("costs", 0.55 + 0.35 * done / total)
 
         times = costs.time_pairs(
             self.pool,
@@ -183,10 +185,10 @@ class Stages:
         )
         return [seen.entry(i, k) for (i, k), seen in times.items()]
 
-    def contexts(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
+    def time_long_context(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
         """Measure what calls cost in a long context, as a slope in the tokens before them."""
-        entrants, alone = self.pool.entrants, self._alone()
-        long = min(LONG_CONTEXT, self.longest - _tokens_of_turn(_CHECKED))
+        entrants, alone = self.pool.entrants, self._single_calls()
+        long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
         if long < 2 * short:
             return {"tokens": short, "long": long, "slopes": []}
         first = next((k for _, k in alone if entrants[k].num_drafts == 1), alone[0][1])
@@ -195,7 +197,7 @@ class Stages:
             costs.time_pairs(
                 self.pool,
                 [*alone, *((first, k) for _, k in others if entrants[k].verifies)],
-                _of_length(text, length),
+                _repeat_to(text, length),
                 budgets=(_CHECKED,),
                 repeats=3,
                 temperature=temperature,
@@ -214,12 +216,12 @@ class Stages:
             slopes.append({"model": k, "ms_per_token_0": bare, "ms_per_token_8": checked})
         return {"tokens": short, "long": long, "slopes": slopes}
 
-    def _alone(self) -> list[costs.Pair]:
+    def _single_calls(self) -> list[costs.Pair]:
         """Return a pair without a drafter for every model that scores."""
         return [(None, k) for k, entrant in enumerate(self.pool.entrants) if entrant.scores]
 
 
-def _tokens_of_turn(budget: int) -> int:
+def _max_tokens_of_turn(budget: int) -> int:
     """Return how many tokens a turn of timed rounds may add to its text."""
     return (costs.WARM + costs.TIMED) * (budget + 1)
 
@@ -235,6 +237,6 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
     return pool.tokenizer(text, verbose=False)["input_ids"][-MAX_PROMPT:]
 
 
-def _of_length(tokens: list[int], length: int) -> list[int]:
-    """Return the first ``length`` tokens; repeated where there are too few."""
+def _repeat_to(tokens: list[int], length: int) -> list[int]:
+    """Return the first ``length`` tokens, of the text repeated if it is too short."""
     return (tokens * -(-length // len(tokens)))[:length]

@@ -95,7 +95,7 @@ def inputs(lab: Lab, temperature: float) -> Inputs:
         (found.overlap if temperature else found.equal) / max(found.positions, 1)
         for found in (sums[0, 2], sums[1, 2])
     )
-    small_ms, mid_ms, target_ms = costs.alone(pool, texts[0], temperature, REPEATS)
+    small_ms, mid_ms, target_ms = costs.single_calls(pool, texts[0], temperature, REPEATS)
     return Inputs(alpha, beta, mid_ms / target_ms, small_ms / mid_ms)
 
 

@@ -72,7 +72,7 @@ class BenchModels:
         Raises:
             HierspecError: nothing drafts by this name.
         """
-        return {**parse(draft).in_file(self.target), "num_speculative_tokens": budget, **more}
+        return {**parse(draft).level_dict(self.target), "num_speculative_tokens": budget, **more}
 
     @property
     def draft_models(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class BenchModels:
         return tuple(
             name
             for name in self.drafts
-            if parse(name).in_file(self.target) == {"method": "draft_model", "model": name}
+            if parse(name).level_dict(self.target) == {"method": "draft_model", "model": name}
         )
 
     def verifies(self, draft: str) -> bool:

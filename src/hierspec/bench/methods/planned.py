@@ -20,7 +20,7 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
-from hierspec.profiling.auto import widened
+from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
@@ -121,7 +121,7 @@ class OnlineMethod(HierarchyMethod):
 
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
         current = planning(models)
-        chain = widened(current.profile(temperature), current.plan(temperature))
+        chain = control_chain(current.profile(temperature), current.plan(temperature))
         found = _levels_and_rule(models, temperature, chain)
         super().__init__(name, models, **found)
         self.configuration["online"] = True
