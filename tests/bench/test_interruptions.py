@@ -144,7 +144,7 @@ def test_before_anything_is_measured(command, monkeypatch, tmp_path, capsys):
     """While models are loaded: an earlier run's file is left as it is, and told of."""
     path = tmp_path / "r.json"
     argv = [*command, "-o", str(path)]
-    interrupt(monkeypatch, "hierspec.cli.bench:_token_ids")
+    interrupt(monkeypatch, "hierspec.bench.prompt_ids:encode")
     assert cli.run(argv) == 130
     assert told(capsys) == NOTHING
     assert not path.exists()
@@ -153,7 +153,7 @@ def test_before_anything_is_measured(command, monkeypatch, tmp_path, capsys):
     assert cli.run(argv) == 130
     before = path.read_bytes()
     for more, says in (([], GOES_ON), (["--overwrite"], NOTHING)):
-        interrupt(monkeypatch, "hierspec.cli.bench:_token_ids")
+        interrupt(monkeypatch, "hierspec.bench.prompt_ids:encode")
         capsys.readouterr()
         assert cli.run([*argv, *more]) == 130
         assert told(capsys) == says
@@ -269,8 +269,8 @@ def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    shown = ("hierspec.cli.bench:_show", "hierspec.bench.report.table:rendered")
-    for where in (*shown, "hierspec.cli.rendering:say"):
+    shown = ("hierspec.cli.rendering.bench:show", "hierspec.bench.report.table:rendered")
+    for where in (*shown, "hierspec.cli.rendering.bench:say"):
         with monkeypatch.context() as patch:
             interrupt(patch, where, after=True)
             assert cli.run(argv) == 130
@@ -282,8 +282,8 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
     monkeypatch.setattr(Bench, "run", lambda self: None)
     for where, says in (
         ("hierspec.bench.run:Bench.run", "interrupted: -o FILE keeps it"),
-        ("hierspec.cli.bench:_show", "interrupted: the results are measured, but in no file; "
-         "-o FILE keeps them"),
+        ("hierspec.cli.rendering.bench:show", "interrupted: the results are measured, but in no "
+         "file; -o FILE keeps them"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             interrupt(patch, where)

@@ -1,14 +1,11 @@
 """``hierspec bench``: methods side by side, as a table, a results file, a page and pictures.
 
-``hierspec bench serve`` stands in a file of its own.
+``hierspec bench serve`` has a file of its own.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +13,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
+from .bench_files import BenchFiles
 from .bench_serve import serve
 from .options import (
     MODEL,
@@ -35,9 +33,7 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.bench.chats import ChatTurn
     from hierspec.bench.methods.entry import MethodEntry
-    from hierspec.bench.methods.ours import BenchModels
     from hierspec.bench.prompt_split import Prompts as ChosenPrompts
     from hierspec.bench.records import BenchResults, BenchSettings
     from hierspec.bench.spec_bench import SpecBenchQuestion
@@ -171,9 +167,10 @@ def bench(
         return 0
 
     from .rendering import interruptible, notes, say
+    from .rendering.bench import show, show_methods
 
     top, console = target_config(target, dtype, device), notes()
-    files = _Files(
+    files = BenchFiles(
         results=output,
         overwrite=overwrite,
         source=from_,
@@ -188,9 +185,11 @@ def bench(
 
         known = catalogue(listed(draft))
         if show_list:
-            return _list(known, as_json)
+            show_methods(known, as_json)
+            return 0
         if from_ is not None:
-            return _show_file(from_, files, given(context), console)
+            _show_file(from_, files, given(context), console)
+            return 0
         files.check()
         temperatures = to_measure_at(temperature)
         if seed >= SEEDS:
@@ -231,7 +230,8 @@ def bench(
         )
         if output is not None:
             say(console, f"written to {output}")
-        return _show(data, files, tokenizer, chosen.asked, console)
+        show(data, files, tokenizer, chosen.asked, console)
+        return 0
 
 
 def _drafts(target: str) -> tuple[str, ...]:
@@ -243,107 +243,11 @@ def _drafts(target: str) -> tuple[str, ...]:
     return tuple(default_names(target)) if released else shipped_drafts(target)
 
 
-def _nothing_measured() -> str:
-    return "nothing was measured"
-
-
-@dataclass(slots=True, kw_only=True)
-class _Files:
-    """What is read and written.
-
-    Attributes:
-        results: the results file (``-o``); ``source``: one to show (``--from``).
-        next_step: what to say to a user who cuts it short now; found out when it happens, because
-            the results may have been finished a moment ago.
-    """
-
-    results: Path | None
-    overwrite: bool
-    source: Path | None
-    prompts: Path | None
-    report: Path | None
-    plots: Path | None
-    spec_bench: Path | None
-    as_json: bool
-    next_step: Callable[[], str] = _nothing_measured
-
-    def check(self) -> None:
-        """Refuse what would fail after minutes of measuring."""
-        from hierspec.utils.files import probe, probe_folder
-
-        if self.results is not None:
-            probe(self.results, "results")
-        if self.report is not None:
-            regular = self.report.is_file() or not self.report.exists()
-            if regular and self.report.suffix.lower() != ".html":
-                raise HierspecError(
-                    f"--report writes a page: give it a name that ends in .html, not {self.report}"
-                )
-            if self.results and self.report.resolve() == self.results.resolve():
-                raise HierspecError(f"-o and --report both name {self.report}: choose two files")
-            probe(self.report, "a page")
-        if self.spec_bench is not None:
-            probe(self.spec_bench, "answers")
-        if self.plots is not None:
-            from hierspec.plotting.figures import matplotlib
-
-            matplotlib()
-            probe_folder(self.plots, self.plots, "pictures")
-
-    @property
-    def profile(self) -> Path | None:
-        """The profile of planned methods, beside the results file."""
-        return self.results and self.results.with_suffix(".profile.json")
-
-    def to_go_on(self) -> str:
-        """Say how to measure what is missing; as :meth:`to_show_again` where nothing is."""
-        from hierspec.bench.results import is_finished
-
-        if self.results is None:
-            return "-o FILE keeps it"
-        if is_finished(self.results):  # the same command would be refused
-            return self.to_show_again()
-        same = "the same command without --overwrite" if self.overwrite else "the same command"
-        return f"{same} continues where it stopped"
-
-    def to_show_again(self) -> str:
-        """Say where the results are, and the command that makes the files which were asked for."""
-        path = self.source or self.results
-        if path is None:
-            return "the results are measured, but in no file; -o FILE keeps them"
-        words = ["hierspec", "bench", "--from", str(path)]
-        for name in ("report", "plots", "spec_bench"):
-            if (value := getattr(self, name)) is not None:
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        if self.spec_bench is not None and self.prompts is not None:
-            words += ["--prompts", str(self.prompts)]
-        if self.as_json:
-            words.append("--json")
-        return f"the results are in {path}; {shlex.join(words)} shows them"
-
-
-def _list(known: Mapping[str, MethodEntry], as_json: bool) -> int:
-    from rich.text import Text
-
-    from hierspec.utils.terminal import borderless, console
-
-    keys = ("name", "title", "group", "source", "summary", "lossless")
-    if as_json:
-        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
-        return 0
-    table = borderless(("method", "group", "source", ""))
-    for entry in known.values():
-        lossy = "" if entry.lossless else " (not lossless)"
-        row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
-        table.add_row(*map(Text, row))
-    # A list folds into COLUMNS where they are set; a table of results that is piped never does.
-    console(columns=True).print(table)
-    return 0
-
-
-def _show_file(path: Path, files: _Files, options: Sequence[str], console: Console) -> int:
-    """Show what was measured before."""
+def _show_file(path: Path, files: BenchFiles, options: Sequence[str], console: Console) -> None:
+    """Show the results in a file; refuse ``options`` that only a measurement reads."""
     from hierspec.bench import results
+
+    from .rendering.bench import show
 
     ignored = [name for name in options if name not in _USED]
     if files.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
@@ -357,7 +261,7 @@ def _show_file(path: Path, files: _Files, options: Sequence[str], console: Conso
     if files.spec_bench is not None:
         asked = _asked(files.prompts, data.settings)
         tokenizer = load_tokenizer(data.settings.target)
-    return _show(data, files, tokenizer, asked, console)
+    show(data, files, tokenizer, asked, console)
 
 
 def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestion, ...]:
@@ -379,44 +283,11 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
     return prompts.asked
 
 
-def _show(
-    data: BenchResults,
-    files: _Files,
-    tokenizer: Any,
-    asked: Sequence[SpecBenchQuestion],
-    console: Console,
-) -> int:
-    """Show the table or the object, and write whatever files were asked for."""
-    from hierspec.bench import spec_bench
-    from hierspec.bench.report import page, pictures, table
-    from hierspec.utils import terminal
-
-    from .rendering import say
-
-    if files.as_json:
-        print(json.dumps(data.to_dict()))
-    else:
-        shown = terminal.console()
-        for part in table.rendered(data):
-            shown.print(part)
-    if files.plots is not None:
-        for path in pictures.draw(data, files.plots):
-            say(console, f"drawn: {path}")
-    if files.report is not None:
-        page.write(data, files.report)
-        say(console, f"written: {files.report}")
-    if files.spec_bench is not None:
-        written = spec_bench.write(data, files.spec_bench, tokenizer, asked)
-        example = f", such as {written[0]}" if written else ""
-        say(console, f"written: {len(written)} answer files{example}")
-    return 0
-
-
 def _measure(
     settings: BenchSettings,
     entries: Sequence[MethodEntry],
     prompts: ChosenPrompts,
-    files: _Files,
+    files: BenchFiles,
     load_drafts: bool,
     seconds: float | None,
     console: Console,
@@ -428,6 +299,7 @@ def _measure(
     from hierspec.bench import results
     from hierspec.bench.methods import planned
     from hierspec.bench.methods.ours import BenchModels
+    from hierspec.bench.prompt_ids import encode
     from hierspec.bench.run import Bench
     from hierspec.lm import dtypes
     from hierspec.utils.machine import environment
@@ -451,16 +323,16 @@ def _measure(
             if load_drafts:
                 report("loading the drafts", 0.0)
                 models.load_drafts()
-            measured = _token_ids(models, prompts.measured, settings.max_new_tokens)
+            measured = encode(models, prompts.measured, settings.max_new_tokens)
             longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
-            tuning = _token_ids(models, prompts.tuning, longest)
+            tuning = encode(models, prompts.tuning, longest)
             note = f"weights in {dtypes.weight_dtype_name(models.plain.root.model)}"
             if settings.dtype == "auto" and note not in data.notes:
                 data.notes.append(note)
-            _begin(files, data)
+            files.begin(data)
             files.next_step = files.to_go_on
             further = prompts.profiling[len(prompts.tuning) :]
-            profiled = [*tuning, *_token_ids(models, further, longest, skip=True)]
+            profiled = [*tuning, *encode(models, further, longest, skip=True)]
             effort = planned.settings(len(profiled), settings.max_new_tokens, settings.until_eos)
             models.planning = planned.Planning(models, profiled, effort, files.profile)
             Bench(
@@ -477,55 +349,6 @@ def _measure(
             ).run()
     files.next_step = files.to_show_again
     return data, models.tokenizer
-
-
-def _begin(files: _Files, data: BenchResults) -> None:
-    """Write the file before minutes of work; remove a profile that is to be measured anew."""
-    from hierspec.bench import results
-
-    if files.results is None:
-        return
-    results.write(files.results, data)
-    if files.overwrite and files.profile is not None:
-        files.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
-
-
-def _token_ids(
-    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int, skip: bool = False
-) -> list[list[int]]:
-    """Return prompts as ``generate`` reads them; each leaves room for what is to be written.
-
-    Raises:
-        HierspecError: one does not; with ``skip`` it is left out.
-    """
-    from hierspec.bench import chats
-
-    if models.tokenizer is None:
-        raise HierspecError(
-            "the target has no tokenizer beside it, and prompts are texts: save one into its folder"
-        )
-    turns = [turn for turn in prompts if not isinstance(turn, str)]
-
-    def answer(ids: list[int]) -> str:
-        return models.plain.generate(ids, max_new_tokens=tokens).text
-
-    of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
-    longest = models.plain.root.model.max_length
-    found = []
-    for text in prompts:
-        if isinstance(text, str):
-            ids = models.tokenizer(text, verbose=False)["input_ids"]
-        else:
-            ids, text = next(of_turns), text.chat.turns[text.number]
-        if not ids or len(ids) + tokens > longest:
-            if skip:
-                continue
-            raise HierspecError(
-                f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "
-                f"the target's context of {longest}: leave it out, or lower --max-new-tokens"
-            )
-        found.append(list(ids))
-    return found
 
 
 def _target_notes(target: str) -> list[str]:

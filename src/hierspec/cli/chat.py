@@ -174,6 +174,7 @@ class ChatSession:
 
     def _answer(self, said: str) -> None:
         from .rendering import say
+        from .rendering.generation import painter_for, run
 
         messages = [*self.messages, {"role": "user", "content": said}]
         try:
@@ -184,28 +185,10 @@ class ChatSession:
         prompt = generation.streams[0].sequence.tokens
         kept = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
         num_prompt = len(prompt)
-        _show(generation)
+        run(generation, painter_for(generation))
         (result,) = generation.results()
         self.messages = [*messages, {"role": "assistant", "content": result.text}]
         say(self.console, _summary(result, kept, num_prompt))
-
-
-def _show(generation: Any) -> None:
-    """Print an answer as it is written; Ctrl-C ends it where it is."""
-    from rich.console import Console
-
-    from .rendering.generation import Painter
-
-    names = [generation.names[i] for i in sorted(generation.names)]
-    painter = Painter(Console(highlight=False), names)
-    events = iter(generation)
-    try:
-        for event in events:
-            painter.token(event)
-    except KeyboardInterrupt:
-        events.close()
-    finally:
-        painter.end()
 
 
 def _summary(result: GenerationResult, kept: int, num_prompt: int) -> str:

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
     from hierspec.api import Hierarchy
     from hierspec.config.schema import HierarchyConfig, TargetConfig
-    from hierspec.engine.control import Controller
-    from hierspec.engine.generation import Generation
     from hierspec.engine.results import GenerationResult
-    from hierspec.planner.plan import Plan
 
 
 def generate(
@@ -223,6 +220,9 @@ def generate(
 
     from hierspec.lm import dtypes
 
+    from .rendering.generation import painter_for, report, run, why_texts_differ
+
+    dtype_name = dtypes.weight_dtype_name(models.root.model)
     plain = _plain(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -240,20 +240,21 @@ def generate(
             streamed = not as_json and len(batch) == 1
             continued = ids or (not chat and isinstance(batch[0], str))
             before = batch[0] if continued and generation.continues_prompts else ""
-            cancelled = _run(generation, before, streamed, ids)
+            painter = painter_for(generation, ids) if streamed else None
+            if painter is not None:
+                painter.legend()
+                painter.prompt(before)
+            cancelled = run(generation, painter)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            about = {"dtype": dtypes.weight_dtype_name(models.root.model)} if as_json else None
+            about = {"dtype": dtype_name} if as_json else None
             fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
-            _report(results, references, about, ids, fixed, console)
+            report(results, references, about, ids, fixed, console)
             exact = deterministic or models.config.deterministic
             if fixed and not as_json and _differ(results, references):
-                say(
-                    console,
-                    _EQUAL if exact else _near_tie(dtypes.weight_dtype_name(models.root.model)),
-                )
+                say(console, why_texts_differ(dtype_name, exact))
             if not as_json and any(_context_ended(result, max_new_tokens) for result in results):
                 say(console, "hierspec: note: a text ended where the model's context does")
             if cancelled:
@@ -321,6 +322,7 @@ def _plan(
     from hierspec.api import Hierarchy
 
     from .rendering import interruptible, own_notes, progress, say
+    from .rendering.generation import planned
 
     bar = progress(console, f"measuring {target.model} (once)")
     with interruptible(console), own_notes(console), bar as report:
@@ -329,22 +331,10 @@ def _plan(
     if not quiet:
         plan = models.plan
         assert plan is not None  # as auto leaves it
-        say(console, f"auto: {_planned(plan, models.controller)}")
+        say(console, f"auto: {planned(plan, models.controller)}")
         if plan.on_three_levels:
             say(console, plan.on_three_levels)
     return models
-
-
-def _planned(plan: Plan, controller: Controller | None) -> str:
-    """Return the plan in words, and what else control may use while text is written."""
-    names, chain = plan.estimates.names, plan.best.chain
-    if chain.plain:
-        return "plain decoding"
-    below = [f"{names[i]} × {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
-    shown = " → ".join([*below, names[chain.levels[-1]]])
-    more = [names[i] for i in getattr(controller, "models", ()) if i not in chain.levels]
-    aside = f" (and {', '.join(more)} where the text is better served so)" if more else ""
-    return f"{shown}{aside}, {plan.speedup:.2f}× plain decoding expected; your text decides"
 
 
 def _plain(hierarchy: Hierarchy) -> Hierarchy:
@@ -354,70 +344,6 @@ def _plain(hierarchy: Hierarchy) -> Hierarchy:
 
     root = dataclasses.replace(hierarchy.root, index=0, below=None)
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.ends))
-
-
-def _run(generation: Generation, before: str | Sequence[int], stream: bool, ids: bool) -> bool:
-    """Run a batch, printing a single one as it is written; return whether it was cut short.
-
-    Args:
-        before: what its text continues; empty for an answer, which stands alone.
-    """
-    painter = None
-    if stream:
-        from rich.console import Console
-
-        from .rendering.generation import Painter
-
-        names = [generation.names[i] for i in sorted(generation.names)]
-        painter = Painter(Console(highlight=False), names, ids)
-        painter.legend()
-        painter.prompt(before)
-    events = iter(generation)
-    try:
-        for event in events:
-            if painter is not None:
-                painter.token(event)
-    except KeyboardInterrupt:
-        events.close()  # type: ignore[attr-defined]
-        return True
-    finally:
-        if painter is not None:
-            painter.end()
-    return False
-
-
-def _report(
-    results: Sequence[GenerationResult],
-    references: Sequence[GenerationResult | None],
-    about: dict[str, Any] | None,
-    ids: bool,
-    fixed: bool,
-    console: Console,
-) -> None:
-    """Print what a batch gave, with plain decoding beside it where there is some.
-
-    Args:
-        about: the models, for JSON objects; ``None``: text is printed.
-        fixed: its text must be plain decoding's.
-    """
-    from .rendering.generation import ending, levels, speeds, summary, verdict
-
-    batch = len(results) > 1
-    for result, plain in zip(results, references, strict=True):
-        same = result.token_ids == plain.token_ids if plain is not None and fixed else None
-        if about is not None:
-            found = {**_object(result, plain, same), **about}
-            print(json.dumps(found, ensure_ascii=False), flush=True)
-            continue
-        if batch:
-            print(" ".join(map(str, result.token_ids)) if ids else result.text, flush=True)
-            console.print(f"{ending(result)}{verdict(result, plain, same)}", highlight=False)
-            continue
-        for part in summary(result, plain, same):
-            console.print(part, highlight=False)
-    if batch and about is None:
-        for part in [*levels(results[0]), speeds(results[0], references[0])]:
-            console.print(part, highlight=False)
 
 
 def _differ(
@@ -431,34 +357,6 @@ def _differ(
 
 def _context_ended(result: GenerationResult, max_new_tokens: int) -> bool:
     return result.finish_reason == "length" and result.num_tokens < max_new_tokens
-
-
-_EQUAL = "hierspec: note: with --deterministic texts are equal: this is a bug, please report it"
-
-
-def _near_tie(dtype: str) -> str:
-    """Return why a text is not plain decoding's although nothing is lost, and what helps."""
-    wider = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
-    return (
-        f"hierspec: note: in {dtype} the last digits of scores depend on how many tokens a call "
-        "holds, and two tokens that are nearly as likely may change places; with --deterministic "
-        f"(Llama-shaped models on CPUs) they cannot{wider}"
-    )
-
-
-def _object(
-    result: GenerationResult, plain: GenerationResult | None, same: bool | None
-) -> dict[str, Any]:
-    """Return what ``--json`` prints of a result."""
-    if plain is None:
-        return result.to_dict()
-    speed = plain.tokens_per_second
-    compared = {
-        "tokens_per_second": speed,
-        "speedup": result.tokens_per_second / speed if speed else None,
-        "same_tokens": same,
-    }
-    return {**result.to_dict(), "compare": compared}
 
 
 @contextlib.contextmanager

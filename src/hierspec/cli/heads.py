@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hierspec.errors import HierspecError
 
 from .options import MODEL, AsJson, Device, Dtype, Threads, listed
-
-if TYPE_CHECKING:
-    from hierspec.config.acceptance_head import HeadFile as AcceptanceFile
-    from hierspec.config.exit_heads import HeadsFile
 
 app = typer.Typer(
     help="Drafters on a model's frozen layers: heads for its early exits, EAGLE-3 networks.",
@@ -221,6 +217,7 @@ def train(
     from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
+    from .rendering.heads import show_exit_heads
 
     settings = HeadsSettings(
         exits=_layers("--exits", exits) or (),
@@ -252,7 +249,7 @@ def train(
             start_from=start_from,
             report=report,
         )
-    _print(file, as_json)
+    show_exit_heads(file, as_json)
     before, after = file.info.get("before", {}), file.info.get("after", {})
     if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
         say(
@@ -283,6 +280,7 @@ def _train_acceptance(
     from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
+    from .rendering.heads import show_acceptance_head
 
     settings = training.AcceptanceSettings(**given)
     use_threads(threads)
@@ -299,7 +297,7 @@ def _train_acceptance(
             overwrite=overwrite,
             report=report,
         )
-    _print_acceptance(file, as_json)
+    show_acceptance_head(file, as_json)
     if not as_json:
         window = {"kind": "acceptance", "head": str(file.path)}
         level = {"method": "draft_model", "model": draft, "num_speculative_tokens": 16}
@@ -308,23 +306,6 @@ def _train_acceptance(
             f"written to {file.path}; as a level: {json.dumps({**level, 'window': window})}",
         )
     return 0
-
-
-def _print_acceptance(file: AcceptanceFile, as_json: bool) -> None:
-    from hierspec.utils import terminal
-
-    info = file.info
-    if as_json:
-        print(json.dumps({"file": str(file.path), **info}))
-        return
-    found = info.get("held_out", {})
-    terminal.console().print(
-        f"what {info['target']} keeps of {info['model']}: on {found.get('samples', '?')} held-out "
-        f"tokens loss {found.get('loss', '?')} (best constant {found.get('constant_loss', '?')}), "
-        f"AUC {found.get('auc', '?')}",
-        markup=False,
-        highlight=False,
-    )
 
 
 def _train_eagle3(
@@ -379,15 +360,17 @@ def show(
     from hierspec.config import acceptance_head
     from hierspec.config.exit_heads import read
 
+    from .rendering.heads import show_acceptance_head, show_exit_heads
+
     if acceptance_head.is_one(acceptance_head.locate(file)):
         head = acceptance_head.read(file)
         acceptance_head.load(head)  # read and checked
-        _print_acceptance(head, as_json)
+        show_acceptance_head(head, as_json)
         return 0
     heads = read(file)
     for layer in heads.exits:
         heads.tensors(layer)  # read and checked
-    _print(heads, as_json)
+    show_exit_heads(heads, as_json)
     return 0
 
 
@@ -402,39 +385,3 @@ def _layers(option: str, given: Sequence[str] | None) -> tuple[int, ...] | None:
             f"{' '.join(given)!r}"
         )
     return tuple(sorted({int(word) for word in words}))
-
-
-def _print(file: HeadsFile, as_json: bool) -> None:
-    from rich.markup import escape
-
-    from hierspec.utils import terminal
-    from hierspec.utils.terminal import borderless
-
-    info = file.info
-    if as_json:
-        print(json.dumps({"file": str(file.path), **info}))
-        return
-    each = info.get("parameters", 0) / len(file.exits)
-    title = f"{info['model']}: {file.kind}, {each / 1e6:.2f} M parameters each"
-    size = info.get("vocabulary_size")
-    title += "" if size is None else f", {size} of {info['vocab_size']} tokens"
-    columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
-    table = borderless((), columns, title)
-    for layer in file.exits:
-        before, after = (info.get(when, {}).get(str(layer), {}) for when in ("before", "after"))
-        changes = (_change(before, after, key) for key in ("acceptance", "agreement", "kl"))
-        table.add_row(str(layer), *changes)
-    console = terminal.console()
-    console.print(table)
-    texts = info.get("texts", {})
-    console.print(
-        f"before → after, on held-out text; {info.get('steps', '?')} steps over "
-        f"{texts.get('tokens', '?')} tokens: {escape(str(texts.get('name', '?')))}",
-        style="dim",
-        highlight=False,
-    )
-
-
-def _change(before: dict[str, float], after: dict[str, float], key: str) -> str:
-    values = (row.get(key) for row in (before, after))
-    return " → ".join("?" if value is None else f"{value:.3f}" for value in values)

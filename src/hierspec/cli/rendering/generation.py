@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,10 @@ from rich.text import Text
 from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
+    from hierspec.engine.control import Controller
+    from hierspec.engine.generation import Generation
     from hierspec.engine.results import GenerationResult, TokenEvent
+    from hierspec.planner.plan import Plan
 
 # Lowest level first; the target writes in the terminal's own colour, bold, since its tokens are
 # the rare ones. Hues are told apart by most colour-blind readers, and brightness differs as well.
@@ -58,6 +62,28 @@ class Painter:
         else:
             self.console.file.write(text)
         self.console.file.flush()
+
+
+def painter_for(generation: Generation, ids: bool = False) -> Painter:
+    """Return what prints a generation's tokens on standard output."""
+    names = [generation.names[i] for i in sorted(generation.names)]
+    return Painter(Console(highlight=False), names, ids)
+
+
+def run(generation: Generation, painter: Painter | None = None) -> bool:
+    """Run a generation to its end, printing each token; return whether Ctrl-C cut it short."""
+    events = iter(generation)
+    try:
+        for event in events:
+            if painter is not None:
+                painter.token(event)
+    except KeyboardInterrupt:
+        events.close()  # type: ignore[attr-defined]
+        return True
+    finally:
+        if painter is not None:
+            painter.end()
+    return False
 
 
 _ENDS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
@@ -150,3 +176,76 @@ def levels(result: GenerationResult) -> list[Table | Text]:
     if result.batch_size == 1:
         return [table]
     return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]
+
+
+def report(
+    results: Sequence[GenerationResult],
+    references: Sequence[GenerationResult | None],
+    about: dict[str, Any] | None,
+    ids: bool,
+    fixed: bool,
+    console: Console,
+) -> None:
+    """Print the results of a batch, with plain decoding beside them where there is some.
+
+    Args:
+        about: what JSON objects say of the models; ``None``: text is printed.
+        fixed: whether texts must be plain decoding's.
+    """
+    batch = len(results) > 1
+    for result, plain in zip(results, references, strict=True):
+        same = result.token_ids == plain.token_ids if plain is not None and fixed else None
+        if about is not None:
+            found = {**_as_json(result, plain, same), **about}
+            print(json.dumps(found, ensure_ascii=False), flush=True)
+            continue
+        if batch:
+            print(" ".join(map(str, result.token_ids)) if ids else result.text, flush=True)
+            console.print(f"{ending(result)}{verdict(result, plain, same)}", highlight=False)
+            continue
+        for part in summary(result, plain, same):
+            console.print(part, highlight=False)
+    if batch and about is None:
+        for part in [*levels(results[0]), speeds(results[0], references[0])]:
+            console.print(part, highlight=False)
+
+
+def _as_json(
+    result: GenerationResult, plain: GenerationResult | None, same: bool | None
+) -> dict[str, Any]:
+    """Return what ``--json`` prints of a result."""
+    if plain is None:
+        return result.to_dict()
+    speed = plain.tokens_per_second
+    compared = {
+        "tokens_per_second": speed,
+        "speedup": result.tokens_per_second / speed if speed else None,
+        "same_tokens": same,
+    }
+    return {**result.to_dict(), "compare": compared}
+
+
+def why_texts_differ(dtype: str, deterministic: bool) -> str:
+    """Return why a text is not plain decoding's although nothing is lost, and what helps."""
+    if deterministic:
+        return (
+            "hierspec: note: with --deterministic texts are equal: this is a bug, please report it"
+        )
+    wider = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
+    return (
+        f"hierspec: note: in {dtype} the last digits of scores depend on how many tokens a call "
+        "holds, and two tokens that are nearly as likely may change places; with --deterministic "
+        f"(Llama-shaped models on CPUs) they cannot{wider}"
+    )
+
+
+def planned(plan: Plan, controller: Controller | None) -> str:
+    """Return the plan in words, and what else control may use while text is written."""
+    names, chain = plan.estimates.names, plan.best.chain
+    if chain.plain:
+        return "plain decoding"
+    below = [f"{names[i]} × {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
+    shown = " → ".join([*below, names[chain.levels[-1]]])
+    more = [names[i] for i in getattr(controller, "models", ()) if i not in chain.levels]
+    aside = f" (and {', '.join(more)} where the text is better served so)" if more else ""
+    return f"{shown}{aside}, {plan.speedup:.2f}× plain decoding expected; your text decides"

@@ -1,0 +1,106 @@
+"""The files of ``hierspec bench``: checked before the work, named where it is interrupted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hierspec.errors import HierspecError
+
+if TYPE_CHECKING:
+    from hierspec.bench.records import BenchResults
+
+
+def _nothing_measured() -> str:
+    return "nothing was measured"
+
+
+@dataclass(slots=True, kw_only=True)
+class BenchFiles:
+    """The files of one ``hierspec bench``, each named after its option.
+
+    Attributes:
+        results: the results file (``-o``); ``source``: one to show (``--from``).
+        next_step: returns the advice for a user who interrupts the command now; called when that
+            happens, because the results may have been finished a moment ago.
+    """
+
+    results: Path | None
+    overwrite: bool
+    source: Path | None
+    prompts: Path | None
+    report: Path | None
+    plots: Path | None
+    spec_bench: Path | None
+    as_json: bool
+    next_step: Callable[[], str] = _nothing_measured
+
+    def check(self) -> None:
+        """Refuse what would fail after minutes of measuring."""
+        from hierspec.utils.files import probe, probe_folder
+
+        if self.results is not None:
+            probe(self.results, "results")
+        if self.report is not None:
+            regular = self.report.is_file() or not self.report.exists()
+            if regular and self.report.suffix.lower() != ".html":
+                raise HierspecError(
+                    f"--report writes a page: give it a name that ends in .html, not {self.report}"
+                )
+            if self.results and self.report.resolve() == self.results.resolve():
+                raise HierspecError(f"-o and --report both name {self.report}: choose two files")
+            probe(self.report, "a page")
+        if self.spec_bench is not None:
+            probe(self.spec_bench, "answers")
+        if self.plots is not None:
+            from hierspec.plotting.figures import matplotlib
+
+            matplotlib()
+            probe_folder(self.plots, self.plots, "pictures")
+
+    @property
+    def profile(self) -> Path | None:
+        """The profile of planned methods, beside the results file."""
+        return self.results and self.results.with_suffix(".profile.json")
+
+    def begin(self, data: BenchResults) -> None:
+        """Write the results before minutes of work; remove a profile that is to be measured anew.
+
+        Without ``-o`` nothing is written.
+        """
+        from hierspec.bench import results
+
+        if self.results is None:
+            return
+        results.write(self.results, data)
+        if self.overwrite and self.profile is not None:
+            self.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
+
+    def to_go_on(self) -> str:
+        """Say how to measure what is missing; as :meth:`to_show_again` where nothing is."""
+        from hierspec.bench.results import is_finished
+
+        if self.results is None:
+            return "-o FILE keeps it"
+        if is_finished(self.results):  # the same command would be refused
+            return self.to_show_again()
+        same = "the same command without --overwrite" if self.overwrite else "the same command"
+        return f"{same} continues where it stopped"
+
+    def to_show_again(self) -> str:
+        """Say where the results are, and the command that makes the files which were asked for."""
+        path = self.source or self.results
+        if path is None:
+            return "the results are measured, but in no file; -o FILE keeps them"
+        words = ["hierspec", "bench", "--from", str(path)]
+        for name in ("report", "plots", "spec_bench"):
+            if (value := getattr(self, name)) is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        if self.spec_bench is not None and self.prompts is not None:
+            words += ["--prompts", str(self.prompts)]
+        if self.as_json:
+            words.append("--json")
+        return f"the results are in {path}; {shlex.join(words)} shows them"

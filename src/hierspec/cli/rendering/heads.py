@@ -1,0 +1,62 @@
+"""Trained heads on a terminal: how well they draft, and how much better than without."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from hierspec.utils import terminal
+
+if TYPE_CHECKING:
+    from hierspec.config.acceptance_head import HeadFile as AcceptanceFile
+    from hierspec.config.exit_heads import HeadsFile
+
+
+def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
+    """Print a row an exit: how well it drafts without its head and with it; or the whole record."""
+    info = file.info
+    if as_json:
+        print(json.dumps({"file": str(file.path), **info}))
+        return
+    each = info.get("parameters", 0) / len(file.exits)
+    title = f"{info['model']}: {file.kind}, {each / 1e6:.2f} M parameters each"
+    size = info.get("vocabulary_size")
+    title += "" if size is None else f", {size} of {info['vocab_size']} tokens"
+    columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
+    table = terminal.borderless((), columns, title)
+    for layer in file.exits:
+        before, after = (info.get(when, {}).get(str(layer), {}) for when in ("before", "after"))
+        changes = (_change(before, after, key) for key in ("acceptance", "agreement", "kl"))
+        table.add_row(str(layer), *changes)
+    console = terminal.console()
+    console.print(table)
+    texts = info.get("texts", {})
+    console.print(
+        f"before → after, on held-out text; {info.get('steps', '?')} steps over "
+        f"{texts.get('tokens', '?')} tokens: {escape(str(texts.get('name', '?')))}",
+        style="dim",
+        highlight=False,
+    )
+
+
+def _change(before: dict[str, float], after: dict[str, float], key: str) -> str:
+    values = (row.get(key) for row in (before, after))
+    return " → ".join("?" if value is None else f"{value:.3f}" for value in values)
+
+
+def show_acceptance_head(file: AcceptanceFile, as_json: bool) -> None:
+    """Print how well an acceptance head predicts on held-out text, or its whole record."""
+    info = file.info
+    if as_json:
+        print(json.dumps({"file": str(file.path), **info}))
+        return
+    found = info.get("held_out", {})
+    terminal.console().print(
+        f"what {info['target']} keeps of {info['model']}: on {found.get('samples', '?')} held-out "
+        f"tokens loss {found.get('loss', '?')} (best constant {found.get('constant_loss', '?')}), "
+        f"AUC {found.get('auc', '?')}",
+        markup=False,
+        highlight=False,
+    )
