@@ -143,7 +143,7 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     out.mkdir()
     (out / "config.json").write_text("{}")  # as after the first measuring on the way
     with monkeypatch.context() as patch:
-        patch.setattr(start, "frequent", None)  # its rows keep their tokens
+        patch.setattr(start, "most_frequent_ids", None)  # its rows keep their tokens
         info = train(str(target), settings, out, [chats])
     before, after = (info[when]["held out"] for when in ("before", "figures"))
     assert after["acceptance"][0] > before["acceptance"][0]

@@ -23,7 +23,7 @@ from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.fit import CosineSchedule, Phase
-from hierspec.training.heads.data import encoded, from_files, own_rows, split
+from hierspec.training.heads.data import encode_excerpts, from_files, split, write_own_texts
 from hierspec.training.heads.frozen import Frozen
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.train import train
@@ -445,7 +445,7 @@ def test_texts_come_from_files_lines_and_folders(tmp_path) -> None:
         with pytest.raises(ValueError, match=r"holds no text$"):
             from_files([tmp_path / name])
     with pytest.raises(ValueError, match="has no tokenizer"):
-        encoded(["x"], None, 10, 4, 0)
+        encode_excerpts(["x"], None, 10, 4, 0)
 
 
 def letters(text: str, verbose: bool) -> dict[str, list[int]]:
@@ -455,16 +455,16 @@ def letters(text: str, verbose: bool) -> dict[str, list[int]]:
 
 def test_excerpts_come_from_as_many_texts_as_there_are() -> None:
     texts = [chr(65 + i) * 4000 for i in range(20)]
-    rows = encoded(texts, letters, 200, 8, 0)
+    rows = encode_excerpts(texts, letters, 200, 8, 0)
     assert sum(map(len, rows)) == 200
     assert [len(row) for row in rows[:-1]] == [16] * 12  # 10 a text, in multiples of 8
     assert len({int(row[0]) for row in rows}) == len(rows) == 13
-    rows = encoded(["a" * 40, "b" * 40_000], letters, 1000, 8, 0)
+    rows = encode_excerpts(["a" * 40, "b" * 40_000], letters, 1000, 8, 0)
     assert sum(map(len, rows)) == 1000  # the long one makes up for the short one
-    assert sum(map(len, encoded(["a" * 40, "b" * 80], letters, 1000, 8, 0))) == 30
-    assert torch.equal(*(torch.cat(encoded(texts, letters, 200, 8, 3)) for _ in range(2)))
+    assert sum(map(len, encode_excerpts(["a" * 40, "b" * 80], letters, 1000, 8, 0))) == 30
+    assert torch.equal(*(torch.cat(encode_excerpts(texts, letters, 200, 8, 3)) for _ in range(2)))
     for limit in (0, -5):  # all that may be used is kept back
-        assert sum(map(len, encoded(texts, letters, limit, 8, 0))) == 0
+        assert sum(map(len, encode_excerpts(texts, letters, limit, 8, 0))) == 0
 
 
 def test_what_is_measured_is_not_trained_on() -> None:
@@ -492,13 +492,13 @@ def test_own_texts_go_on_after_an_interruption(tmp_path) -> None:
 
     path = tmp_path / "own.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        own_rows(write, 40, path, lambda *_: None)
+        write_own_texts(write, 40, path, lambda *_: None)
     path.write_text(path.read_text() + "[[2, 2,")  # cut short
-    rows, _ = own_rows(write, 40, path, lambda *_: None)
+    rows, _ = write_own_texts(write, 40, path, lambda *_: None)
     assert [row[0].item() for row in rows] == [0, 1, 2, 3]
     assert calls == [0, 1, 2, 2, 3]
     with pytest.raises(ValueError, match="wrote no text"):
-        own_rows(lambda _: [[]], 40, tmp_path / "none.jsonl", lambda *_: None)
+        write_own_texts(lambda _: [[]], 40, tmp_path / "none.jsonl", lambda *_: None)
 
 
 def test_own_texts_are_measured_on_after_beginnings_of_their_own(tmp_path) -> None:
@@ -506,16 +506,18 @@ def test_own_texts_are_measured_on_after_beginnings_of_their_own(tmp_path) -> No
         """The third text is the same every time, the last one another's."""
         return [[1, number], [2, number], [3, 9], [1, number]]
 
-    learnt, kept = own_rows(write, 16, tmp_path / "a.jsonl", lambda *_: None, held_out=(1, 3))
+    learnt, kept = write_own_texts(
+        write, 16, tmp_path / "a.jsonl", lambda *_: None, held_out=(1, 3)
+    )
     assert [row.tolist() for row in learnt] == [[3, 9]]
     assert [row.tolist() for row in kept] == [[2, 0], [1, 0], [2, 1], [1, 1], [2, 2], [1, 2],
                                               [2, 3], [1, 3]][: len(kept)]  # fmt: skip
     assert len(kept) * 2 + 2 >= 16
     # Few tokens in all, but enough of those to measure on.
-    *_, kept = own_rows(write, 1, tmp_path / "b.jsonl", lambda *_: None, (1,), least=6)
+    *_, kept = write_own_texts(write, 1, tmp_path / "b.jsonl", lambda *_: None, (1,), least=6)
     assert [row.tolist() for row in kept] == [[2, 0], [2, 1], [2, 2]]
     # A model that says one thing only ends: what it said is there once.
-    learnt, _ = own_rows(lambda _: [[4, 4]], 100, tmp_path / "c.jsonl", lambda *_: None)
+    learnt, _ = write_own_texts(lambda _: [[4, 4]], 100, tmp_path / "c.jsonl", lambda *_: None)
     assert [row.tolist() for row in learnt] == [[4, 4]]
 
 
@@ -524,7 +526,7 @@ def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch
     from hierspec.training.heads import data as choosing
 
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(choosing, "_start", lambda text, *_: [ord(c) % 96 for c in text[:6]])
+    monkeypatch.setattr(choosing, "_start_ids", lambda text, *_: [ord(c) % 96 for c in text[:6]])
     monkeypatch.setattr(choosing, "split", lambda *parts: seen.update(parts=parts))
     backend = load(models["llama"], backend="hf")
     settings = HeadsSettings(exits=(1,), tokens=1200, width=32)
@@ -539,7 +541,7 @@ def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch
 
 def test_a_text_given_twice_counts_once() -> None:
     texts = ["a" * 400, "b" * 400]
-    once, twice = (encoded(some, letters, 1000, 8, 0) for some in (texts, texts * 2))
+    once, twice = (encode_excerpts(some, letters, 1000, 8, 0) for some in (texts, texts * 2))
     assert sum(map(len, twice)) == sum(map(len, once)) == 200
 
 

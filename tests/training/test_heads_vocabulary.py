@@ -347,7 +347,7 @@ def test_a_first_guess_lowers_the_distance(frozen, tmp_path) -> None:
         heads = Heads(kind, (1, 2), backend, inner=4)
         with torch.no_grad():
             before = frozen.distances(heads, states)[0]
-            least_squares.begin(heads, kept, rows[:-300], 0)
+            least_squares.initialise(heads, kept, rows[:-300], 0)
             after = frozen.distances(heads, states)[0]
         assert (after < 0.9 * before).all()
 
@@ -362,5 +362,5 @@ def test_a_guess_that_helps_nobody_is_not_taken(frozen, tmp_path, monkeypatch) -
     )
     worst = iter([torch.ones(2, 2), torch.full((2, 2), 2.0)])
     monkeypatch.setattr(frozen, "distances", lambda *_: next(worst))
-    least_squares.begin(heads, kept, kept.rows_of(PIECES), 0)
+    least_squares.initialise(heads, kept, kept.rows_of(PIECES), 0)
     assert all(not parameter.any() for parameter in heads.parameters())

@@ -112,7 +112,7 @@ def test_training_and_engine_compute_the_same(model: Path, trained) -> None:
     settings = dataclasses.replace(SETTINGS, sizes=(SETTINGS.sizes[number],))
     own = load_file(folder / "model.safetensors")
     ids = own[sibling.VOCABULARY].long()
-    network: Any = training.begun(from_directory(model), settings, ids)[info["size"]]
+    network: Any = training.initial_networks(from_directory(model), settings, ids)[info["size"]]
     projections = {
         "embed_projection": own.pop(sibling.EMBED_PROJECTION),
         "head_projection": own.pop(sibling.HEAD_PROJECTION),
@@ -162,7 +162,7 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
     assert "\n" not in str(caught.value)
     wide = dataclasses.replace(SETTINGS, sizes=((1, 4096, 2, 16),))
     with pytest.raises(ValueError, match="wider than"):
-        training.begun(from_directory(model), wide, torch.arange(4))
+        training.initial_networks(from_directory(model), wide, torch.arange(4))
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     tensors = load_file(broken / "model.safetensors")

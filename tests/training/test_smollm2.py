@@ -17,7 +17,7 @@ from hierspec.config.exit_heads import read
 from hierspec.training import smollm2
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
-from hierspec.training.heads.data import conversed, from_files
+from hierspec.training.heads.data import from_files, split_conversations
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.passages import FunctionSource, Passages
@@ -138,16 +138,18 @@ def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
         Conversation((("user", f"q{i}"), ("assistant", "yes")), "abc"[i % 3]) for i in range(120)
     ]
     settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
-    few, many = (conversed(said[:n], Letters(), settings, 99)[:2] for n in (60, 120))
+    few, many = (split_conversations(said[:n], Letters(), settings, 99)[:2] for n in (60, 120))
     digests = [[{piece.digest() for piece in part} for part in both] for both in (few, many)]
     assert digests[0][0] < digests[1][0]
     assert digests[0][1] < digests[1][1]
     assert not digests[1][0] & digests[1][1]
     assert {piece.domain for piece in many[1]} == {"a", "b", "c"}
     capped = dataclasses.replace(settings, held_out=3)
-    assert Counter(p.domain for p in conversed(said, Letters(), capped, 99)[1]) == Counter("abc")
+    assert Counter(
+        p.domain for p in split_conversations(said, Letters(), capped, 99)[1]
+    ) == Counter("abc")
     short = dataclasses.replace(settings, tokens=300)
-    train, held_out, further = conversed(said, Letters(), short, 99)
+    train, held_out, further = split_conversations(said, Letters(), short, 99)
     assert sum(len(piece.ids) for piece in (*train, *held_out)) in range(300, 320)
     assert {p.digest() for p in (*train, *further)} == digests[1][0]
 

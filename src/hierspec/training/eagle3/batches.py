@@ -36,7 +36,7 @@ class Batches:
 
     Attributes:
         embedding: the target's, [V, d] float32.
-        scale: what features are multiplied with, [3 d].
+        scale: factors of the features, [3 d].
     """
 
     passes: Passes
@@ -47,8 +47,8 @@ class Batches:
     def store(self) -> FeatureStore:
         return self.passes.store
 
-    def of(self, numbers: Sequence[int]) -> FeatureBatch:
-        """Return these texts as a batch."""
+    def read(self, numbers: Sequence[int]) -> FeatureBatch:
+        """Read the features of texts, by number, as a batch."""
         texts = [self.store.texts[i] for i in numbers]
         rows, length = len(texts), max(len(text.ids) for text in texts) - 2
         features = torch.zeros(rows, length, len(self.scale))
@@ -57,9 +57,9 @@ class Batches:
         counts = torch.zeros(rows, length, dtype=torch.bool)
         for row, (i, text) in enumerate(zip(numbers, texts, strict=True)):
             n = len(text.ids) - 2
-            found = self.store.features(i, 0, n + 1)
-            features[row, :n] = found[:n, :-1].flatten(1)
-            last[row, :n] = found[1:, -1]
+            stored = self.store.features(i, 0, n + 1)
+            features[row, :n] = stored[:n, :-1].flatten(1)
+            last[row, :n] = stored[1:, -1]
             ids[row, : n + 2] = torch.tensor(text.ids)
             for low, high in text.counts:
                 counts[row, max(low - 2, 0) : high - 2] = True

@@ -1,7 +1,7 @@
-"""What a network is worth as a drafter, on texts that it has not learnt from.
+"""How well a network drafts on texts that it was not trained on.
 
-Teacher-forced: every place of a text begins a draft, and its later steps go along the text. For a
-text that the target wrote itself, at the temperature in question, that is what decoding meets.
+Teacher-forced: a draft begins at every position, and its later steps read the text. Decoding meets
+the same contexts if the target wrote the text, at the same temperature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hierspec.lm.eagle3.network import Eagle3Network
 from .batches import Batches, FeatureBatch
 from .unroll import unroll
 
-_ROWS = 512  # whose scores over the target's vocabulary are held at once
+_ROWS = 512  # of scores over the target's vocabulary held at once
 
 
 @torch.no_grad()
@@ -40,12 +40,12 @@ def measure(
     groups = batches.passes.groups(texts)
     sums = torch.zeros(depth, 3, dtype=torch.float64)
     yields, mass, rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
-    for number, one in enumerate(groups):
+    for number, members in enumerate(groups):
         report(number / len(groups))
-        batch = batches.of(one)
-        target, best, known = _target(network, backend, batch)
+        batch = batches.read(members)
+        target, best, known = _target_distributions(network, backend, batch)
         mass, rows = mass + float(known.sum()), rows + len(known)
-        # What a draft that begins at a row is worth: products of its steps.
+        # The yield of a draft that begins at a row is made of products of its steps.
         at_all = [torch.zeros(batch.counts.numel(), 2) for _ in range(depth)]
         places = batch.counts.flatten().nonzero().squeeze(1)
         where = torch.zeros(batch.counts.numel(), dtype=torch.int64)
@@ -53,9 +53,9 @@ def measure(
         for step, (there, scores) in enumerate(
             unroll(network, batch.features, batch.embedded, batch.counts, depth)
         ):
-            mine = where[there]
-            accepted = torch.minimum(target[mine], scores.softmax(-1)).sum(-1)
-            agrees = (network.known_ids[scores.argmax(-1)] == best[mine]).float()
+            own = where[there]
+            accepted = torch.minimum(target[own], scores.softmax(-1)).sum(-1)
+            agrees = (network.known_ids[scores.argmax(-1)] == best[own]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
             at_all[step][there] = torch.stack((accepted, agrees), 1)
         run = torch.ones(len(places), 2)
@@ -79,7 +79,7 @@ def measure(
     }
 
 
-def _target(
+def _target_distributions(
     network: Eagle3Network, backend: Any, batch: FeatureBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the target's draft-vocabulary distributions [n, D], its likeliest ids, known mass."""

@@ -1,4 +1,4 @@
-"""What decides an EAGLE-3 network, besides the target and the texts."""
+"""Settings of the training of an EAGLE-3 network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hierspec.errors import HierspecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Settings:
-    """What decides the network, besides the target and the texts.
+    """Everything that decides a network, besides the target and the texts.
 
     Attributes:
         draft_vocab: D, how many of the target's tokens it knows: the most frequent in the texts.
@@ -19,8 +19,8 @@ class Eagle3Settings:
         depth: most steps unrolled; every batch draws its own number from 1 to this.
         decay: the weight of a step's loss, relative to the step before.
         minutes: of training; ``steps`` and ``epochs`` otherwise, the former first.
-        batch: places for tokens in a batch, those that only fill it up included.
-        longest: tokens of a text, whose rest is left out.
+        batch: positions in a batch, padding included.
+        longest: tokens read of a text; the rest is left out.
         store_gib: most space for the target's features on disk.
         watch: look for new texts this often, in steps; 0: never.
         measure: measure, and write the network as it is, this often, in minutes.

@@ -1,7 +1,7 @@
-"""A network to begin with: what it can take from the target, and the vocabulary its texts ask for.
+"""The network before training: weights taken from the target, and its draft vocabulary.
 
-The head begins as the target's own rows and the layer as the target's last one, since what both do
-is alike: a network from nothing needs many more texts to come as far.
+The head starts as the target's own rows and the layer as the target's last one, since both do
+similar work: a randomly initialised network needs many more texts to get as far.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hierspec.training.texts import Text
 
 from .settings import Eagle3Settings
 
-_NOISE = 0.02  # of what the target has no counterpart for
+_NOISE = 0.02  # standard deviation of weights that have no counterpart in the target
 _SAMPLE = 8192  # tokens whose features decide the scale
 
 
@@ -52,24 +52,24 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
     )
 
 
-def frequent(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
+def most_frequent_ids(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
     """Return the most frequent ids, [count] ascending; among equals, and unmet ones, the lowest.
 
-    What is to be predicted counts double: it is what the network is for.
+    Tokens to be predicted count double.
     """
-    met: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for text in texts:
-        met.update(text.ids)
+        counts.update(text.ids)
         for low, high in text.counts:
-            met.update(text.ids[low:high])
-    order = sorted(range(vocab_size), key=lambda token: (-met[token], token))
+            counts.update(text.ids[low:high])
+    order = sorted(range(vocab_size), key=lambda token: (-counts[token], token))
     return torch.tensor(sorted(order[:count]), dtype=torch.int64)
 
 
-def scale_of(store: FeatureStore) -> torch.Tensor:
-    """Return 1 / root mean square per feature [3 d], over some texts: few dimensions are large.
+def feature_scale(store: FeatureStore) -> torch.Tensor:
+    """Return 1 / root mean square of each feature [3 d]: a few dimensions are far larger.
 
-    It is part of ``fc`` where a network is written.
+    It is folded into ``fc`` when a network is written.
     """
     total, rows = torch.zeros(()), 0
     for number in store.numbers():
@@ -80,10 +80,10 @@ def scale_of(store: FeatureStore) -> torch.Tensor:
     return (total / max(rows, 1)).clamp(min=1e-12).rsqrt()
 
 
-def begun(
+def initial_network(
     config: Eagle3Config, source: WeightSource, known: torch.Tensor, scale: torch.Tensor, seed: int
 ) -> Eagle3Network:
-    """Build an untrained network, for features that are multiplied with ``scale``."""
+    """Build an untrained network for features multiplied by ``scale``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Eagle3Network(config)

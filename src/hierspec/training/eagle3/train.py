@@ -50,9 +50,9 @@ from .measure import measure
 from .settings import Eagle3Settings
 from .unroll import unroll
 
-_WATCHED = 16_384  # tokens of new texts taken at once
-_NOTE = 25  # steps between two lines of a log
-_READ = 0.2  # of a progress bar
+_WATCH_TOKENS = 16_384  # most tokens of new texts added at a time
+_REPORT_EVERY = 25  # steps
+_TRAINING_FROM = 0.2  # of a progress bar; features before it
 
 
 def train(
@@ -71,16 +71,16 @@ def train(
 ) -> dict[str, Any]:
     """Train a network and write it into the folder ``output``, its report with it.
 
-    It is written as it is every few minutes, too. An interrupted training leaves a folder
+    It is also written every few minutes during training. An interrupted training leaves a folder
     ``OUTPUT.training``; the same call goes on from there.
 
     Args:
         target: directory, hub id or ``zoo:NAME``; Llama-shaped.
         given: files and folders of conversations and texts.
-        held_out: more of them, of other origins: each file is measured on by itself.
+        held_out: further files of another origin, each measured on separately.
         start_from: a network's folder, or ``zoo:NAME``, to go on with its weights and vocabulary.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
-            and thrown away with it.
+            deleted with it.
         report: called with what is being done, and the share of it that is done.
         tell: called with results in the course of training, a line each.
         stop_after: stop after so many steps, as if interrupted.
@@ -93,7 +93,7 @@ def train(
         KeyboardInterrupt: stopped; at most a minute of work is lost.
     """
     folder = output.with_name(f"{output.name}.training")
-    # Beside an interrupted training lies what it wrote on its way.
+    # An interrupted training has left its latest network in ``output``.
     finished = (output / "config.json").exists() and not folder.exists()
     if finished and not overwrite and start_from != output:
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
@@ -123,26 +123,28 @@ def train(
     for path in held_out:
         found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
         store.extend(found, progress_reporter(report, f"features of {path.name}"))
-    # Where new texts are looked for anyway, training begins with a part of what there is.
+    # If new texts are looked for later anyway, training begins with a part of those there are.
     if not (settings.watch and store.numbers()):
-        most = _WATCHED if settings.watch else math.inf
+        most = _WATCH_TOKENS if settings.watch else math.inf
         read(progress_reporter(report, "features of the texts", most=most))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(
-        restart.once(folder / "scale.json", lambda: start.scale_of(store).tolist())
+        restart.once(folder / "scale.json", lambda: start.feature_scale(store).tolist())
     )
     if old is None:
         every = texts.read(given, tokenizer, (), settings.longest)
         learnt = (text for text in every if not text.group)
-        # Counted once: texts may have come in since an interruption, and rows keep their tokens.
+        # Counted once: texts may be added after an interruption, but rows must keep their tokens.
         known = torch.tensor(
             restart.once(
                 folder / "vocabulary.json",
-                lambda: start.frequent(learnt, config.draft_vocab_size, config.vocab_size).tolist(),
+                lambda: start.most_frequent_ids(
+                    learnt, config.draft_vocab_size, config.vocab_size
+                ).tolist(),
             )
         )
-        network = start.begun(config, source, known, scale, settings.seed)
+        network = start.initial_network(config, source, known, scale, settings.seed)
     else:
         network = old
         with torch.no_grad():
@@ -150,7 +152,7 @@ def train(
     network.train()
     embedding = source.tensor(EMBEDDING).float()
     unembed = embedding if HEAD not in source.names() else source.tensor(HEAD).float()
-    taught = teacher(backend, network, unembed)
+    target_scores = teacher(backend, network, unembed)
     passes = Passes(store, settings.batch, settings.seed, cut=2)
     batches = Batches(passes, embedding, scale)
     info: dict[str, Any] = {
@@ -162,7 +164,7 @@ def train(
         "texts": [path.name for path in given],
     }
 
-    def measured() -> dict[str, Any]:
+    def measure_groups() -> dict[str, Any]:
         network.eval()
         found = {g: measure(network, batches, backend, g, settings.depth) for g in store.groups()}
         network.train()
@@ -170,18 +172,18 @@ def train(
             tell(f"{group}: {json.dumps(figures)}")
         return found
 
-    def keep(step: int) -> None:
+    def write(step: int) -> None:
         learnt = store.numbers()
         info["tokens"] = sum(len(store.texts[i].ids) for i in learnt)
-        info["steps"], info["figures"] = step, measured()
+        info["steps"], info["figures"] = step, measure_groups()
         checkpoint.write(output, network, torch.bfloat16, info, scale)
 
     restart.keep(folder, fixed)
     schedule = _schedule(settings, batches)
-    info["before"] = restart.once(folder / "before.json", measured)
+    info["before"] = restart.once(folder / "before.json", measure_groups)
     found = fit(
         network,
-        _objective(network, taught, batches, settings, report, read, keep),
+        _objective(network, target_scores, batches, settings, report, read, write),
         schedule,
         folder,
         settings.seed,
@@ -195,7 +197,7 @@ def train(
         raise KeyboardInterrupt
     info["environment"] = machine.hardware(backend.device)
     info["curve"] = curve(folder / "eagle3.jsonl")
-    keep(found["steps"])
+    write(found["steps"])
     shutil.rmtree(folder)
     return info
 
@@ -210,7 +212,7 @@ def _schedule(settings: Eagle3Settings, batches: Batches) -> Schedule:
 
 
 class _Clipped(torch.optim.AdamW):
-    """AdamW on gradients of at most norm 1: few texts make few of them too large."""
+    """AdamW on gradients clipped to norm 1."""
 
     def step(self, closure: Any = None) -> Any:
         nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
@@ -238,26 +240,26 @@ def _objective(
     settings: Eagle3Settings,
     report: Report,
     read: Callable[[Callable[[int], bool]], None],
-    keep: Callable[[int], None],
+    write: Callable[[int], None],
 ) -> Objective:
     measured = time.monotonic()
 
     def objective(now: TrainingStep) -> Losses:
         nonlocal measured
         if settings.watch and now.number % settings.watch == 0:
-            read(lambda tokens: tokens < _WATCHED)
+            read(lambda tokens: tokens < _WATCH_TOKENS)
         if time.monotonic() - measured > 60 * settings.measure:
-            keep(now.number)
+            write(now.number)
             measured = time.monotonic()
-        batch = batches.of(batches.passes.texts_of(now.number))
+        batch = batches.read(batches.passes.texts_of(now.number))
         depth = 1 + int(torch.randint(settings.depth, (), generator=now.generator))
         losses = step_losses(network, target, batch, depth)
-        loss = torch.stack([settings.decay**j * one for j, one in enumerate(losses)]).sum()
-        parts = {f"loss@{j}": one.detach() for j, one in enumerate(losses)}
-        if now.number % _NOTE == 0:
-            numbers = " ".join(f"{float(one):.3f}" for one in parts.values())
+        loss = torch.stack([settings.decay**j * step for j, step in enumerate(losses)]).sum()
+        parts = {f"loss@{j}": step.detach() for j, step in enumerate(losses)}
+        if now.number % _REPORT_EVERY == 0:
+            numbers = " ".join(f"{float(step):.3f}" for step in parts.values())
             stage = f"step {now.number}, {len(batches.store.texts)} texts, losses {numbers}"
-            report(stage, _READ + (1 - _READ) * now.done)
+            report(stage, _TRAINING_FROM + (1 - _TRAINING_FROM) * now.done)
         return loss, parts
 
     return objective

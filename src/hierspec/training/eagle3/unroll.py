@@ -49,26 +49,26 @@ def unroll(
     cos, sin = turns.real, turns.imag  # [T, 1, S / 2] of every place
     hidden = network.fc(features)  # [B, T, d]
     q, k, v = network.qkv(embedded, hidden)
-    first = (_rotated(k, cos, sin), v)
+    first = (_rotate(k, cos, sin), v)
     later: list[tuple[Tensor, Tensor]] = []
     rows = counts.flatten().nonzero().squeeze(1)
     place = torch.arange(length).repeat(batch)  # of a row in its text
-    attended = _attend(_rotated(q, cos, sin), first, later)
+    attended = _attend(_rotate(q, cos, sin), first, later)
     hidden = hidden.flatten(0, 1)[rows]
     for step in range(depth):
         output = network.output(hidden, attended.flatten(0, 1)[rows])
         yield Step(rows, network.scores(output))
         if step + 1 == depth:
             return
-        # Who goes on: rows whose next row counts as well, in the same text.
+        # Rows go on if the next row of the same text counts as well.
         going = (place[rows] + 1 < length) & counts.flatten()[(rows + 1).clamp(max=len(place) - 1)]
         rows, hidden = rows[going] + 1, output[going]
         q, k, v = network.qkv(embedded.flatten(0, 1)[rows], hidden)
         q, k, v = (_spread(x, rows, batch, length) for x in (q, k, v))
-        # What earlier steps have left lies a row further back now.
-        later = [(_back(one), _back(other)) for one, other in later]
-        later.append((_rotated(k, cos, sin), v))
-        attended = _attend(_rotated(q, cos, sin), first, later)
+        # Relative to the new rows, keys and values of earlier steps are one row further back.
+        later = [(_shift_back(k_step), _shift_back(v_step)) for k_step, v_step in later]
+        later.append((_rotate(k, cos, sin), v))
+        attended = _attend(_rotate(q, cos, sin), first, later)
 
 
 def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -102,12 +102,12 @@ def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
     return out.index_copy(0, rows, x).unflatten(0, (batch, length))
 
 
-def _back(x: Tensor) -> Tensor:
+def _shift_back(x: Tensor) -> Tensor:
     """Shift [B, T, …] so that every row is where its next one was."""
     return F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate [B, T, heads, S]; dimension j turns together with j + S / 2."""
     low, high = x.chunk(2, -1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)

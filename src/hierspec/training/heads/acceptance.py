@@ -1,4 +1,4 @@
-"""Training the head that predicts what a target keeps of a draft model's tokens (SpecDec++).
+"""Train the head that predicts whether the target accepts a draft model's token (SpecDec++).
 
 As in Huang et al. (2024, §3.2–3.3): of a text of the target, a share of the tokens is exchanged for
 tokens drawn from the draft model at those places, and the draft model reads the mixture; the head
@@ -39,12 +39,12 @@ from .data import choose, from_files
 from .settings import TrainingSettings
 from .states import Piece
 
-_CHOSEN, _READ, _TRAINED = 0.1, 0.7, 0.98  # of a progress bar, roughly
+_CHOSEN, _READ, _TRAINED = 0.1, 0.7, 0.98  # shares of all work, roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceSettings(TrainingSettings):
-    """What decides a head, besides the models and the texts.
+    """Everything that decides a head, besides the models and the texts.
 
     Attributes:
         depth: D, residual blocks; the paper uses 2 to 4.
@@ -127,7 +127,7 @@ def train(
         p_model,
         tokenizer,
         settings,
-        (given, ", ".join(one.name for one in texts)) if texts else None,
+        (given, ", ".join(file.name for file in texts)) if texts else None,
         folder,
         lambda stage, share: report(stage, share * _CHOSEN),
     )

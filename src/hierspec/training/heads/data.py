@@ -1,9 +1,9 @@
-"""What heads are trained on and measured on: files, the shipped family's corpus, or own text.
+"""Texts to train and measure heads on: files, the shipped family's corpus, or the model's own.
 
-All of it ends as token ids cut in two: one part to train on, and the rest, which no training batch
-holds, to measure on. A text that is there twice counts once. Of what the model writes itself, the
-two parts continue different beginnings. Of conversations only the answers count, and those to one
-prompt are all on one side.
+All of them become token ids in two parts: one to train on, and one that no training batch contains,
+to measure on. Duplicates count once. If the model writes the texts, the two parts continue
+different beginnings. Of conversations only the answers count, and all answers to one prompt are in
+the same part.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .states import Piece
 HELD_OUT_SHARE = 0.1
 OWN_LENGTH = 256  # tokens that the model adds to each beginning
 _OWN_BATCH = 16  # texts that the model writes side by side
-_HELD_OUT = (7, 15)  # of their beginnings, one of code and one of prose: for measuring
+_HELD_OUT = (7, 15)  # beginnings to measure on: one of code and one of prose
 _CHARACTERS = 4  # in a token, roughly
-_LONGEST = 2048  # tokens of a conversation that are read
+_LONGEST = 2048  # tokens read of a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Texts:
     """Texts to learn from, and others to measure on.
 
     Attributes:
-        further: beyond the tokens asked for: only counted, to find the most frequent tokens.
+        further: texts beyond the token limit, used only to find the most frequent tokens.
     """
 
     train: list[Piece]
@@ -75,32 +75,34 @@ def choose(
     """Return given texts; else the shipped family's training text; else what the model writes.
 
     Args:
-        given: texts and the name to keep of them.
-        folder: keeps what an interrupted training has written already.
+        given: texts, and their name for the report.
+        folder: keeps the texts that the model has written, for an interrupted training.
     """
     limit, width, seed = settings.tokens, settings.width, settings.seed
     windows = HeldOutWindows(settings.held_out, width)
     report("reading texts", 0.0)
     if given is not None:
-        return _given(given[0], given[1], tokenizer, settings, min(backend.max_length, _LONGEST))
+        return _split_given(
+            given[0], given[1], tokenizer, settings, min(backend.max_length, _LONGEST)
+        )
     if registry.is_shipped(model):
         corpus = load_corpus()
         kept = max(int(HELD_OUT_SHARE * limit), width + 1)
         learnt = {document.text: None for document in corpus.train}
         held_out = [d.text for d in corpus.held_out if d.text not in learnt]
         train_rows, held = (
-            encoded(part, tokenizer, most, width, seed)
+            encode_excerpts(part, tokenizer, most, width, seed)
             for part, most in ((learnt, limit - kept), (held_out, kept))
         )
         name = f"standard library of Python {corpus.python_version}"
         return split(train_rows, held, windows, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
     path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
-    train_rows, held = own_rows(write, limit, path, report, _HELD_OUT, width + 1)
+    train_rows, held = write_own_texts(write, limit, path, report, _HELD_OUT, width + 1)
     return split(train_rows, held, windows, {"name": "written by the model itself"})
 
 
-def _given(
+def _split_given(
     texts: Sequence[str | Conversation],
     name: str,
     tokenizer: Any,
@@ -109,11 +111,11 @@ def _given(
 ) -> Texts:
     """Split plain texts and conversations in two parts each."""
     plain = [text for text in texts if isinstance(text, str)]
-    said = [text for text in texts if isinstance(text, Conversation)]
-    train, held_out, further = conversed(said, tokenizer, settings, longest)
+    conversations = [text for text in texts if isinstance(text, Conversation)]
+    train, held_out, further = split_conversations(conversations, tokenizer, settings, longest)
     limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
-    if plain and (not said or limit > 4 * settings.width):  # what conversations have left
-        rows = encoded(plain, tokenizer, limit, settings.width, settings.seed)
+    if plain and (not conversations or limit > 4 * settings.width):
+        rows = encode_excerpts(plain, tokenizer, limit, settings.width, settings.seed)
         windows = HeldOutWindows(settings.held_out, settings.width)
         found = split(rows, None, windows, {})
         train, held_out = [*train, *found.train], [*held_out, *found.held_out]
@@ -125,31 +127,31 @@ def _given(
     return Texts(train, held_out, _source({"name": name}, train, held_out), further)
 
 
-def conversed(
+def split_conversations(
     conversations: Sequence[Conversation], tokenizer: Any, settings: TrainingSettings, longest: int
 ) -> tuple[list[Piece], list[Piece], list[Piece]]:
-    """Split conversations: to train on, to measure on, and beyond the tokens to be used.
+    """Split conversations into those to train on, to measure on, and beyond the token limit.
 
-    Measured on is a tenth of the prompts, told by their hash, so a file that has grown keeps its
-    two parts: the first of every domain, as many of each.
+    A tenth of the prompts is held out, by their hash, so the parts stay the same if a file grows;
+    measured on are the first of these in every domain, equally many of each.
     """
     train: list[Piece] = []
     further: list[Piece] = []
     kept: dict[str, list[Piece]] = {}
     left, most = settings.tokens, settings.held_out
-    domains = max(1, len({one.domain for one in conversations}))
-    for one in dict.fromkeys(conversations):
-        digest = hashlib.sha256(one.prompt.encode()).digest()
+    domains = max(1, len({conversation.domain for conversation in conversations}))
+    for conversation in dict.fromkeys(conversations):
+        digest = hashlib.sha256(conversation.prompt.encode()).digest()
         measured = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
-        held = kept.setdefault(one.domain, [])
+        held = kept.setdefault(conversation.domain, [])
         if measured and (len(held) * domains >= most or left <= 0):
             continue
-        found = find_answers(one, tokenizer)
+        found = find_answers(conversation, tokenizer)
         positions = [p for p in found.positions if p < longest]
         if not positions:
             continue
         ids = torch.tensor(found.ids[: positions[-1] + 1], dtype=torch.int32)
-        piece = Piece(ids, torch.tensor(positions), one.domain)
+        piece = Piece(ids, torch.tensor(positions), conversation.domain)
         (held if measured else train if left > 0 else further).append(piece)
         left -= len(ids)
     return train, [piece for pieces in kept.values() for piece in pieces], further
@@ -162,7 +164,7 @@ def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
     loaded.put(target, backend, tokenizer)
     hierarchy = Hierarchy(build(HierarchyConfig(target=target), loaded))
     texts = builtin(model)
-    starts = [_start(texts[i % len(texts)], tokenizer, backend) for i in range(_OWN_BATCH)]
+    starts = [_start_ids(texts[i % len(texts)], tokenizer, backend) for i in range(_OWN_BATCH)]
     length = min(OWN_LENGTH, backend.max_length // 2)
 
     def write(number: int) -> list[list[int]]:
@@ -174,8 +176,8 @@ def _writer(model: str, backend: Any, tokenizer: Any, seed: int) -> Any:
     return write
 
 
-def _start(text: str, tokenizer: Any, backend: Any) -> list[int]:
-    """Return the ids of a text; without a tokenizer, the one that begins every text."""
+def _start_ids(text: str, tokenizer: Any, backend: Any) -> list[int]:
+    """Return the ids of a text; without a tokenizer, the id that begins every text."""
     ids = [] if tokenizer is None else tokenizer(text, verbose=False)["input_ids"]
     first = getattr(backend.config, "bos_token_id", None)
     return ids or [first if isinstance(first, int) else 0]
@@ -215,7 +217,7 @@ def _is_text(file: Path) -> bool:
     except UnicodeDecodeError:
         return False
     except OSError:
-        return True  # read again, and told
+        return True  # reading it again raises the error
 
 
 def _texts_of(file: Path) -> Sequence[str | Conversation]:
@@ -224,20 +226,20 @@ def _texts_of(file: Path) -> Sequence[str | Conversation]:
     return read_prompt_file(file, "text").prompts
 
 
-def encoded(
+def encode_excerpts(
     texts: Iterable[str], tokenizer: Any, limit: int, width: int, seed: int
 ) -> list[torch.Tensor]:
     """Return ``limit`` tokens (none below 1): an excerpt of each text, in the seed's order.
 
-    Excerpts are as short as the limit lets them be, in multiples of ``width`` so that windows of
-    training are whole ones: a few long files are less varied than as many tokens of many.
+    Excerpts are as short as the limit allows, since many short ones are more varied than a few long
+    ones, and multiples of ``width``, so that training windows are full.
     """
     if tokenizer is None:
         raise HierspecError(
             "the model has no tokenizer beside it, so texts mean nothing to it: put its tokenizer "
             "into its folder"
         )
-    # A text that is there twice could be trained on and measured on.
+    # A duplicate could be both trained on and measured on.
     listed, limit = list(dict.fromkeys(texts)), max(limit, 0)
     length = width * max(1, math.ceil(limit / max(1, len(listed)) / width))
     while True:
@@ -265,7 +267,7 @@ def _excerpts(
     return rows
 
 
-def own_rows(
+def write_own_texts(
     write: Callable[[int], list[list[int]]],
     limit: int,
     path: Path,
@@ -281,11 +283,11 @@ def own_rows(
 
     Args:
         limit: tokens wanted in all.
-        held_out: beginnings whose texts are to be measured on, by their place in a batch.
-        least: tokens wanted of these.
+        held_out: beginnings whose texts are to be measured on, by their index in a batch.
+        least: tokens wanted of their texts.
 
     Returns:
-        Texts to train on, and to measure on. A text that was written twice is there once.
+        Texts to train on, and to measure on, without duplicates.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     batches: list[list[list[int]]] = []
@@ -295,7 +297,7 @@ def own_rows(
     path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
         while True:
-            parts = _parted(batches, held_out)
+            parts = _split_own_texts(batches, held_out)
             learnt, kept = (sum(map(len, part)) for part in parts)
             if learnt + kept >= limit and kept >= least:
                 break
@@ -305,13 +307,13 @@ def own_rows(
                 raise HierspecError("the model wrote no text of its own: give some with --texts")
             file.write(json.dumps(batches[-1]) + "\n")
             file.flush()
-            if _parted(batches, held_out) == parts:
-                break  # it says the same again and again
+            if _split_own_texts(batches, held_out) == parts:
+                break  # it only repeats itself
     train, measure = ([torch.tensor(row, dtype=torch.int32) for row in part] for part in parts)
     return train, measure
 
 
-def _parted(
+def _split_own_texts(
     batches: list[list[list[int]]], held_out: Collection[int]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Return texts to train on and to measure on, each once and none in both, as first written."""
@@ -338,7 +340,7 @@ def split(
     if held_out is None:
         whole = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
         border = len(whole) - max(int(HELD_OUT_SHARE * len(whole)), windows.width + 1)
-        rows, held_out = _cut(rows, border), [whole[max(border, 0) :]]
+        rows, held_out = _first_tokens(rows, border), [whole[max(border, 0) :]]
     learnt = sum(map(len, rows))
     kept = torch.cat(held_out).long() if held_out else torch.empty(0, dtype=torch.int64)
     if learnt <= windows.width or len(kept) <= windows.width:
@@ -365,7 +367,7 @@ def _source(
     return {**source, **known, "domains": domains}
 
 
-def _cut(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+def _first_tokens(rows: list[torch.Tensor], count: int) -> list[torch.Tensor]:
     """Return the first ``count`` tokens."""
     taken = []
     for row in rows:

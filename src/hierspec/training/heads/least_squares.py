@@ -1,9 +1,9 @@
-"""A first guess for heads: the linear map that brings an exit's features nearest the last layer's.
+"""Initialise heads by least squares: the linear map from an exit's features to the last layer's.
 
-Final norms take no notice of a scale, so both are brought to a root mean square of 1 first. The
-guess costs two products a position and saves most of the steps that a head would need to get there
-by descent. A ridge keeps it near the exit without a head where texts are few; how strong it must be
-is found on texts that the guess was not made from.
+Final norms ignore scale, so both are first scaled to a root mean square of 1. The solution costs
+two products per position and saves most of the training steps that it would take to reach it. With
+few texts a ridge penalty keeps it near the exit without a head; its strength is chosen on positions
+that were not fitted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hierspec.lm.exit_heads import FULL, Head, Heads
 from .states import KeptStates
 
 _ROWS = 1024  # read at once
-_MOST = 65_536  # positions looked at
-_TRIED = 0.2  # of them to choose the ridge on
-_RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # positions' worth of keeping what is there
+_MAX_POSITIONS = 65_536  # fitted
+_VALIDATION_SHARE = 0.2  # of the positions, to choose the ridge on
+_RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # penalties, in positions
 
 
 @torch.no_grad()
-def begin(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None:
+def initialise(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None:
     """Set W of every head [d, d] where that lowers the KL divergence; not for full heads.
 
     Args:
@@ -30,11 +30,11 @@ def begin(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None
     if heads.kind == FULL or len(rows) < 2:
         return
     generator = torch.Generator().manual_seed(seed)
-    border = max(1, int((1 - _TRIED) * len(rows)))
+    border = max(1, int((1 - _VALIDATION_SHARE) * len(rows)))
     frozen, size = kept.frozen, kept.frozen.backend.hidden_size
-    own, cross = _products(kept, _some(rows[:border], _MOST, generator))
-    tried = kept.read(_some(rows[border:], _ROWS, generator))
-    best = frozen.distances(heads, tried)[0]
+    own, cross = _products(kept, _sample(rows[:border], _MAX_POSITIONS, generator))
+    validation = kept.read(_sample(rows[border:], _ROWS, generator))
+    best = frozen.distances(heads, validation)[0]
     chosen: list[torch.Tensor | None] = [None] * len(best)
     for ridge in _RIDGES:
         found = [
@@ -43,7 +43,7 @@ def begin(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None
         ]
         for number, matrix in enumerate(found):
             _set(heads, frozen.exits[number], matrix)
-        kl = frozen.distances(heads, tried)[0]
+        kl = frozen.distances(heads, validation)[0]
         for number in (kl < best).nonzero().flatten().tolist():
             best[number], chosen[number] = kl[number], found[number]
     for layer, matrix in zip(frozen.exits, chosen, strict=True):
@@ -56,14 +56,14 @@ def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch
     own = torch.zeros(len(kept.frozen.exits), size, size, dtype=torch.float64)
     cross = torch.zeros_like(own)
     for part in rows.split(_ROWS):
-        *early, last = (_scaled(h) for h in kept.read(part))
+        *early, last = (_normalise(h) for h in kept.read(part))
         for number, x in enumerate(early):
             own[number] += (x.T @ x).double().cpu()
             cross[number] += (x.T @ (last - x)).double().cpu()
     return own, cross
 
 
-def _some(rows: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
+def _sample(rows: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
     return rows[torch.randperm(len(rows), generator=generator)[:most]]
 
 
@@ -73,6 +73,6 @@ def _set(heads: Heads, layer: int, matrix: torch.Tensor) -> None:
     head.weight[: len(matrix)] = matrix.to(head.weight)
 
 
-def _scaled(h: torch.Tensor) -> torch.Tensor:
+def _normalise(h: torch.Tensor) -> torch.Tensor:
     h = h.to(torch.promote_types(h.dtype, torch.float32))
     return h / h.square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)

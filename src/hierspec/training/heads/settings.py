@@ -1,4 +1,4 @@
-"""What decides exit heads, besides the model and the texts."""
+"""Settings of the training of exit heads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LOSSES = ("kl", "tv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How texts are cut and how long is trained: for heads of any kind.
+    """How texts are cut and how long heads of any kind are trained.
 
     Attributes:
-        epochs: passes over what there is to train on; ``steps`` takes precedence.
-        tokens: most tokens of text used, what is kept back for measuring included.
+        epochs: passes over the training positions; ``steps`` takes precedence.
+        tokens: most tokens of text used, the held-out part included.
         rows, width: windows in a batch, and tokens in a window.
         held_out: most windows, or conversations, to measure on.
     """
@@ -56,7 +56,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadsSettings(TrainingSettings):
-    """What decides the heads, besides the model and the texts.
+    """Everything that decides exit heads, besides the model and the texts.
 
     Attributes:
         exits: after how many layers; the last layer needs no head.

@@ -1,8 +1,8 @@
 """Hidden states of a frozen model, computed once per text and kept on disk.
 
 Heads are trained and measured on rows of them: positions of texts, each with the hidden states at
-every exit and after the last layer. What is kept is found again by its tokens, so an interrupted
-computation goes on, and a training on more texts computes what is new only.
+every exit and after the last layer. Stored states are looked up by a hash of their tokens, so an
+interrupted computation goes on, and a training on more texts computes only the new ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BYTES = 2  # of a kept number, bfloat16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A text, or as much of one as is read at once.
+    """A text, or a window of one.
 
     Attributes:
         ids: [n] int32.
-        positions: [m] int64 of those that are learnt from or measured on.
-        domain: what it is about.
+        positions: [m] int64, those to train or measure on.
+        domain: label of its subject, for figures by domain.
     """
 
     ids: torch.Tensor
@@ -51,7 +51,7 @@ class KeptStates:
     """Rows [E + 1, d] in bfloat16, one a position: E exits, then the last layer.
 
     Args:
-        name: of its two files in ``folder``; tells the model and its exits.
+        name: of its two files in ``folder``; identifies the model and its exits.
     """
 
     def __init__(self, folder: Path, name: str, frozen: Frozen) -> None:
@@ -70,10 +70,10 @@ class KeptStates:
                 self._places[digest] = first, count
 
     def compute(self, pieces: Sequence[Piece], report: Callable[[float], None]) -> None:
-        """Add what is missing of these texts.
+        """Compute and store the states of those texts that have none.
 
         Raises:
-            HierspecError: no room is left for them.
+            HierspecError: the disk is full, or cannot be written.
         """
         missing = {d: piece for piece in pieces if (d := piece.digest()) not in self._places}
         end, size = self._end(), _BYTES * self.shape[0] * self.shape[1]

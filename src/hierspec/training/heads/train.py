@@ -1,10 +1,10 @@
-"""Training exit heads on a frozen model, so that they come near its final distribution [P1 §4.1].
+"""Train exit heads on a frozen model to approximate its final distribution [P1 §4.1].
 
 5 % warm-up, cosine decay, two epochs, as the paper says; it prints the learning rate as 2⁻⁴, which
 is read here as 2·10⁻⁴. Optimiser and batch size are not printed: AdamW, and the settings' defaults.
 
-The frozen model reads every text once; heads are trained on the hidden states it leaves, at
-positions drawn from all texts.
+The frozen model reads every text once; heads are trained on its hidden states, at positions drawn
+from all texts.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from .frozen import FIGURES, Frozen
 from .settings import HeadsSettings
 from .states import KeptStates, Piece
 
-_CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # of a progress bar, roughly
+_CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # shares of all work, roughly
 _MEASURED_ROWS = 512  # at once
 Measured = dict[str, dict[str, dict[str, float]]]  # by domain, exit, name
-ALL = ""  # in place of a domain: all of them
+ALL = ""  # key of the figures over all domains
 
 
 def train(
@@ -76,11 +76,11 @@ def train(
         model: directory, hub id or ``zoo:NAME``.
         output: default: ``exit_heads.safetensors`` in the model's directory.
         texts: files and folders; default: for the shipped family the text it was trained on, for
-            any other model what it writes itself.
-        states: a folder for hidden states that further trainings of the same exits find again;
-            default: with the training's own state, gone with it.
-        start_from: heads of the same kind, exits and sizes to begin with. The vocabulary of full
-            heads is kept, others are given that of the texts.
+            any other model texts that it writes itself.
+        states: a folder for hidden states, to be reused by further trainings of the same exits;
+            default: inside ``OUTPUT.training``, deleted with it.
+        start_from: heads of the same kind, exits and sizes to begin with. Full heads keep their
+            vocabulary; others get that of the texts.
         report: called with what is being done, and the share of it that is done.
         stop_after: stop after so many steps, as if interrupted.
 
@@ -93,18 +93,18 @@ def train(
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
-    asked = _described(model, dtype, settings)
+    asked = _asked(model, dtype, settings)
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
     probe(path, "the heads", "give another -o")
     given = from_files(texts)
     report("loading the model", 0.0)
-    # Through transformers' own modules, which gradients can pass.
+    # Gradients pass through transformers' own modules alone.
     backend, tokenizer = load_model(model, dtype, device, "hf")
     check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
     _check_fit(settings, backend)
-    begun = None if start_from is None else _begun(start_from, settings)
-    if not texts and not registry.is_shipped(model):  # what the model writes is kept
+    initial = None if start_from is None else _read_start(start_from, settings)
+    if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
         restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
     chosen = choose(
         model,
@@ -115,18 +115,18 @@ def train(
         folder,
         lambda stage, share: report(stage, share * _CHOSEN),
     )
-    mark = fingerprint.compute_if_local(model)
-    start = None if begun is None else fingerprint.compute(str(begun.path))
-    asked |= {"texts": chosen.source["sha256"], "weights": mark, "start_from": start}
+    weights = fingerprint.compute_if_local(model)
+    start = None if initial is None else fingerprint.compute(str(initial.path))
+    asked |= {"texts": chosen.source["sha256"], "weights": weights, "start_from": start}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
     label = "heads-" + file_key(
-        [asdict(settings), chosen.source["sha256"], mark, str(backend.dtype), start]
+        [asdict(settings), chosen.source["sha256"], weights, str(backend.dtype), start]
     )
     exits = tuple(sorted(set(settings.exits)))
     vocabulary = (
-        begun.vocabulary()
-        if begun is not None and settings.kind == FULL
+        initial.vocabulary()
+        if initial is not None and settings.kind == FULL
         else most_frequent(
             [*chosen.train, *chosen.further], settings.vocabulary, backend.vocab_size
         )
@@ -134,10 +134,10 @@ def train(
     inner = (settings.inner or 2 * backend.hidden_size) if settings.kind == MLP else 0
     frozen = Frozen(backend, exits)
     heads = Heads(settings.kind, exits, backend, vocabulary, inner, settings.seed)
-    if begun is not None:
-        files.load_into(heads, begun)
+    if initial is not None:
+        files.load_into(heads, initial)
     kept = KeptStates(
-        states or folder, f"states-{file_key([mark, model, exits, str(backend.dtype)])}", frozen
+        states or folder, f"states-{file_key([weights, model, exits, str(backend.dtype)])}", frozen
     )
     kept.compute(
         [*chosen.train, *chosen.held_out],
@@ -157,9 +157,9 @@ def train(
     )
     rows = kept.rows_of(chosen.train)
     schedule = settings.schedule(len(rows))
-    if begun is None and not (folder / f"{label}.pt").exists():
+    if initial is None and not (folder / f"{label}.pt").exists():
         report("a first guess by least squares", _BEFORE)
-        least_squares.begin(heads, kept, rows, settings.seed)
+        least_squares.initialise(heads, kept, rows, settings.seed)
     restart.keep(folder, asked)
     found = fit(
         heads,
@@ -181,7 +181,7 @@ def train(
         "kind": settings.kind,
         "exits": list(exits),
         "model": backend.name,
-        "fingerprint": mark,
+        "fingerprint": weights,
         "hidden_size": backend.hidden_size,
         "vocab_size": backend.vocab_size,
         "num_layers": backend.num_layers,
@@ -204,8 +204,8 @@ def train(
     return files.read(path)
 
 
-def _described(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
-    """Return what is known of a training before anything is loaded, as JSON holds it."""
+def _asked(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
+    """Return the request that identifies a training before anything is loaded, for JSON."""
     place = expand_user(model)
     return {
         "model": str(place.resolve()) if place.is_dir() else model,
@@ -248,7 +248,7 @@ def most_frequent(
     return counts.argsort(descending=True, stable=True)[:size].sort().values
 
 
-def _begun(path: Path, settings: HeadsSettings) -> files.HeadsFile:
+def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
     """Read the heads to begin with.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Drafters for ``zoo:smollm2`` from nothing but the model: answers, then what is trained on them.
+"""Drafters for ``zoo:smollm2``: the model's own answers, then the drafters trained on them.
 
-Every stage keeps what it has and is skipped once it is done, so the command can be killed and given
-again.
+Every stage keeps its progress and is skipped once it is done, so the command can be interrupted and
+given again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CARD = "MODEL_CARD.md"
 
 @dataclass(frozen=True, slots=True)
 class DraftersPlan:
-    """What decides the drafters.
+    """Everything that decides the drafters.
 
     Attributes:
         dtype: of the frozen model, and of answering. float32 holds its weights exactly, and few
@@ -85,11 +85,11 @@ def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]
 def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
     """Train an EAGLE-3 network, into ``smollm2-eagle3``."""
     folder = out / "smollm2-eagle3"
-    told = folder / "hierspec.json"
-    # Written in the course of training, too; only the last one knows how long it took.
-    if not told.exists() or "seconds" not in json.loads(told.read_text(encoding="utf-8")):
+    info = folder / "hierspec.json"
+    # Also written during training; only the final one has its duration.
+    if not info.exists() or "seconds" not in json.loads(info.read_text(encoding="utf-8")):
         eagle3_training.train(plan.model, plan.eagle3, folder, [out / ANSWERS], report=report)
-    return json.loads(told.read_text(encoding="utf-8"))
+    return json.loads(info.read_text(encoding="utf-8"))
 
 
 def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:

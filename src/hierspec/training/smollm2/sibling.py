@@ -1,12 +1,12 @@
 """A small sibling of a released model: a few layers on its tokenizer, distilled from it.
 
 Its embedding and its head are the larger model's through a matrix each
-(:mod:`hierspec.zoo.sibling`), so that all there is to learn are layers and the two matrices. The
+(:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The
 larger model's last hidden states over the texts are computed once; a step then costs the siblings
-alone, and several sizes share what it costs to make the teacher's distributions.
+alone, and several sizes share the cost of the teacher's distributions.
 
-Which size is worth most is not a matter of taste: acceptance on held-out text and the measured
-price of a call go into the planner's formula (:func:`choose`).
+The size is chosen by the planner's formula, from acceptance on held-out text and the measured time
+of a call (:func:`choose`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.profiling.settings import Report
 from hierspec.training import texts
-from hierspec.training.eagle3.start import frequent
+from hierspec.training.eagle3.start import most_frequent_ids
 from hierspec.training.family.export import llama_config, write_folder
 from hierspec.training.family.model import Llama, Shape
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, curve, fit
@@ -45,7 +45,7 @@ from hierspec.utils import machine
 from hierspec.zoo import fingerprint, registry, sibling
 
 _DEPTH = 5  # tokens of a draft whose yield is reported
-_LONGEST_DRAFT = 8  # of those priced
+_LONGEST_DRAFT = 8  # tokens, of the drafts priced in :func:`choose`
 _PROMPT_WEIGHT = 0.2  # of a token that the model did not write, beside one that it did
 _TIMED = 30  # calls
 _INPUT, _SCORES = 0.1, 0.5  # root mean squares to begin with
@@ -84,7 +84,7 @@ class SiblingNetwork(Llama):
     Args:
         embedding: the larger model's, [V, D].
         output: rows of its output matrix, [v, D].
-        directions: [D, d] orthonormal: what of the embedding a narrow model sees best.
+        directions: [D, d] orthonormal, the principal directions of the embedding.
     """
 
     embedding: Tensor
@@ -152,8 +152,8 @@ def train(
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
     learnt = (store.texts[i] for i in store.numbers())
-    ids = frequent(learnt, settings.vocabulary, source.config.vocab_size)
-    networks = begun(source, settings, ids)
+    ids = most_frequent_ids(learnt, settings.vocabulary, source.config.vocab_size)
+    networks = initial_networks(source, settings, ids)
     schedule = TimedSchedule(
         1,
         (Phase(1.0, 1, settings.batch),),
@@ -208,7 +208,7 @@ def train(
     return described[best]
 
 
-def begun(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
+def initial_networks(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
     """Build untrained siblings of a model, decided by the seed."""
     embedding = source.tensor(EMBEDDING).float()
     output = source.tensor(HEAD).float()[ids]
@@ -281,7 +281,7 @@ def _objective(
             total = total + kl_then_tv(kl, tv, now.done)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         if now.number % 10 == 0:
-            losses = " ".join(f"{float(one):.3f}" for one in parts.values())
+            losses = " ".join(f"{float(part):.3f}" for part in parts.values())
             report(f"step {now.number}, {losses}", 0.1 + 0.85 * now.done)
         return total, parts
 
@@ -381,7 +381,7 @@ def _times(backends: dict[str, Any]) -> dict[str, float]:
                 h = backend.embed(torch.tensor([1]), span)
                 backend.head(backend.layers(h, 0, backend.num_layers, span))
             taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(all_) for name, all_ in taken.items()}
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def _write(
@@ -390,5 +390,5 @@ def _write(
     config = llama_config(network.shape) | {"tie_word_embeddings": False}
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         config[key] = getattr(source.config, key)
-    told = json.dumps(info, indent=1) + "\n"
-    write_folder(folder, network.tensors(ids), config, {sibling.FILE: told})
+    description = json.dumps(info, indent=1) + "\n"
+    write_folder(folder, network.tensors(ids), config, {sibling.FILE: description})
