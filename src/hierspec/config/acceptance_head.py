@@ -59,7 +59,7 @@ class HeadFile:
 
 
 def locate(ref: str | Path) -> Path:
-    """The file behind a path or ``zoo:NAME-acceptance``: itself, or that in a folder."""
+    """Return the file behind a path or ``zoo:NAME-acceptance``: itself, or that in a folder."""
     name = str(ref)
     if name.startswith(registry.PREFIX) and name != registry.ACCEPTANCE:
         raise HierspecError(
@@ -71,12 +71,12 @@ def locate(ref: str | Path) -> Path:
 
 
 def is_one(path: Path) -> bool:
-    """Whether a file says that it is an acceptance head."""
+    """Return whether a file is marked as an acceptance head."""
     return bool(_described(path))
 
 
 def _described(path: Path) -> dict[str, Any]:
-    """What a file says of the acceptance head in it; empty where it holds none."""
+    """Return a file's metadata of its acceptance head; empty where it holds none."""
     try:
         with safe_open(path, framework="pt") as file:
             info = json.loads((file.metadata() or {}).get(_KEY, "{}"))
@@ -116,7 +116,7 @@ def read(ref: str | Path) -> HeadFile:
 
 
 def load(file: HeadFile) -> AcceptanceHead:
-    """The head of a file, in float32.
+    """Load the head of a file, in float32.
 
     Raises:
         HierspecError: its tensors are not those of a head.
@@ -134,7 +134,7 @@ def load(file: HeadFile) -> AcceptanceHead:
 
 
 def write(path: Path, head: AcceptanceHead, info: Mapping[str, Any]) -> None:
-    """A head and what is to be known of it, in one step; numbers are stored in bfloat16."""
+    """Write a head and its metadata in one step; numbers are stored in bfloat16."""
     tensors = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
         for name, tensor in head.state_dict().items()
@@ -143,7 +143,7 @@ def write(path: Path, head: AcceptanceHead, info: Mapping[str, Any]) -> None:
 
 
 def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:
-    """A draft model with the head of a file.
+    """Give a draft model the head of a file.
 
     Args:
         model: what the draft model was loaded by; tells whether its weights are those trained on.

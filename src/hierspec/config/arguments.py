@@ -18,7 +18,7 @@ from .schema import TargetConfig
 
 
 def prompt_list(value: Any) -> list[Any]:
-    """Several prompts: any iterable of them, but not a text, which is one prompt."""
+    """List several prompts: any iterable of them, but not a text, which is one prompt."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise HierspecError(
             f"prompts must be a list of prompts, not {shortened(value)}: write [prompt]"
@@ -27,7 +27,7 @@ def prompt_list(value: Any) -> list[Any]:
 
 
 def token_ids(value: Any, what: str = "a prompt") -> list[int]:
-    """Whole numbers from a list, a tuple, a one-dimensional tensor or array."""
+    """Return the integers of a list, a tuple, a one-dimensional tensor or array."""
     if hasattr(value, "tolist"):
         if getattr(value, "ndim", 1) != 1:
             raise HierspecError(
@@ -57,7 +57,7 @@ def token_ids(value: Any, what: str = "a prompt") -> list[int]:
 
 
 def seed(value: Any) -> int | None:
-    """A whole number of 64 bits, or ``None`` for a fresh one."""
+    """Return a seed of 64 bits, or ``None`` for a fresh one."""
     if value is None:
         return None
     number = whole(value, "seed")
@@ -67,7 +67,7 @@ def seed(value: Any) -> int | None:
 
 
 def stop_strings(value: Any) -> tuple[str, ...]:
-    """Texts that end the output; one, several or ``None``."""
+    """Return the texts that end the output, from one, several or ``None``."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -78,7 +78,7 @@ def stop_strings(value: Any) -> tuple[str, ...]:
 
 
 def eos_ids(value: Any) -> frozenset[int]:
-    """Ids that end the output: one or several."""
+    """Return the ids that end the output, from one or several."""
     several = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
     if several or isinstance(value, list | tuple | set | frozenset | range):
         ids = [_id(token, "eos_token_id") for token in value]
@@ -92,21 +92,21 @@ def eos_ids(value: Any) -> frozenset[int]:
 
 
 def target(value: Any) -> TargetConfig | None:
-    """A target from its configuration, or from a model: loaded, by name, or by path."""
+    """Return the target for a configuration, or for a model: loaded, by name, or by path."""
     if value is None or isinstance(value, TargetConfig):
         return value
     return TargetConfig(model=model_name(value, "target"))
 
 
 def model_names(value: Any, what: str) -> tuple[str, ...]:
-    """Models, loaded, by name or by path: one or several."""
+    """Return the names of one or several models, which may be loaded, names or paths."""
     if isinstance(value, list | tuple):
         return tuple(model_name(one, what) for one in value)
     return (model_name(value, what),)
 
 
 def model_name(value: Any, what: str) -> str:
-    """A directory, a hub id, ``zoo:NAME``, or a loaded model, as text."""
+    """Return a directory, a hub id, ``zoo:NAME``, or a loaded model as text."""
     value = named(value)
     if isinstance(value, ModelInMemory):
         return value
@@ -133,7 +133,7 @@ def tokenizer(value: Any) -> None:
 
 
 def whole(value: Any, what: str) -> int:
-    """A whole number; booleans, texts and fractions are none."""
+    """Return an integer; refuse booleans, texts and fractions."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -150,6 +150,6 @@ def _id(value: Any, what: str) -> int:
 
 
 def shortened(value: Any) -> str:
-    """A value as messages show it."""
+    """Return a value as messages show it."""
     text = one_line_repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -65,7 +65,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:
-    """The target, on the backend that a deterministic hierarchy needs."""
+    """Return the target, on the backend that a deterministic hierarchy needs."""
     target = config.target
     if not config.deterministic:
         return target

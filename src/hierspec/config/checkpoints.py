@@ -42,13 +42,13 @@ class Loaded:
         self.ends[target.model] = frozenset()
 
     def ends_of(self, model: str) -> frozenset[int]:
-        """Tokens that end a text of a model, beside its tokenizer's own."""
+        """Return the tokens that end a text of a model, beside its tokenizer's own."""
         if model not in self.ends:
             self.ends[model] = ends_of(model)
         return self.ends[model]
 
     def backend(self, model: TargetConfig) -> Backend:
-        """A model's weights; loaded, and its tokenizer with them, where they are missing.
+        """Return a model's weights; load them, and its tokenizer, where they are missing.
 
         Raises:
             HierspecError: it cannot be read, or has a dtype or device that there is not.
@@ -73,7 +73,7 @@ class Loaded:
         return self.backends[key]
 
     def drafting(self, model: TargetConfig) -> Backend:
-        """A model's weights as a draft model runs them (:mod:`hierspec.lm.lean.own_weights`).
+        """Return a model's weights as a draft runs them (:mod:`hierspec.lm.lean.own_weights`).
 
         Raises:
             HierspecError: as :meth:`backend`.
@@ -85,17 +85,17 @@ class Loaded:
 
 
 def key_of(model: TargetConfig) -> Key:
-    """What tells checkpoints in memory apart."""
+    """Return what distinguishes checkpoints in memory."""
     return (model.model, model.dtype, model.backend)
 
 
 def draft_key_of(model: TargetConfig) -> Key:
-    """The same for a model as it drafts."""
+    """Return what distinguishes models in memory that draft."""
     return (model.model, model.dtype, "draft")
 
 
 def from_memory(target: TargetConfig) -> Backend:
-    """A model that its caller has loaded, run through its own layers, or by ``lean`` on a copy.
+    """Run a model that its caller has loaded: its own layers, or ``lean`` on a copy.
 
     Raises:
         HierspecError: it cannot be driven, or is asked to be what it is not.
@@ -117,13 +117,13 @@ def from_memory(target: TargetConfig) -> Backend:
 
 
 def tokenizer_beside(model: Any) -> Any:
-    """The one saved beside a loaded model; ``None`` where there is none."""
+    """Load the tokenizer saved beside a loaded model; ``None`` where there is none."""
     path = plain_model(model).config.name_or_path
     return load_tokenizer(path) if path else None
 
 
 def load_tokenizer(source: str | WeightSource) -> Any:
-    """The tokenizer beside a model; ``None`` where there is none (ids in, ids out)."""
+    """Load the tokenizer beside a model; ``None`` where there is none (ids in, ids out)."""
     from transformers import AutoTokenizer
 
     path = source if isinstance(source, str) else source.tokenizer_path

@@ -24,7 +24,7 @@ ALONE, LOWEST, HIGHER = 8, 3, 12  # tokens; as in the preset hierarchy
 
 
 def levels(drafts: Any) -> list[Mapping[str, Any]]:
-    """Levels for a hierarchy file, smallest first, each verified by block.
+    """Return levels for a hierarchy file, smallest first, each verified by block.
 
     Args:
         drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
@@ -59,7 +59,7 @@ def _level(draft: Any) -> dict[str, Any]:
 
 
 def named(draft: str) -> dict[str, Any] | None:
-    """The level that a name means; ``None``: it names a model.
+    """Return the level that a name means; ``None``: it names a model.
 
     Raises:
         HierspecError: an exit without its layer, other bits than 4 and 8.
@@ -85,12 +85,12 @@ def named(draft: str) -> dict[str, Any] | None:
 
 
 def is_method(draft: str) -> bool:
-    """Whether a name says how to draft (``ngram``, ``exit:4``, …), and not with which model."""
+    """Return whether a name says how to draft (``ngram``, ``exit:4``, …), not with which model."""
     return not isinstance(draft, ModelInMemory) and named(draft) is not None
 
 
 def _placed(level: dict[str, Any], place: int, count: int) -> dict[str, Any]:
-    """A level with what it does not say itself."""
+    """Return a level with defaults for what it leaves open."""
     if level.get("method") == "concatenate":
         return level
     size = ALONE if count == 1 else LOWEST if place == 0 else HIGHER

@@ -13,7 +13,7 @@ from .target import target_config
 
 
 def ends_of(model: str) -> frozenset[int]:
-    """Ids in the model's generation configuration; in its own where it has no other.
+    """Return the ids in the model's generation configuration; in its own where it has no other.
 
     A chat model may have several, of which its tokenizer knows one: that of a turn, or of a text.
     """
@@ -23,7 +23,7 @@ def ends_of(model: str) -> frozenset[int]:
 
 
 def with_tokenizer(ends: frozenset[int], tokenizer: Any) -> frozenset[int]:
-    """What ends a text by the model, and by its tokenizer, if that says so."""
+    """Return what ends a text by the model, and by its tokenizer if it names an end."""
     own = getattr(tokenizer, "eos_token_id", None)
     return ends if own is None else ends | {own}
 
@@ -32,10 +32,10 @@ _SAMPLING = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_siz
 
 
 def unread(model: str) -> list[str]:
-    """What a model's generation configuration says of sampling and nothing here applies unasked.
+    """Return sampling settings of a model's generation configuration, which apply only if asked.
 
     Fields that change ``generate``'s text, as ``repetition_penalty=1.2``; :class:`Hierarchy` and
-    the command line are greedy until they are told otherwise.
+    the command line are greedy by default.
     """
     found = _generation_config(model)
     values = {name: getattr(found, name, None) for name in _SAMPLING}
@@ -43,7 +43,7 @@ def unread(model: str) -> list[str]:
 
 
 def _generation_config(model: str) -> Any:
-    """The generation configuration of a loaded model, or beside a saved one, if there is any."""
+    """Return the generation configuration of a loaded model, or beside a saved one, if any."""
     from transformers import GenerationConfig
 
     if isinstance(model, ModelInMemory):

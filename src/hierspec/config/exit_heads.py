@@ -90,7 +90,7 @@ class HeadsFile:
         return tuple(self.info["exits"])
 
     def vocabulary(self) -> torch.Tensor | None:
-        """The ids [v] int64 that the heads score, ascending; ``None``: all there are.
+        """Return the ids [v] int64 that the heads score, ascending; ``None``: all there are.
 
         Raises:
             HierspecError: they are none.
@@ -108,7 +108,7 @@ class HeadsFile:
         return ids
 
     def tensors(self, layer: int) -> dict[str, torch.Tensor]:
-        """The parts of the head after ``layer`` layers: its weight, and bias and down if any.
+        """Return the head after ``layer`` layers: its weight, and bias and down if any.
 
         Raises:
             HierspecError: there is none, or its numbers are not those of a head.
@@ -149,7 +149,7 @@ class HeadsFile:
         return {"weight": (size, info.get("input_size", size)), "bias": (size,)}
 
     def _read(self, wanted: list[str]) -> dict[str, torch.Tensor]:
-        """Those of the tensors that are there."""
+        """Read those of the tensors that exist."""
         try:
             with safe_open(self.path, framework="pt") as file:
                 names = set(file.keys())
@@ -159,7 +159,7 @@ class HeadsFile:
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
-    """All heads and what is to be known of them, in one step: the old file, or the new one."""
+    """Write all heads and their metadata in one step: readers find the old file or the new."""
     tensors = {
         f"exit.{name}": tensor.detach().to("cpu", dtype).contiguous()
         for name, tensor in heads.state_dict().items()
@@ -207,7 +207,7 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 
 def locate(ref: str | Path) -> Path:
-    """The file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
+    """Return the file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
     path = expand_user(trained.locate(str(ref)))
     return path / FILE if path.is_dir() else path
 
@@ -261,7 +261,7 @@ Parts = MutableMapping[tuple[Path, int], VocabularyPart]  # by file and model in
 def attach(
     ref: str | Path, layer: int, backend: Backend, model: str, parts: Parts | None = None
 ) -> ExitHead:
-    """The head after ``layer`` layers of a loaded model, ready to score.
+    """Return the head after ``layer`` layers of a loaded model, ready to score.
 
     Args:
         ref: a file of heads, or a folder that holds ``exit_heads.safetensors``.

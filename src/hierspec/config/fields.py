@@ -65,7 +65,7 @@ WINDOWS = {
 
 
 def _window(value: Any, read: Callable[[Any], Any]) -> Window:
-    """From ``{"kind": "entropy", …}``, just the kind, or a window itself."""
+    """Parse a window from ``{"kind": "entropy", …}``, just the kind, or a window itself."""
     if isinstance(value, tuple(WINDOWS.values())):
         return value
     asked = dataclasses.asdict(read({"kind": value} if isinstance(value, str) else value))
@@ -82,7 +82,7 @@ AnyWindow = Annotated[
 
 
 def _rule(name: Any) -> str:
-    """A verification rule's own name, also from an alias."""
+    """Return a verification rule's own name, also for an alias."""
     known = registry.names()
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"no verifier called {one_line_repr(name)}; there are: {', '.join(known)}")

@@ -109,7 +109,7 @@ class Asked:
 def read(
     config: Any, prompts: Sequence[Opening], vocab_size: int, eos_token_ids: frozenset[int]
 ) -> Asked:
-    """What a configuration asks for these prompts.
+    """Read what a configuration asks for these prompts.
 
     Args:
         prompts: how the texts begin; lengths and processors count what the target continues.
@@ -177,7 +177,7 @@ def _sampling(
 def _processors(
     config: Any, prompt: Opening, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> list[Any]:
-    """The logits processors that ``generate`` makes of a configuration."""
+    """Return the logits processors that ``generate`` makes of a configuration."""
     from transformers import GenerationMixin
 
     config._eos_token_tensor = torch.tensor(eos_token_ids) if eos_token_ids else None

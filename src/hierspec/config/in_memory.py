@@ -40,7 +40,7 @@ class ModelInMemory(str):
 
 
 def _size(model: Any) -> str:
-    """How many parameters, as in names of models: 27K, 135M, 7B."""
+    """Return the number of parameters as in names of models: 27K, 135M, 7B."""
     number = sum(parameter.numel() for parameter in model.parameters())
     for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
         if number >= size:
@@ -49,12 +49,12 @@ def _size(model: Any) -> str:
 
 
 def is_model(value: Any) -> bool:
-    """Whether a value is a model, of transformers or peft, and not the name of one."""
+    """Return whether a value is a model, of transformers or peft, and not the name of one."""
     return hasattr(value, "named_modules") and hasattr(value, "forward")
 
 
 def named(value: Any) -> Any:
-    """A model as its name; anything else as it is."""
+    """Wrap a model so that it can take the place of a name; return anything else as it is."""
     if isinstance(value, ModelInMemory) or not is_model(value):
         return value
     return ModelInMemory(value)

@@ -81,7 +81,7 @@ class LevelModels:
     eagles: dict[str, Eagle3Model] = field(default_factory=dict)
 
     def top(self) -> Any:
-        """The target's model.
+        """Return the target's model.
 
         Raises:
             HierspecError: it cannot be read, or an exit is out of range.
@@ -89,7 +89,7 @@ class LevelModels:
         return self._trunk(self.target).view()
 
     def model(self, level: AnyLevelConfig) -> tuple[Any, str]:
-        """A level's model, and its name; a concatenation has no model.
+        """Return a level's model and its name; a concatenation has no model.
 
         Raises:
             HierspecError: it cannot be read, or its vocabulary is not the target's.
@@ -167,7 +167,7 @@ class LevelModels:
         return self._predicting(level, view), level.model
 
     def _warn_if_larger(self, name: str, draft: Backend) -> None:
-        """Layers times width squared is near enough to tell two models that were exchanged."""
+        """Warn where a draft model is larger than its target, by layers times width squared."""
         target = self._trunk(self.target).backend
         sizes = [one.num_layers * one.hidden_size**2 for one in (draft, target)]
         if sizes[0] > sizes[1]:
@@ -180,7 +180,7 @@ class LevelModels:
             )
 
     def _predicting(self, level: DraftModelConfig, view: Any) -> Any:
-        """The draft model with the head that its window reads, if it reads one."""
+        """Return the draft model with the head that its window reads, if it reads one."""
         if not isinstance(level.window, AcceptanceWindow):
             return view
         if not level.window.head:
@@ -193,7 +193,7 @@ class LevelModels:
         return attach(level.window.head, view, level.model)
 
     def _exit(self, layer: int, heads: str | None) -> ExitModel:
-        """The target's exit after so many layers, with the head that was trained for it."""
+        """Return the target's exit after so many layers, with the head that was trained for it."""
         trunk = self._trunk(self.target)
         if heads is None:
             return trunk.view(layer)
@@ -202,7 +202,7 @@ class LevelModels:
         return trunk.view(layer, attach(heads, layer, trunk.backend, self.target.model, self.parts))
 
     def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
-        """The target without some layers, or parts; what leaves out the same is one model."""
+        """Return the target without some layers or parts; equal skips share a model."""
         check_decoder_only(self.top(), "layer_skip", "draft with early_exit or a smaller model")
         trunk = self._trunk(self.target)
         depth = trunk.backend.num_layers
@@ -226,12 +226,12 @@ class LevelModels:
         return model, model.name.replace(trunk.backend.name, self.target.model, 1)
 
     def _counted_in(self, table: str) -> str:
-        """The vocabulary of a table that does not name it; empty where nobody can tell."""
+        """Return the vocabulary of a table that does not name it; empty where it is unknown."""
         shipped = registry.is_ngram(table) and not registry.is_shipped(self.target.model)
         return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if shipped else ""
 
     def _eagle3(self, name: str) -> Eagle3Model:
-        """A network over the target's trunk; levels that name the same one share it."""
+        """Return a network over the target's trunk; levels that name the same one share it."""
         if name not in self.eagles:
             trunk, network = self._trunk(self.target), self._network(name)
             layers = check_fits(name, network.config, self.target.model, trunk.backend)
@@ -244,7 +244,7 @@ class LevelModels:
         return self.networks[name]
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:
-        """The target's name, tokenizer and number of scored ids."""
+        """Return the target's name, tokenizer and number of scored ids."""
         target = self.target
         return (
             target.model,
@@ -261,7 +261,7 @@ class LevelModels:
         return self.trunks[key]
 
     def _exits(self, backend: Backend) -> list[int]:
-        """Every layer count of the target after which some level ends, or reads its states."""
+        """Return all layer counts of the target after which a level ends, or reads its states."""
         exits = {level.exit_layer for level in flat(self.levels, EarlyExitConfig)}
         for level in flat(self.levels, AdaptiveExitConfig):
             exits.update(level.exit_layers)

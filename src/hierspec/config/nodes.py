@@ -28,7 +28,7 @@ ModelOf = Callable[[Any, str], tuple[Any, str]]
 def tree(
     levels: Sequence[Any], model_of: ModelOf, verifier: Verifier, bonus: bool = True
 ) -> Verify:
-    """The target's node over a chain of levels; nodes are numbered from the bottom.
+    """Build the target's node over a chain of levels; nodes are numbered from the bottom.
 
     Args:
         levels: smallest first; level configurations or concatenations of them.
@@ -94,7 +94,7 @@ class _Builder:
         self.count = 0
 
     def chain(self, levels: Sequence[Any], fixed: bool, where: str) -> Node | None:
-        """The levels as nested nodes; ``fixed``: the rule above needs a fixed length."""
+        """Build the levels as nested nodes; ``fixed``: the rule above needs a fixed length."""
         below: Node | None = None
         for i, level in enumerate(levels):
             needs_fixed = rule_of(levels[i + 1]).fixed_length if i + 1 < len(levels) else fixed
@@ -137,12 +137,12 @@ def _under(below: Node | None, verifier: Verifier) -> Node | None:
 
 
 def rule_of(level: LevelConfig) -> Verifier:
-    """The rule by which a level verifies the one below it."""
+    """Return the rule by which a level verifies the one below it."""
     return rule(level.verify or "tokenwise", level.top_m, level.lenience)
 
 
 def rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
-    """A rule by name, with its parameter."""
+    """Return a rule by name, with its parameter."""
     found = registry.get(name)
     if isinstance(found, Lenient):
         return dataclasses.replace(found, lenience=lenience)

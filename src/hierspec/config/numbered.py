@@ -51,7 +51,7 @@ class NumberedConcatenation(ConcatenateConfig):
 def chain(
     budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
 ) -> Verify:
-    """The nodes of a plain chain that verifies tokenwise: level i drafts ``budgets[i]`` tokens.
+    """Build a plain chain that verifies tokenwise: level i drafts ``budgets[i]`` tokens.
 
     Args:
         models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.

@@ -99,7 +99,7 @@ def _fields_of_generation_config() -> frozenset[str]:
 
 
 def sampling_params(value: Any, options: Mapping[str, Any], count: int) -> list[SamplingParams]:
-    """Parameters for each of ``count`` prompts.
+    """Return sampling parameters for each of ``count`` prompts.
 
     Args:
         value: of ``sampling=``: one or a mapping for all, or a list with one for each.
@@ -136,7 +136,7 @@ def not_twice(said: Mapping[str, Any], by: str) -> None:
 
 
 def lengths(value: Any, count: int) -> list[int | None]:
-    """Output tokens at most, for each prompt; ``None``: what the context holds."""
+    """Return each prompt's maximum of output tokens; ``None``: what the context holds."""
     return [
         None if one is None else whole(one, "max_new_tokens")
         for one in each(value, count, "max_new_tokens")
@@ -144,7 +144,7 @@ def lengths(value: Any, count: int) -> list[int | None]:
 
 
 def copies(value: Any, sampling: Sequence[SamplingParams]) -> int:
-    """How many samples of each prompt."""
+    """Return the number of samples of each prompt."""
     number = whole(value, "num_return_sequences")
     if number < 1:
         raise HierspecError(f"num_return_sequences must be at least 1, not {number}")
@@ -157,7 +157,7 @@ def copies(value: Any, sampling: Sequence[SamplingParams]) -> int:
 
 
 def seeds(value: Any, count: int, copies: int) -> tuple[int, list[tuple[int, int]] | None]:
-    """The seed of a batch, and where prompts have their own: (seed, place) of every sequence."""
+    """Return a batch's seed and, where prompts have their own, each sequence's (seed, place)."""
     if not isinstance(value, list | tuple):
         return _seed(value), None
     own = [_seed(one) for one in each(value, count, "seed")]
@@ -179,7 +179,7 @@ def inside(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def caches(value: Any, count: int) -> list[KeptCache | None] | None:
-    """A kept cache for each sequence, or none for any."""
+    """Return a kept cache for each sequence, or ``None`` for all."""
     if value is None:
         return None
     if isinstance(value, KeptCache):
@@ -195,7 +195,7 @@ def caches(value: Any, count: int) -> list[KeptCache | None] | None:
 
 
 def logprobs(value: Any) -> tuple[bool, int]:
-    """Whether each token's log-probability is wanted, and how many alternatives beside it."""
+    """Return whether log-probabilities are wanted, and of how many alternatives to a token."""
     if value is None or isinstance(value, bool):
         return bool(value), 0
     number = whole(value, "logprobs")
@@ -207,7 +207,7 @@ def logprobs(value: Any) -> tuple[bool, int]:
 
 
 def each(value: Any, count: int, what: str) -> list[Any]:
-    """One value for each of ``count`` prompts: a list of them, or one for all."""
+    """Return one value for each of ``count`` prompts, from a list of them or one for all."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
@@ -230,7 +230,7 @@ Until = Callable[[int, Sequence[int]], bool]
 
 
 def until(value: Any, criteria: Any, max_time: float | None) -> Until | None:
-    """What ends sequences, as a function of a sequence's number and its tokens so far.
+    """Return what ends sequences, as a function of a sequence's number and its tokens so far.
 
     Args:
         value: such a function.

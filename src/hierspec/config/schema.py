@@ -98,7 +98,7 @@ class HierarchyConfig:
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> HierarchyConfig:
-        """From a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file.
+        """Load a mapping, inline JSON, or the path of a ``.json`` or ``.toml`` file.
 
         Raises:
             HierspecError: it cannot be read, or is no hierarchy.
@@ -131,12 +131,12 @@ class HierarchyConfig:
             raise HierspecError(f"{text}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The file's own form, defaults left out."""
+        """Return the file's own form, defaults left out."""
         return _plain(self)
 
 
 def _plain(value: Any) -> Any:
-    """A part of a configuration as JSON has it: what tells its kind, and all but defaults."""
+    """Return a part of a configuration as JSON: its kind, and all but defaults."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if not dataclasses.is_dataclass(value):

@@ -31,14 +31,14 @@ class SkipSearchConfig:
     shared: Boolean = False
 
     def settings(self, share: float) -> SearchSettings:
-        """Of a search for that share of all parts."""
+        """Return the settings of a search for that share of all parts."""
         values = dataclasses.asdict(self)
         del values["shared"]
         return SearchSettings(share, **values)
 
 
 def _search(value: Any, read: Callable[[Any], Any]) -> SkipSearchConfig:
-    """From ``{"kind": "random", …}``, just the kind, or a configuration."""
+    """Parse a search from ``{"kind": "random", …}``, just the kind, or a configuration."""
     if isinstance(value, SkipSearchConfig):
         return value
     return read({"kind": value} if isinstance(value, str) else value)

@@ -28,7 +28,7 @@ def check_name(model: str) -> None:
 
 
 def target_config(model: str) -> Any:
-    """The configuration of a model by name, as transformers reads it.
+    """Return the configuration of a model by name, as transformers reads it.
 
     Raises:
         HierspecError: there is none, or transformers cannot use it.

@@ -28,7 +28,7 @@ class Template:
     variables: Mapping[str, Any] | None = None
 
     def ids(self, prompt: Any) -> list[int]:
-        """Token ids of a text, of a conversation, or ids as they are.
+        """Return the token ids of a text or of a conversation, or ids as they are.
 
         Raises:
             HierspecError: no tokenizer, no chat template, or options that only a template reads.

@@ -59,12 +59,12 @@ def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
 
 
 def num_ids(tokenizer: Any) -> int:
-    """How far a tokenizer's ids go: the largest, and one."""
+    """Return a tokenizer's largest id, and one."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
-    """A short hash of which token every id is, of the ids below ``size``: others may be added."""
+    """Return a short hash of which token every id below ``size`` is: others may be added."""
     vocab = tokenizer.get_vocab().items()
     kept = [item for item in vocab if size is None or item[1] < size]
     return file_key(sorted(kept, key=lambda item: item[1]))

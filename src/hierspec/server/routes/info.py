@@ -84,13 +84,13 @@ def _levels(hierarchy: Hierarchy) -> list[str]:
 
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> ModelList:
-    """The model that is served, and the hierarchies that requests may name."""
+    """List the model that is served, and the hierarchies that requests may name."""
     return ModelList(data=[_card(request)])
 
 
 @router.get("/v1/models/{model:path}", response_model=ModelCard, responses=_ERRORS)
 async def model(request: Request, model: str) -> ModelCard:
-    """One model."""
+    """Describe one model."""
     card = _card(request)
     if model != card.id:
         raise ApiError(f"there is no model {model!r}", 404, param="model", code="model_not_found")
@@ -99,7 +99,7 @@ async def model(request: Request, model: str) -> ModelCard:
 
 @router.post("/tokenize", response_model=TokenizeAnswer, responses=_ERRORS)
 async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
-    """The token ids of a text or a conversation."""
+    """Return the token ids of a text or a conversation."""
     service = service_of(request)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("give a prompt or messages, one of them")
@@ -113,7 +113,7 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
 
 @router.post("/detokenize", response_model=DetokenizeAnswer, responses=_ERRORS)
 async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer:
-    """The text of token ids."""
+    """Return the text of token ids."""
     service = service_of(request)
     if service.tokenizer is None:
         raise ApiError("this model has no tokenizer")
@@ -125,19 +125,19 @@ async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer
 
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """200 while requests are taken, 503 once the service is told to end."""
+    """Return 200 while requests are taken, 503 once the service is asked to end."""
     alive = service_of(request).engine.alive
     return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Prometheus metrics."""
+    """Return metrics in the form of Prometheus."""
     text = service_of(request).metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """The version of hierspec."""
+    """Return the version of hierspec."""
     return {"version": __version__}

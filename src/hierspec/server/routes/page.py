@@ -12,6 +12,6 @@ router = APIRouter()
 
 @router.get("/", include_in_schema=False)
 async def playground() -> HTMLResponse:
-    """A page for people; it asks this service alone."""
+    """Show a page for people; it asks this service alone."""
     made = page()
     return HTMLResponse(made.html, headers=made.headers)
