@@ -24,14 +24,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of the ``hierspec`` command; ends the process with its exit status."""
+    """Run the ``hierspec`` command and end the process with its exit status."""
     status = run(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGINT, _too_late)  # libraries take a while to leave
+    signal.signal(signal.SIGINT, _interrupted_at_exit)  # libraries take a while to leave
     sys.exit(status)
 
 
-def _too_late(*_: object) -> None:
-    """Ctrl-C when the command has ended: a line instead of a library's traceback."""
+def _interrupted_at_exit(*_: object) -> None:
+    """Answer Ctrl-C after the command's end by a line instead of a library's traceback."""
     os.write(2, b"interrupted: the command had ended already\n")
     os._exit(130)
 
@@ -43,16 +43,16 @@ def run(argv: list[str]) -> int:
         if sys.stdout is not None:  # closed from the start
             sys.stdout.flush()
     except BrokenPipeError:
-        _hush()
+        _discard_output()
     except OSError as error:  # a full disk
-        _hush()
+        _discard_output()
         return _explain(error)
     return status
 
 
 @functools.cache
 def _command() -> Any:
-    """The whole tree of commands; it is not made anew for each of several in one process."""
+    """Return the tree of all commands, built once a process."""
     import typer
 
     from .root import app
@@ -78,13 +78,13 @@ def _status(argv: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _hush() -> None:
-    """Nobody reads standard output: what it still holds must not be flushed at exit."""
+def _discard_output() -> None:
+    """Send standard output to nowhere: what it still holds must not be flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: Exception) -> int:
-    """One line that says what is wrong; 2 for a user's mistake, 1 for one of ours."""
+    """Print in one line what is wrong; return 2 for a user's mistake, 1 for one of ours."""
     if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
         print(error.format_message())  # type: ignore[attr-defined]
         return 0
@@ -120,6 +120,6 @@ def _complain(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    """Text without line breaks; of a very long one (a path, a dump) both ends."""
+    """Return a text without line breaks; of a very long one (a path, a dump) both ends."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

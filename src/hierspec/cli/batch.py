@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -82,7 +82,7 @@ def batch(
         "draft": draft and listed(draft),
         "dtype": dtype,
     }
-    settings = _for_a_batch(
+    settings = _one_client_settings(
         service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
         max_concurrency,
     )
@@ -95,26 +95,26 @@ def batch(
         with _bar(console, f"batch {source.name}") as report:
             writer = Writer(output, todo, report)
             if todo.left:
-                asked = _with_ray if ray else _here
-                asked(settings, todo, writer, max_concurrency, replicas)
+                answer = _with_ray if ray else _in_this_process
+                answer(settings, todo, writer, max_concurrency, replicas)
         return _summary(output, todo, target, console)
 
 
-def _for_a_batch(settings: ServeSettings, at_once: int) -> ServeSettings:
-    """The settings of a service with one patient client, which sends no key."""
+def _one_client_settings(settings: ServeSettings, max_concurrency: int) -> ServeSettings:
+    """Return a service's settings for one client that waits as long as it takes, without a key."""
     return dataclasses.replace(
         settings,
         api_key=(),
-        max_queue=max(settings.max_queue, at_once),
+        max_queue=max(settings.max_queue, max_concurrency),
         request_timeout=0.0,
         store_responses=0,
     )
 
 
-def _here(
-    settings: ServeSettings, todo: Pending, writer: Writer, at_once: int, replicas: int
+def _in_this_process(
+    settings: ServeSettings, todo: Pending, writer: Writer, max_concurrency: int, replicas: int
 ) -> None:
-    """Ask a service in this process."""
+    """Answer the requests by a service in this process."""
     if replicas != 1:
         raise HierspecError("--replicas goes with --ray: one process holds the models once")
     import asyncio
@@ -128,18 +128,18 @@ def _here(
 
     async def work() -> None:
         async with InProcess(create_app(settings)) as service:
-            await run(service, todo, writer, at_once)
+            await run(service, todo, writer, max_concurrency)
 
     asyncio.run(work())
 
 
 def _with_ray(
-    settings: ServeSettings, todo: Pending, writer: Writer, at_once: int, replicas: int
+    settings: ServeSettings, todo: Pending, writer: Writer, max_concurrency: int, replicas: int
 ) -> None:
-    """Ask services in Ray's processes."""
+    """Answer the requests by services in Ray's processes."""
     from hierspec.server.cluster.batch import run
 
-    run(settings, todo, writer, at_once, replicas)
+    run(settings, todo, writer, max_concurrency, replicas)
 
 
 @contextmanager
@@ -147,14 +147,14 @@ def _bar(console: Console, title: str) -> Iterator[Report]:
     from .rendering import progress
 
     with progress(console, title) as bar:
-        told = -1
+        last_tenth = -1
 
         def report(now: BatchProgress) -> None:
-            nonlocal told
+            nonlocal last_tenth
             tenth = 10 * now.done // now.total
-            if console.is_terminal or tenth != told:  # elsewhere a line a tenth
+            if console.is_terminal or tenth != last_tenth:  # elsewhere a line a tenth
                 bar(_words(now, console.is_terminal), now.done / now.total)
-            told = tenth
+            last_tenth = tenth
 
         yield report
 
@@ -173,10 +173,10 @@ def _summary(output: AnswersFile, todo: Pending, target: Path, console: Console)
     from .rendering import say
 
     before = len(todo.answered)
-    words: list[Any] = [f"{len(output.ids)} answers in {target}"]
+    parts: list[str] = [f"{len(output.ids)} answers in {target}"]
     if before:
-        words.append(f"{before} of them were there")
+        parts.append(f"{before} of them were there")
     if output.failures:
-        words.append(f"{output.failures} say what failed, the first: {output.first_failure}")
-    say(console, "; ".join(words))
+        parts.append(f"{output.failures} say what failed, the first: {output.first_failure}")
+    say(console, "; ".join(parts))
     return 1 if output.failures else 0

@@ -178,7 +178,7 @@ def serve(
 def _settings(
     endpoint: Endpoint, load: Load, num_prompts: int, output_len: int, dataset: dict[str, Any]
 ) -> dict[str, Any]:
-    """What was asked for, in vLLM's fields where it has them."""
+    """Return what the options asked for, in vLLM's fields where it has them."""
     return {
         "schema_version": 1,
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),

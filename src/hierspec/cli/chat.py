@@ -105,8 +105,8 @@ def chat(
     }
     with models.session() as session:
         conversation = ChatSession(session, system, request, console)
-        for line in _lines(console):
-            if not conversation.hear(line):
+        for line in _user_lines(console):
+            if not conversation.handle(line):
                 break
     return 0
 
@@ -134,12 +134,12 @@ def _config(
     return configured(hierarchy, target, drafts, dtype, device)
 
 
-def _lines(console: Console) -> Iterator[str]:
-    """What the user says, line by line, until the end of input; Ctrl-C forgets a line."""
-    asks = sys.stdin.isatty()
+def _user_lines(console: Console) -> Iterator[str]:
+    """Yield the user's lines until the end of input; Ctrl-C discards a line."""
+    prompt = "> " if sys.stdin.isatty() else ""
     while True:
         try:
-            yield input("> " if asks else "")
+            yield input(prompt)
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -147,7 +147,7 @@ def _lines(console: Console) -> Iterator[str]:
 
 
 class ChatSession:
-    """The messages so far, and what a line of the user's does to them."""
+    """A conversation: its messages, and the commands and answers that the user's lines ask for."""
 
     def __init__(
         self, session: Session, system: str | None, request: dict[str, Any], console: Console
@@ -156,27 +156,27 @@ class ChatSession:
         self._first = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[dict[str, str]] = list(self._first)
 
-    def hear(self, line: str) -> bool:
-        """Obey a command or answer; return whether the conversation goes on."""
+    def handle(self, line: str) -> bool:
+        """Run a command or print an answer; return whether the conversation goes on."""
         from .rendering import say
 
-        said = line.strip()
-        if said in ("/exit", "/quit"):
+        text = line.strip()
+        if text in ("/exit", "/quit"):
             return False
-        if said == "/reset":
+        if text == "/reset":
             self.messages = list(self._first)
             say(self.console, "the conversation is forgotten")
-        elif said == "/help" or (said.startswith("/") and " " not in said):
-            say(self.console, HELP if said == "/help" else f"there is no {said}; there are\n{HELP}")
-        elif said:
-            self._answer(said)
+        elif text == "/help" or (text.startswith("/") and " " not in text):
+            say(self.console, HELP if text == "/help" else f"there is no {text}; there are\n{HELP}")
+        elif text:
+            self._answer(text)
         return True
 
-    def _answer(self, said: str) -> None:
+    def _answer(self, text: str) -> None:
         from .rendering import say
         from .rendering.generation import painter_for, run
 
-        messages = [*self.messages, {"role": "user", "content": said}]
+        messages = [*self.messages, {"role": "user", "content": text}]
         try:
             generation = self.session.start(messages, chat=True, **self.request)
         except HierspecError as error:  # the context is full, or the template refuses
@@ -192,7 +192,7 @@ class ChatSession:
 
 
 def _summary(result: GenerationResult, kept: int, num_prompt: int) -> str:
-    """Speed, what each level did, and how much of the prompt the caches held, in one line."""
+    """Return a line: speed, what each level did, how much of the prompt the caches held."""
     levels = [
         f"{level['name']} {level['num_accepted_tokens']}/{level['num_draft_tokens']} kept"
         for level in result.levels

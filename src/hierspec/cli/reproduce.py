@@ -158,7 +158,7 @@ def _one(
     as_json: bool,
     console: Console,
 ) -> int:
-    """Reproduce one kind and show it; 0 whatever was found, for it is no check."""
+    """Reproduce one table or figure and show it; return 0 whatever it shows, for it is no check."""
     import hierspec_papers
     from hierspec.utils.terminal import console as console_of_output
     from hierspec_papers.terminal import pictures
@@ -202,7 +202,7 @@ def _all(lab: Callable[[Report], Lab], folder: Path, figures: Path | None, conso
             report(what, share)
             if models is not None:
                 models.report = _part(report, what, share, 1 / len(names))
-            line = _left_out(what, models, folder / f"{what}.json", figures, console)
+            line = _write_one(what, models, folder / f"{what}.json", figures, console)
             written += line is None
             if line is not None:
                 say(console, line)
@@ -210,10 +210,10 @@ def _all(lab: Callable[[Report], Lab], folder: Path, figures: Path | None, conso
     return 0
 
 
-def _left_out(
+def _write_one(
     what: str, lab: Lab | None, path: Path, figures: Path | None, console: Console
 ) -> str | None:  # fmt: skip
-    """Write one; return ``None``, or the line that says why it is left out."""
+    """Reproduce one and write it; return ``None``, or the line that says why it is left out."""
     from hierspec.bench.methods.base import reason
     from hierspec_papers import reproduce
 
@@ -234,7 +234,7 @@ def _left_out(
 
 
 def _part(report: Report, what: str, share: float, width: float) -> Report:
-    """Return a report of a part that is told as progress of the whole."""
+    """Return a callback that reports progress of a part as progress of the whole."""
     return lambda stage, done: report(f"{what}: {stage}", share + width * min(1.0, done))
 
 

@@ -126,7 +126,7 @@ def _with_ray(
 def service_settings(
     config: Path | None, options: Mapping[str, Any], settings: Sequence[str]
 ) -> ServeSettings:
-    """The settings of a service: file, environment, options, and ``--set NAME=VALUE``.
+    """Return a service's settings: file, environment, options, and ``--set NAME=VALUE``.
 
     Raises:
         HierspecError: a wrong setting, or the extra is not installed.

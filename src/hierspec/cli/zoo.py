@@ -78,14 +78,14 @@ def _train_smollm2(
 
     use_threads(threads)
     plan = build.DraftersPlan()
-    few: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
+    small: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
     sibling = dataclasses.replace(plan.sibling, minutes=minutes, seed=seed)
     if quick:
         sibling = dataclasses.replace(sibling, sizes=((1, 64, 2, 64),), minutes=0.01, compile=False)
     plan = dataclasses.replace(
         plan,
         sibling=sibling,
-        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **few),
+        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **small),
         heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
         eagle3=dataclasses.replace(
             plan.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None
@@ -99,7 +99,7 @@ def _train_smollm2(
 
 @app.command("list")
 def list_models() -> None:
-    """The names that can stand where a model is asked for."""
+    """List the names that can be given wherever a model is asked for."""
     from hierspec.utils.terminal import borderless, console
     from hierspec.zoo.registry import ENTRIES
 
@@ -113,7 +113,7 @@ def list_models() -> None:
 def card(
     plain: Annotated[bool, typer.Option(help="Markdown as it is, without formatting.")] = False,
 ) -> None:
-    """The model card: data, sizes, losses, and which model accepts how much of which."""
+    """Show the model card: data, sizes, losses, and which model accepts how much of which."""
     from rich.console import Console
     from rich.markdown import Markdown
 
