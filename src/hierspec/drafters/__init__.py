@@ -13,7 +13,7 @@ from .skip_search import SearchedSkip, SearchingDrafter
 
 
 def drafter_of(node: Draft) -> Drafter:
-    """The drafter at work in a leaf."""
+    """Return the drafter that runs a leaf."""
     if isinstance(node.model, LookUp):
         return LookUpDrafter(node, node.model)
     if isinstance(node.model, SearchedSkip):

@@ -27,10 +27,10 @@ class DraftCall:
         job: how the row after the sequence's text so far is read: the context, the sampling
             parameters.
         limit: the most tokens of use, at least 1 and at most ``budget``.
-        budget: how many tokens its leaf drafts as a rule.
+        budget: how many tokens its leaf usually drafts.
         state: of the leaf's window.
         rng: of the sequence.
-        slot: (model, number of the draft) → the sequence's place in that model's cache.
+        slot: (model, number of the draft) → the sequence's slot in that model's cache.
     """
 
     job: ScoreRows
@@ -46,7 +46,7 @@ class Drafts(NamedTuple):
 
     Attributes:
         proposals: one a call, in order.
-        forwards: of its model; of a look-up, searches.
+        forwards: of its model; of a look-up, how many searches.
         seconds: inside the model's forwards.
     """
 
@@ -59,9 +59,9 @@ class Drafter(Protocol):
     """A leaf of a hierarchy at work."""
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
-        """One proposal for every call, all sequences side by side.
+        """Make one proposal for every call, all sequences side by side.
 
-        What a call gets depends on its own sequence alone, whoever shares the batch: tokens,
+        What a call gets depends on its own sequence alone, whatever shares the batch: tokens,
         distributions, and the uniforms spent.
         """
         ...
@@ -69,10 +69,10 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Shareable(CacheOwner, Protocol):
-    """Whoever may let texts learn from one another; those that must not get places of their own."""
+    """A cache owner whose sequences may learn from one another, except in slots of their own."""
 
     def open_own(self) -> Any:
-        """A place that no other sequence reads or writes."""
+        """Return a slot that no other sequence reads or writes."""
         ...
 
 
@@ -87,7 +87,7 @@ class LookUp:
     says otherwise.
 
     Attributes:
-        law_of_context: false: it has no distribution to be asked for, only proposals.
+        law_of_context: false: it has proposals only, no next-token distribution of a context.
     """
 
     name: str
@@ -99,37 +99,37 @@ class LookUp:
         return self
 
     def open(self) -> Any:
-        """A place for one sequence."""
+        """Return a slot for one sequence."""
         raise NotImplementedError
 
     def open_own(self) -> Any:
-        """A place that no other sequence reads or writes."""
+        """Return a slot that no other sequence reads or writes."""
         return self.open()
 
     def close(self, slot: Any) -> None:
-        """Give a sequence's memory back."""
+        """Free a sequence's memory."""
         raise NotImplementedError
 
     def propose(self, context: Context, limit: int, slot: Any) -> tuple[int, ...]:
-        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
+        """Return up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
 
-        Its committed tokens are all there is to copy from: an encoder's input stands before them
+        Its committed tokens are all there is to copy from: an encoder's input comes first
         (:meth:`hierspec.core.context.Context.with_source`).
         """
         raise NotImplementedError
 
     def draft(self, call: DraftCall, slot: Any) -> Drafted:
-        """What it proposes to a call, and what each token was drawn from."""
+        """Return the tokens proposed for a call, and the distribution each was drawn from."""
         ids = tuple(self.propose(call.job.context.with_source(), call.limit, slot) or ())
         return ids, OneHotDistributions(ids)
 
     def drafts(self, call: DraftCall, slot: Any) -> Sequence[Drafted]:
-        """The same, of several drafts; the first is as long as any."""
+        """Return several drafts as :meth:`draft` makes one; none is longer than the first."""
         return [self.draft(call, slot)]
 
     @property
     def learns(self) -> bool:
-        """Whether it wants to be told of the target's checks (:meth:`learn_from`)."""
+        """Whether :meth:`learn_from` is to be called after the target's checks."""
         return False
 
     @property
@@ -143,20 +143,20 @@ class LookUp:
         draft: Proposal,
         p: Distributions,
         num_accepted: int,
-        every: Sequence[CheckedDraft],
+        checked: Sequence[CheckedDraft],
         slot: Any,
     ) -> None:
         """Learn from a check by the target of ``draft`` after ``text``.
 
         Args:
-            p: the target's distributions at every place of the draft, and after it.
+            p: the target's distributions at every position of the draft, and after it.
             num_accepted: how many of its tokens were kept.
-            every: all drafts that were checked, this one among them.
+            checked: all drafts that were checked, this one among them.
         """
 
 
 class LookUpDrafter:
-    """A leaf that looks up; it may find nothing."""
+    """A leaf that copies from text; it may find nothing."""
 
     def __init__(self, node: Draft, look_up: LookUp) -> None:
         self._index, self._look_up = node.index, look_up
@@ -178,13 +178,13 @@ class LookUpDrafter:
 def proposal_of(
     index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float]
 ) -> Proposal:
-    """A draft of the leaf of that index."""
-    whose = (index,) * len(tokens)
-    return Proposal(tuple(tokens), distributions, whose, whose, tuple(signals))
+    """Make a proposal of tokens that the leaf with node index ``index`` drafted."""
+    nodes = (index,) * len(tokens)
+    return Proposal(tuple(tokens), distributions, nodes, nodes, tuple(signals))
 
 
 def likeliest(rows: Distributions) -> list[int]:
-    """The likeliest token of every row."""
+    """Return the likeliest token of every row."""
     if isinstance(rows, OneHotDistributions):
         return list(rows.ids)
     return rows.dense(rows.width).argmax(-1).tolist()

@@ -33,11 +33,11 @@ class DecliningDrafter(ModelDrafter):
         """See :meth:`ModelDrafter.willing`. The rows are scored here, and read by :meth:`rows`."""
         if not going:
             return []
-        jobs, queries = self.asked([drafts[i] for i in going])
+        jobs, queries = self.next_queries([drafts[i] for i in going])
         began = time.perf_counter()
         scores, sure = self.model.score_and_judge(queries)
-        self._timed(began)
-        kept = [place for place, one in enumerate(sure) if one]
+        self._count_forward(began)
+        kept = [place for place, is_sure in enumerate(sure) if is_sure]
         self._scores = scores[kept]
         self._next = distributions([jobs[place] for place in kept], self._scores) if kept else []
         return [going[place] for place in kept]

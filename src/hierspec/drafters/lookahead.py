@@ -1,6 +1,6 @@
 """Lookahead decoding: the target writes its own n-grams, and checks them. [Fu et al. 2024]
 
-A *window* of guesses stands behind the text: ``ngram_size`` − 1 rows of ``window_size`` columns,
+A *window* of guesses follows the text: ``ngram_size`` − 1 rows of ``window_size`` columns,
 each row one Jacobi iteration older than the next. A column is a trajectory: its guesses of one
 iteration after another follow each other in the text. Every call of the target computes, beside the
 check of known n-grams, the next guess of every column; a column's guesses from the oldest to this
@@ -35,12 +35,12 @@ Gram = tuple[int, ...]
 
 @dataclass(slots=True)
 class LookaheadSlot:
-    """What a sequence has.
+    """What is kept of one sequence.
 
     Attributes:
         grams: first token → what followed it, ``ngram_size`` − 1 tokens each, the latest last.
-        rows: the window, oldest row first; column c of row r is a guess r + c places behind the
-            text's last token, which is column 0 of the oldest row.
+        rows: the window, oldest row first; column c of row r is a guess r + c positions after
+            the text's last token, which is column 0 of the oldest row.
         paths: of the latest call, the tokens from the text to each column's newest guess.
         indexed: how much of the text is in ``grams``.
     """
@@ -76,7 +76,7 @@ class Lookahead(LookUp):
 
     @property
     def depth(self) -> int:
-        """How far behind the text the window reaches, in tokens."""
+        """How far beyond the text the window reaches, in tokens."""
         return self.window_size + self.ngram_size - 3
 
     @property
@@ -88,16 +88,16 @@ class Lookahead(LookUp):
         return True
 
     def open(self) -> LookaheadSlot:
-        """A place for one sequence."""
+        """Return an empty slot for one sequence."""
         return LookaheadSlot()
 
     def close(self, slot: LookaheadSlot) -> None:
-        """Give a sequence's memory back."""
+        """Free a sequence's memory."""
         slot.grams.clear()
         slot.rows, slot.paths, slot.indexed = [], [], 0
 
     def drafts(self, call: DraftCall, slot: LookaheadSlot) -> list[Drafted]:
-        """The window's columns, longest path first, then the candidates, latest first.
+        """Return the window's columns, longest path first, then the candidates, latest first.
 
         Where a call's limit is less than the window's depth, there is no window in it.
         """
@@ -115,13 +115,13 @@ class Lookahead(LookUp):
         draft: Proposal,
         p: Distributions,
         num_accepted: int,
-        every: Sequence[CheckedDraft],
+        checked: Sequence[CheckedDraft],
         slot: LookaheadSlot,
     ) -> None:
         """Take the window one iteration on, and keep the n-grams that it has completed."""
         choices: dict[Gram, int] = {}
-        for one, rows in every:
-            choices |= {one.tokens[:i]: token for i, token in enumerate(likeliest(rows))}
+        for alternative, rows in checked:
+            choices |= {alternative.tokens[:i]: token for i, token in enumerate(likeliest(rows))}
         if not slot.paths or not all(path in choices for path in slot.paths):
             return
         rows, new = slot.rows, [choices[path] for path in slot.paths]
@@ -135,7 +135,7 @@ class Lookahead(LookUp):
         slot.rows = [*rows[1:], new]
 
     def _paths(self, text: Sequence[int], slot: LookaheadSlot) -> list[Gram]:
-        """From the text to each column's newest guess, left to right."""
+        """Return the path from the text to each column's newest guess, left to right."""
         if not slot.rows:
             # Every call until the window is full costs a column.
             slot.rows = [random.Random(len(text)).choices(text, k=self.depth + 1)]
@@ -147,7 +147,7 @@ class Lookahead(LookUp):
         ]
 
     def _index(self, text: Sequence[int], slot: LookaheadSlot) -> None:
-        """Add the n-grams of the text that are new."""
+        """Add the n-grams that the text has gained."""
         n = self.ngram_size
         for end in range(max(slot.indexed + 1, n), len(text) + 1):
             self._keep(tuple(text[end - n : end]), slot)

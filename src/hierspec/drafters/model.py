@@ -3,8 +3,8 @@
 The device loop takes requests that share one sampler, whose scores nobody edits (penalties,
 grammars and processors read tokens on the host), and which draw uniforms, not races.
 A window that reads the tokens is then asked about a few at once, and a stop throws uniforms away;
-where a leaf could draft so, the host loop throws them away too, since the way that is taken depends
-on other sequences.
+where a leaf could draft so, the host loop throws them away too, since which loop runs depends on
+other sequences.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from hierspec.lm.base import (
     Query,
 )
 from hierspec.sampling.sampler import NoDistributionError, Sampler
-from hierspec.sampling.scores import ScoreRows, distributions, unusable
-from hierspec.sampling.scores import signals as read
+from hierspec.sampling.scores import ScoreRows, distributions, scores_error
+from hierspec.sampling.scores import signals as compute_signals
 
 from .base import DraftCall, Drafts, proposal_of
 
-_CHUNK = 4  # tokens a window is asked about at once
+_CHUNK = 4  # tokens drafted on the device before a window is asked about them
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class Growing:
     signals: list[float] = field(default_factory=list[float])
 
     def job(self) -> ScoreRows:
-        """How its next row is read."""
+        """Return how the scores of its next token become a distribution."""
         job = self.call.job
         if not self.tokens:
             return job
@@ -109,19 +109,19 @@ class ModelDrafter:
         if self.device is not None or self.following is not None:
             sampler = shared_sampler([call.job for call in calls])
         if sampler is None:
-            self.grow(drafts, self.asking(drafts))
+            self.grow(drafts, self.scoring_step(drafts))
         elif self.device is not None:
             self.grow_on_device(self.device, drafts, sampler)
         else:
             assert self.following is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
-                self.grow(drafts, self.follow(self.following, drafts, sampler))
+                self.grow(drafts, self.following_step(self.following, drafts, sampler))
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
     def grow(self, drafts: Sequence[Growing], step: Step) -> None:
-        """The host loop: token by token, every draft until its own limit or window stops it."""
+        """Extend drafts on the host, token by token, each up to its own limit or window's stop."""
         window = self.node.window
         going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
         while going := self.willing(drafts, going):
@@ -147,13 +147,13 @@ class ModelDrafter:
             going = still
 
     def willing(self, drafts: Sequence[Growing], going: Sequence[int]) -> list[int]:
-        """Those of the drafts to which the model will add a token: all of them, as a rule."""
+        """Return those of ``going`` to which the model will add a token: here, all of them."""
         return list(going)
 
     def grow_on_device(
         self, model: DeviceModel, drafts: Sequence[Growing], sampler: Sampler
     ) -> None:
-        """The device loop: up to each draft's own limit, or to where its window stops it.
+        """Extend drafts on the device, each up to its own limit or to where its window stops it.
 
         A window that reads the tokens is asked about a chunk at a time: what lies beyond the stop
         is thrown away with the uniforms it was drawn from, so that nothing kept depends on it.
@@ -166,13 +166,13 @@ class ModelDrafter:
                 min(self._chunk(draft.call), draft.call.limit - len(draft.tokens))
                 for draft in going
             ]
-            found = self._drafted(model, going, counts, steps, sampler)
+            found = self._draft_on_device(model, going, counts, steps, sampler)
             still: list[Growing] = []
             for row, (draft, n) in enumerate(zip(going, counts, strict=True)):
                 values = None if found.signals is None else found.signals[row]
                 kept, stopped = n, False
                 if values is not None:
-                    kept, stopped = _kept(self.node.window, draft, values)
+                    kept, stopped = _keep_until_stop(self.node.window, draft, values)
                     draft.signals += values[:kept]
                 rows = found.distributions[row]
                 draft.tokens += found.tokens[row][:kept]
@@ -181,8 +181,8 @@ class ModelDrafter:
                     still.append(draft)
             going = still
 
-    def asking(self, drafts: Sequence[Growing]) -> Step:
-        """Steps that ask the model for rows, each read in its own way."""
+    def scoring_step(self, drafts: Sequence[Growing]) -> Step:
+        """Return a step that scores the drafts, each with sampling parameters of its own."""
 
         def step(going: Sequence[int]):
             now = [drafts[i] for i in going]
@@ -192,21 +192,23 @@ class ModelDrafter:
         return step
 
     def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
-        """Scores [n, V] of the drafts' next tokens, and what they are drawn from."""
-        jobs, queries = self.asked(drafts)
+        """Return scores [n, V] of the drafts' next tokens, and the distributions made of them."""
+        jobs, queries = self.next_queries(drafts)
         began = time.perf_counter()
         scores = self.model.score(queries)
-        self._timed(began)
+        self._count_forward(began)
         return scores, distributions(jobs, scores)
 
-    def asked(self, drafts: Sequence[Growing]) -> tuple[list[ScoreRows], list[Query]]:
-        """How the drafts' next rows are read, and the queries for them."""
+    def next_queries(self, drafts: Sequence[Growing]) -> tuple[list[ScoreRows], list[Query]]:
+        """Return each draft's :meth:`Growing.job`, and the query for its scores."""
         jobs = [draft.job() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
-    def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
-        """Steps of a model that continues by itself; all rows are read with ``sampler``."""
+    def following_step(
+        self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler
+    ) -> Step:
+        """Return a step of a model that goes on from its last call, with one sampler for all."""
         after = None
 
         def step(going: Sequence[int]):
@@ -217,7 +219,7 @@ class ModelDrafter:
                 scores, after = model.follow(queries, [draft.call.limit for draft in drafts])
             else:
                 scores = after(going, [drafts[i].tokens[-1] for i in going])
-            self._timed(began)
+            self._count_forward(began)
             if sampler.greedy:
                 uniforms: Uniforms = ()
             elif len(going) == 1:
@@ -227,7 +229,7 @@ class ModelDrafter:
             try:
                 tokens, found = sampler.pick(scores, uniforms)
             except NoDistributionError:
-                raise unusable([drafts[i].job() for i in going], scores, scores) from None
+                raise scores_error([drafts[i].job() for i in going], scores, scores) from None
             if len(going) == 1:
                 return scores, tokens, [found]
             return scores, tokens, [found.rows(row, row + 1) for row in range(len(going))]
@@ -237,13 +239,13 @@ class ModelDrafter:
     def _signals(
         self, drafts: Sequence[Growing], scores: torch.Tensor, tokens: Sequence[int]
     ) -> list[float] | None:
-        """What the window reads of the drafts' latest ``tokens``, drawn from ``scores`` [n, V].
+        """Return what the window reads of the latest ``tokens``, drawn from ``scores`` [n, V].
 
         A prediction is not asked for where a draft ends anyway: it would take a forward.
         """
         signal = self.node.window.signal
-        if signal is None or signal != "acceptance":
-            return None if signal is None else read(scores, tokens, signal)
+        if signal != "acceptance":
+            return None if signal is None else compute_signals(scores, tokens, signal)
         assert isinstance(self.model, PredictingModel)
         ends = [len(draft.tokens) == draft.call.limit for draft in drafts]
         queries = [self._query(draft) for draft, end in zip(drafts, ends, strict=True) if not end]
@@ -253,10 +255,10 @@ class ModelDrafter:
         return [math.nan if end else next(predicted) for end in ends]
 
     def _chunk(self, call: DraftCall) -> int:
-        """For how many tokens uniforms are taken at once, whatever a window says in between.
+        """Return for how many tokens uniforms are taken at once, wherever a window may stop.
 
-        It is a matter of the leaf alone. So a sequence spends the same uniforms whoever shares its
-        batch, and whichever loop that lets it take.
+        It depends on the leaf alone. So a sequence spends the same uniforms whatever shares its
+        batch, and whichever loop runs.
         """
         if self.device is None:
             return 1
@@ -268,12 +270,11 @@ class ModelDrafter:
             context = context.plus(draft.tokens)
         return Query(draft.call.slot(self.model, draft.number), context, len(context))
 
-    def _timed(self, began: float) -> None:
-        """Count a forward that began then."""
+    def _count_forward(self, began: float) -> None:
         self.seconds += time.perf_counter() - began
         self.forwards += 1
 
-    def _drafted(
+    def _draft_on_device(
         self,
         model: DeviceModel,
         drafts: Sequence[Growing],
@@ -281,7 +282,7 @@ class ModelDrafter:
         steps: int,
         sampler: Sampler,
     ) -> Drafted:
-        """What the device drafts, its time counted."""
+        """Draft ``counts`` tokens for each draft; count the time and the calls."""
         uniforms = [
             () if sampler.greedy else draft.call.rng.take(n)
             for draft, n in zip(drafts, counts, strict=True)
@@ -298,22 +299,22 @@ class ModelDrafter:
                 )
                 raise HierspecError(text) from None
             jobs = [draft.call.job for draft in drafts]
-            raise unusable(jobs[: len(error.scores)], error.scores, error.scores) from None
+            raise scores_error(jobs[: len(error.scores)], error.scores, error.scores) from None
         self.seconds += time.perf_counter() - began
         self.forwards += found.calls
         return found
 
 
 def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
-    """What all rows are read with; ``None`` where readings differ, or somebody edits or races."""
+    """Return the sampler of all jobs; ``None`` where they differ, edit scores, or race."""
     if any(job.params.edits_scores or job.noise is not None for job in jobs):
         return None
     first = jobs[0].sampler()
     return first if all(job.sampler() == first for job in jobs[1:]) else None
 
 
-def _kept(window: Window, draft: Growing, signals: Sequence[float]) -> tuple[int, bool]:
-    """How many tokens of the next chunk are kept, and whether the window stopped after them."""
+def _keep_until_stop(window: Window, draft: Growing, signals: Sequence[float]) -> tuple[int, bool]:
+    """Return how many tokens of a new chunk are kept, and whether the window stopped there."""
     for n in range(1, len(signals) + 1):
         if window.stops((*draft.signals, *signals[:n]), draft.call.state):
             return n, True

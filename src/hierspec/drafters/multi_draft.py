@@ -1,6 +1,6 @@
-"""Several drafts of one place: multi-draft speculative decoding.
+"""Several drafts of one position: multi-draft speculative decoding.
 
-With a model that takes token trees they share a place in its cache, and a step of all of them is
+With a model that takes token trees they share a slot in its cache, and a step of all of them is
 one query. With others, drafts that agree so far share a query; one that parts from the others goes
 on in its own slot (:meth:`hierspec.engine.sequences.LiveSequence.slot`), so that no two of a call
 share one.
@@ -31,7 +31,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.trees import Tree
-from hierspec.sampling.scores import ScoreRows, distributions, unusable
+from hierspec.sampling.scores import ScoreRows, distributions, scores_error
 
 from .base import DraftCall, Drafts, proposal_of
 from .model import Growing, ModelDrafter
@@ -41,39 +41,39 @@ class MultiDrafter(ModelDrafter):
     """A leaf that makes ``num_drafts`` drafts for every call.
 
     Where a request is greedy that is a tree of as many nodes at most, with any number of leaves;
-    one draft, where its tokens are no choice of the drafter's alone (a window, a race, processors
-    that may say anything of a score).
+    one draft, where more than the drafter's scores decides on it (a window, a race, processors that
+    may do anything to a score).
     """
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
         greedy = [self._grows_a_tree(call) for call in calls]
         if not any(greedy):
-            return self._drawn(calls)
+            return self._draft_sampled(calls)
         found: list[Proposal | None] = [None] * len(calls)
-        for wanted, make in ((True, self._likeliest), (False, self._drawn)):
+        for wanted, make in ((True, self._draft_likeliest), (False, self._draft_sampled)):
             at = [i for i, own in enumerate(greedy) if own is wanted]
             if at:
                 for i, proposal in zip(at, make([calls[i] for i in at]).proposals, strict=True):
                     found[i] = proposal
-        return Drafts([one for one in found if one is not None], self.forwards, self.seconds)
+        return Drafts([draft for draft in found if draft is not None], self.forwards, self.seconds)
 
     def _grows_a_tree(self, call: DraftCall) -> bool:
         params = call.job.params
         free = call.job.noise is None and self.node.window.signal is None
         return params.greedy and free and not params.logits_processors
 
-    def _likeliest(self, calls: Sequence[DraftCall]) -> Drafts:
-        """The likeliest continuations of each call, as drafts that share beginnings."""
+    def _draft_likeliest(self, calls: Sequence[DraftCall]) -> Drafts:
+        """Draft the likeliest continuations of each call, as drafts that share beginnings."""
         width = self.node.num_drafts
-        trees = [_Likeliest(call, width) for call in calls]
+        trees = [_LikeliestTree(call, width) for call in calls]
         while going := [tree for tree in trees if tree.frontier]:
             drafts = [draft for tree in going for draft in tree.frontier]
             jobs = [probabilities_of(draft.job()) for draft in drafts]
-            scores, rows = self._read(drafts, jobs)
+            scores, rows = self._score(drafts, jobs)
             probabilities = torch.cat([row.dense(row.width) for row in rows])
             if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
-                raise unusable(jobs, scores, scores)
+                raise scores_error(jobs, scores, scores)
             at = 0
             for tree in going:
                 own = probabilities[at : at + len(tree.frontier)]
@@ -83,8 +83,8 @@ class MultiDrafter(ModelDrafter):
             [tree.proposal(self.node.index) for tree in trees], self.forwards, self.seconds
         )
 
-    def _drawn(self, calls: Sequence[DraftCall]) -> Drafts:
-        """Drafts that were drawn one by one, for each call."""
+    def _draft_sampled(self, calls: Sequence[DraftCall]) -> Drafts:
+        """Draw the drafts of each call one by one."""
         _, roots = self.rows([Growing(call) for call in calls])
         drafts: list[list[Growing]] = []
         for call, row in zip(calls, roots, strict=True):
@@ -96,7 +96,7 @@ class MultiDrafter(ModelDrafter):
                 ]
             )
         everyone = [draft for own in drafts for draft in own]
-        self.grow(everyone, self.asking(everyone))
+        self.grow(everyone, self.scoring_step(everyone))
         proposals = [[draft.proposal(self.node.index) for draft in own] for own in drafts]
         return Drafts(
             [dataclasses.replace(own[0], alternatives=tuple(own[1:])) for own in proposals],
@@ -105,7 +105,7 @@ class MultiDrafter(ModelDrafter):
         )
 
     def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
-        """As :meth:`ModelDrafter.rows`, equal drafts of a call asked for once."""
+        """See :meth:`ModelDrafter.rows`; equal drafts of a call are scored once."""
         asked: dict[tuple[int, tuple[int, ...]], int] = {}
         unique: list[Growing] = []
         at: list[int] = []
@@ -115,14 +115,13 @@ class MultiDrafter(ModelDrafter):
                 asked[key] = len(unique)
                 unique.append(draft)
             at.append(asked[key])
-        scores, rows = self._read(unique, [draft.job() for draft in unique])
+        scores, rows = self._score(unique, [draft.job() for draft in unique])
         return scores, [rows[i] for i in at]
 
-    def _read(
+    def _score(
         self, drafts: Sequence[Growing], jobs: Sequence[ScoreRows]
     ) -> tuple[torch.Tensor, list[Distributions]]:
-        """Scores [n, V] after drafts that differ, those of a call side by side, and what jobs read
-        in them."""
+        """Score drafts that differ, those of a call side by side: scores [n, V], distributions."""
         queries: list[Query] = []
         if takes_trees(self.model):
             for _, group in groupby(drafts, key=lambda draft: id(draft.call)):
@@ -132,11 +131,11 @@ class MultiDrafter(ModelDrafter):
                 queries.append(Query.for_rows(job, draft.call.slot(self.model, draft.number)))
         began = time.perf_counter()
         scores = self.model.score(queries)
-        self._timed(began)
+        self._count_forward(began)
         return scores, distributions(jobs, scores)
 
     def _tree_query(self, drafts: Sequence[Growing]) -> Query:
-        """The rows after drafts of one call, which have one length: the last nodes of a tree."""
+        """Return a query for the last nodes of a tree: a call's drafts, all of one length."""
         call = drafts[0].call
         tree, _ = Tree.merge(draft.tokens for draft in drafts)
         query = Query.for_rows(call.job, call.slot(self.model, 0))
@@ -146,11 +145,11 @@ class MultiDrafter(ModelDrafter):
         return dataclasses.replace(query, start=start, tree=tree)
 
 
-class _Likeliest:
+class _LikeliestTree:
     """A tree of the likeliest continuations in the making.
 
     Attributes:
-        frontier: what goes on; nothing, once it is deep enough.
+        frontier: the drafts that are extended next; none, once the tree is deep enough.
     """
 
     def __init__(self, call: DraftCall, width: int) -> None:
@@ -169,7 +168,7 @@ class _Likeliest:
                 if value > 0.0:
                     found.append((self._chances[path] * value, (*path, token)))
         self._chances |= {path: chance for chance, path in found}
-        best = sorted(found, key=lambda one: -one[0])[: self.width]
+        best = sorted(found, key=lambda scored: -scored[0])[: self.width]
         deep = len(best[0][1]) == self.call.limit
         self.frontier = [
             Growing(self.call, number, list(path))
@@ -177,12 +176,12 @@ class _Likeliest:
         ]
 
     def proposal(self, index: int) -> Proposal:
-        """The likeliest nodes as drafts, from the text to each leaf; long and likely ones first."""
+        """Return the likeliest nodes as drafts, one for each leaf; long and likely ones first."""
         order = sorted(self._chances, key=lambda path: (-self._chances[path], len(path)))
         kept = set(order[: 1 + self.width * self.call.limit])  # the text itself is among them
         inner = {path[:-1] for path in kept if path}
         leaves = [path for path in order if path in kept and path not in inner]
-        # The first must be a longest: its signals and owners stand for whichever is chosen.
+        # The first must be a longest: its signals and owners are used for whichever is chosen.
         leaves.sort(key=lambda path: -len(path))
         first, *others = [
             proposal_of(index, path, OneHotDistributions(path), [math.nan] * len(path))
@@ -192,7 +191,7 @@ class _Likeliest:
 
 
 def probabilities_of(job: ScoreRows) -> ScoreRows:
-    """How a greedy request's scores become probabilities, edited as it wants them."""
+    """Return a greedy job with temperature 1: its scores are edited, but not cut to the best."""
     params = dataclasses.replace(job.params, temperature=1.0, top_k=None, top_p=None, min_p=None)
     return dataclasses.replace(job, params=params, temperature=None)
 
@@ -200,7 +199,7 @@ def probabilities_of(job: ScoreRows) -> ScoreRows:
 def first_tokens(
     row: Distributions, num_drafts: int, distinct: bool, rng: Rng
 ) -> tuple[list[int], list[Distributions]]:
-    """The drafts' first tokens, and what each was drawn from given those before it.
+    """Draw the drafts' first tokens; return them, and what each was drawn from given those before.
 
     Distinct tokens are drawn from the distribution without those drawn already; there are fewer
     than ``num_drafts`` where it runs out of tokens. A one-hot row is asked once: the same token

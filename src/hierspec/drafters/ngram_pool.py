@@ -4,9 +4,9 @@ Lookahead decoding (:mod:`hierspec.drafters.lookahead`) keeps n-grams that the t
 produced, looks up those that begin with the text's last token, and verifies them. This drafter does
 so at less expense:
 
-- No row is computed for the pool's sake, where Lookahead lets the target predict several places at
-  once beside every verification (Jacobi iterations). Its n-grams come from the text so far, and
-  from what the target would have chosen at the places after a rejected token, whose rows the
+- No row is computed for the pool's sake, where Lookahead lets the target predict several positions
+  at once beside every verification (Jacobi iterations). Its n-grams come from the text so far, and
+  from what the target would have chosen at the positions after a rejected token, whose rows the
   verification computed and threw away.
 - One continuation is verified, not several.
 - A continuation is put together token by token: after the longest n-gram known, the token that
@@ -39,7 +39,7 @@ MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 token
 _MAX_ORDER = 32
 _MAX_FOLLOWERS = 16
 
-Followers = dict[int, int]  # token → how often it followed; the latest stands last
+Followers = dict[int, int]  # token → how often it followed; the latest comes last
 
 
 @dataclass(slots=True)
@@ -47,8 +47,8 @@ class Pool:
     """What followed which n-gram: ``grams`` maps n tokens to their followers, any n.
 
     Attributes:
-        grams: the one used longest ago stands first.
-        max_ngrams: that it keeps.
+        grams: the one used longest ago comes first.
+        max_ngrams: how many it keeps.
     """
 
     max_ngrams: int = MAX_NGRAMS
@@ -65,7 +65,7 @@ class Pool:
             self.grams.popitem(last=False)
 
     def best(self, key: tuple[int, ...]) -> int | None:
-        """What followed ``key`` most often, of equals the latest; ``None`` for nothing."""
+        """Return what followed ``key`` most often, of equals the latest; ``None`` for nothing."""
         followers = self.grams.get(key)
         if followers is None:
             return None
@@ -75,7 +75,7 @@ class Pool:
 
 @dataclass(slots=True)
 class PoolSlot:
-    """One sequence's part: its pool (or everybody's), and how much of its text is in it."""
+    """A sequence's pool (or the shared one), and how many tokens of its text are in it."""
 
     pool: Pool
     indexed: int = 0
@@ -92,7 +92,7 @@ class NgramPool(LookUp):
             depends on the others, and what they write does not. Sequences that sample keep pools
             of their own (:meth:`open_own`): a seed used again would find drafts that the very
             same rng has written, and sampling from such drafts is not exact.
-        max_ngrams: that a pool keeps.
+        max_ngrams: how many a pool keeps.
     """
 
     ngram_min: int
@@ -113,25 +113,25 @@ class NgramPool(LookUp):
             raise HierspecError(f"an n-gram pool keeps at least one n-gram, got {self.max_ngrams}")
 
     def open(self) -> PoolSlot:
-        """A place for one sequence."""
+        """Return a slot for one sequence, with the shared pool where there is one."""
         return PoolSlot(self.common) if self.shared else self.open_own()
 
     def open_own(self) -> PoolSlot:
-        """The same, with a pool that no other sequence reads or writes."""
+        """Return a slot with a pool that no other sequence reads or writes."""
         return PoolSlot(Pool(self.max_ngrams))
 
     def close(self, slot: PoolSlot) -> None:
-        """Give a sequence's own n-grams back; shared ones stay."""
+        """Free a sequence's own n-grams; shared ones are kept."""
         if slot.pool is not self.common:
             slot.pool.grams.clear()
         slot.indexed = 0
 
     def propose(self, context: Context, limit: int, slot: PoolSlot) -> tuple[int, ...]:
-        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
+        """Return up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
 
         Args:
             context: committed tokens join the pool, once; pending ones are only looked up.
-            limit: of tokens.
+            limit: the most tokens returned.
         """
         self._extend(slot, context.committed)
         recent = context.tokens(max(0, len(context) - self.ngram_max))
@@ -154,7 +154,7 @@ class NgramPool(LookUp):
         draft: Proposal,
         p: Distributions,
         num_accepted: int,
-        every: Sequence[CheckedDraft],
+        checked: Sequence[CheckedDraft],
         slot: PoolSlot,
     ) -> None:
         """Add what the target would have chosen past the first rejected token."""
@@ -163,7 +163,7 @@ class NgramPool(LookUp):
             self.learn(Context(text, draft.tokens), likeliest(rejected), slot)
 
     def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
-        """Add the target's own choices after the end of ``context``'s last beginnings.
+        """Add the target's own choices after the longest prefixes of ``context``.
 
         Args:
             choices: the last is the choice after all of ``context``, the one before it after all

@@ -1,8 +1,8 @@
 """An n-gram table as a language model: counts from a corpus, with back-off.
 
-The law after a context h of k − 1 tokens is p(w | h) = d(w | h) + γ(h) p(w | h′), where h′ drops
-the oldest token, d are stored shares (discounted counts) of a few words, and γ(h) = 1 − Σ d is
-what they leave. Order 1 covers the whole vocabulary with positive shares, so every law is proper
+After a context h of k − 1 tokens, p(w | h) = d(w | h) + γ(h) p(w | h′), where h′ drops the oldest
+token, d are stored shares (discounted counts) of a few words, and γ(h) = 1 − Σ d is what they
+leave. Order 1 covers the whole vocabulary with positive shares, so every distribution is proper
 and positive whatever was pruned. A context that was not stored has γ = 1: it is passed over.
 """
 
@@ -35,7 +35,7 @@ class _Order:
         keys: [C] contexts as numbers in base V, oldest token first, increasing.
         starts: [C + 1] where each context's words begin.
         words: [E] tokens.  shares: [E] d(w | h), float32.
-        left: [C] γ(h), float64 arithmetic, so that laws sum to 1.
+        left: [C] γ(h), float64 arithmetic, so that distributions sum to 1.
         position: context → index.
     """
 
@@ -52,21 +52,21 @@ class _Order:
         position = dict(zip(self.keys.tolist(), range(len(self.keys)), strict=True))
         object.__setattr__(self, "position", position)
 
-    def apply(self, key: int, law: np.ndarray) -> None:
+    def apply(self, key: int, probs: np.ndarray) -> None:
         """Turn p(· | h′), in place, into p(· | h)."""
         at = self.position.get(key)
         if at is None:
             return
-        law *= self.left[at]
+        probs *= self.left[at]
         pairs = slice(self.starts[at], self.starts[at + 1])
-        law[self.words[pairs]] += self.shares[pairs]
+        probs[self.words[pairs]] += self.shares[pairs]
 
 
 class NgramModel:
     """A :class:`~hierspec.lm.base.LanguageModel` that reads a table; it caches nothing.
 
     Args:
-        unigram: [V] a positive law.
+        unigram: [V] positive; normalised here.
         orders: tables of order 2, 3, … without gaps.
     """
 
@@ -77,11 +77,11 @@ class NgramModel:
 
     def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
         self.vocab_size = len(unigram)
-        self.vocabulary = ""  # which token every id is, as a hash; empty: not known
+        self.vocabulary = ""  # hash of which token every id is; empty: not known
         self.max_order = 1 + len(orders)
         self._orders = tuple(orders)
         self._unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
-        self._bigram_laws: dict[int, np.ndarray] = {}  # dense laws after one token, when met
+        self._bigrams: dict[int, np.ndarray] = {}  # dense distributions after one token, when met
 
     @property
     def num_entries(self) -> int:
@@ -99,43 +99,43 @@ class NgramModel:
         slot.held.clear()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Log-probabilities [Σ num_rows, V], float32."""
-        recents: list[list[int]] = []
+        """Return log-probabilities [Σ num_rows, V], float32."""
+        contexts: list[list[int]] = []
         for query in queries:
             first = max(0, query.start - (self.max_order - 1))
             tokens = query.context.tokens(first)
             for end in range(query.start - first, len(tokens) + 1):
-                recents.append(tokens[max(0, end - self.max_order + 1) : end])
-        return self._scores(recents)
+                contexts.append(tokens[max(0, end - self.max_order + 1) : end])
+        return self._scores(contexts)
 
     def follow(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, Following]:
         """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
-        recents = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
+        contexts = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             for i, token in zip(going, last, strict=True):
-                recents[i].append(token)
-            return self._scores([recents[i] for i in going])
+                contexts[i].append(token)
+            return self._scores([contexts[i] for i in going])
 
-        return self._scores(recents), after
+        return self._scores(contexts), after
 
-    def _scores(self, recents: Sequence[list[int]]) -> torch.Tensor:
-        """Log-probabilities, [n, V] float32, after contexts of which the last tokens matter."""
-        distributions = np.empty((len(recents), self.vocab_size), np.float32)
-        for recent, law in zip(recents, distributions, strict=True):
-            self._law_into(recent[max(0, len(recent) - self.max_order + 1) :], law)
+    def _scores(self, contexts: Sequence[list[int]]) -> torch.Tensor:
+        """Return log-probabilities, [n, V] float32; only the last tokens of a context matter."""
+        distributions = np.empty((len(contexts), self.vocab_size), np.float32)
+        for context, out in zip(contexts, distributions, strict=True):
+            self._write_probs(context[max(0, len(context) - self.max_order + 1) :], out)
         return torch.from_numpy(np.log(distributions, out=distributions))
 
     def law(self, tokens: Sequence[int]) -> np.ndarray:
-        """The next token's law [V], float32, after ``tokens`` (the last few matter)."""
+        """Return p(· | ``tokens``) [V], float32; only the last few tokens matter."""
         out = np.empty(self.vocab_size, np.float32)
-        self._law_into(list(tokens[max(0, len(tokens) - self.max_order + 1) :]), out)
+        self._write_probs(list(tokens[max(0, len(tokens) - self.max_order + 1) :]), out)
         return out
 
-    def _law_into(self, recent: list[int], out: np.ndarray) -> None:
-        """Write the law after ``recent`` (at most max_order - 1 tokens), shortest context first."""
+    def _write_probs(self, recent: list[int], out: np.ndarray) -> None:
+        """Write p(· | ``recent``), at most max_order - 1 tokens, from the shortest context up."""
         if not recent or not self._orders:
             out[:] = self._unigram
             return
@@ -147,12 +147,12 @@ class NgramModel:
             order.apply(key, out)
 
     def _after_one(self, token: int) -> np.ndarray:
-        law = self._bigram_laws.get(token)
-        if law is None:
-            law = self._unigram.copy()
-            self._orders[0].apply(token, law)
-            self._bigram_laws[token] = law
-        return law
+        probs = self._bigrams.get(token)
+        if probs is None:
+            probs = self._unigram.copy()
+            self._orders[0].apply(token, probs)
+            self._bigrams[token] = probs
+        return probs
 
     @classmethod
     def build(
@@ -162,9 +162,9 @@ class NgramModel:
         max_order: int = 3,
         max_entries: dict[int, int] | None = None,
     ) -> NgramModel:
-        """Count documents of token ids; keep, per order, the pairs that matter most.
+        """Count documents of token ids; keep, per order, the pairs that gain most.
 
-        What a pair is worth is how much its counts gain over backing off: c · log(c/C / p(w|h′)).
+        A pair's gain is in log-likelihood, over backing off: c · log(c/C / p(w|h′)).
         """
         tokens = np.concatenate([np.asarray(document, dtype=np.int64) for document in documents])
         counts = np.bincount(tokens, minlength=vocab_size) + UNIGRAM_FLOOR
@@ -179,7 +179,7 @@ class NgramModel:
         return model
 
     def _share_of(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """p(w | h′) of many pairs, context by context; ``contexts`` is sorted."""
+        """Return p(w | h′) of many pairs, context by context; ``contexts`` is sorted."""
         out = np.empty(len(words), np.float32)
         if not self._orders:
             return self._unigram[words]
@@ -252,7 +252,7 @@ def _read_order(tensors: dict[str, np.ndarray], number: int) -> _Order:
 
 
 def _count_order(tokens: np.ndarray, model: NgramModel, order: int, limit: int) -> _Order | None:
-    """The ``limit`` pairs of this order that gain most over ``model``, the orders below."""
+    """Return the ``limit`` pairs of this order that gain most over ``model``, the lower orders."""
     size = model.vocab_size
     if len(tokens) < order:
         return None

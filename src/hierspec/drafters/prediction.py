@@ -2,7 +2,7 @@
 
 A caller who has a file edited knows most of what comes back. While the output follows the
 prediction, what comes next there is proposed; where it has left it, the prediction is joined again
-at the place, nearest to where the output should be, that the last tokens lead to. [OpenAI's
+at the occurrence of the last tokens that is nearest to where the output should be. [OpenAI's
 ``prediction``; the look-up is that of :mod:`hierspec.drafters.prompt_lookup`]
 """
 
@@ -15,7 +15,7 @@ from hierspec.core.context import Context
 
 from .base import LookUp
 
-_GRAMS = (8, 4, 2)  # last tokens that lead back into the prediction; longer ones are tried first
+_GRAM_LENGTHS = (8, 4, 2)  # last tokens looked for in the prediction, the longest first
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class Predicted:
     Attributes:
         tokens: of the prediction; none: nothing is proposed.
         start: length of the prompt.
-        at: the place in ``tokens`` that the output's first ``seen`` tokens have reached, or where
-            they would be.
-        following: whether they led there.
+        at: the position in ``tokens`` after the output's first ``seen`` tokens, or an estimate.
+        following: whether the output agrees with the prediction up to there.
+        ends: every n-gram of the prediction → where it ends; ``None`` until it is needed.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -41,15 +41,15 @@ class Predicted:
         """Predict an output that begins after ``start`` tokens."""
         self.tokens, self.start = list(tokens), start
 
-    def place(self, output: Sequence[int]) -> int | None:
-        """Where in the prediction the output goes on; ``None``: it has left it."""
+    def next_position(self, output: Sequence[int]) -> int | None:
+        """Return where in the prediction the output goes on; ``None`` where it has left it."""
         for token in output[self.seen :]:
             same = self.following and self.at < len(self.tokens) and self.tokens[self.at] == token
             self.at, self.following = self.at + 1, same
         self.seen = len(output)
         if self.following:
             return self.at
-        for n in _GRAMS:
+        for n in _GRAM_LENGTHS:
             found = self._index().get(tuple(output[-n:]), ()) if len(output) >= n else ()
             if found:
                 self.at = min(found, key=lambda end: abs(end - self.at))
@@ -58,10 +58,9 @@ class Predicted:
         return None
 
     def _index(self) -> dict[tuple[int, ...], list[int]]:
-        """Every n-gram of the prediction, and where it ends."""
         if self.ends is None:
             self.ends = {}
-            for n in _GRAMS:
+            for n in _GRAM_LENGTHS:
                 for end in range(n, len(self.tokens) + 1):
                     self.ends.setdefault(tuple(self.tokens[end - n : end]), []).append(end)
         return self.ends
@@ -69,21 +68,21 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Prediction(LookUp):
-    """A drafter without a model. Its slots are told what to expect (:meth:`Predicted.expect`)."""
+    """A drafter without a model. Each slot gets its prediction by :meth:`Predicted.expect`."""
 
     name: str = "prediction"
 
     def open(self) -> Predicted:
-        """A place for one sequence, which predicts nothing yet."""
+        """Return a slot for one sequence, without a prediction yet."""
         return Predicted()
 
     def close(self, slot: Predicted) -> None:
-        """Give its memory back."""
+        """Free a sequence's memory."""
         slot.tokens, slot.ends = [], None
 
     def propose(self, context: Context, limit: int, slot: Predicted) -> tuple[int, ...]:
-        """Up to ``limit`` tokens of the prediction; ``()`` where the output has left it."""
+        """Return up to ``limit`` tokens of the prediction; ``()`` where the output has left it."""
         if limit <= 0 or not slot.tokens or context.pending:
             return ()
-        at = slot.place(context.tokens(slot.start))
+        at = slot.next_position(context.tokens(slot.start))
         return () if at is None else tuple(slot.tokens[at : at + limit])

@@ -52,22 +52,22 @@ class PromptLookup(LookUp):
             )
 
     def open(self) -> LookupIndex:
-        """An empty index for one sequence."""
+        """Return an empty index for one sequence."""
         return LookupIndex()
 
     def close(self, slot: LookupIndex) -> None:
-        """Give an index's memory back."""
+        """Free an index's memory."""
         slot.ends.clear()
         slot.indexed = 0
 
     def propose(
         self, context: Context, limit: int, slot: LookupIndex | None = None
     ) -> tuple[int, ...]:
-        """Up to ``limit`` tokens that may follow ``context``; ``()`` where nothing matches.
+        """Return up to ``limit`` tokens that may follow ``context``; ``()`` where nothing matches.
 
         Args:
             context: committed tokens are indexed once; pending ones are searched anew each time.
-            limit: of tokens.
+            limit: the most tokens returned.
             slot: the sequence's index, brought up to date here; ``None`` indexes everything anew.
         """
         if limit <= 0:
@@ -89,8 +89,7 @@ class PromptLookup(LookUp):
         return ()
 
     def _extend(self, slot: LookupIndex, context: Context) -> None:
-        """Index committed n-grams, but not those at the very end: what ends a text must not
-        match itself."""
+        """Add committed n-grams, but not those at the very end, which would match themselves."""
         committed = context.committed
         upto = len(committed) - 1
         for n in range(self.prompt_lookup_min, self.prompt_lookup_max + 1):
@@ -101,7 +100,7 @@ class PromptLookup(LookUp):
 
 
 def _copied(context: Context, position: int, limit: int) -> tuple[int, ...]:
-    """``limit`` tokens read from ``position`` on, continuing into what was copied already."""
+    """Copy ``limit`` tokens from ``position`` on; past the text's end, from the copy itself."""
     base = len(context.committed)
     if position + limit <= base:
         return tuple(context.committed[position : position + limit])

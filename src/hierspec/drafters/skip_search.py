@@ -2,12 +2,12 @@
 
 When a text has grown since its last draft, one more candidate is scored on the last tokens written
 (:class:`~hierspec.lm.varying_skip.VaryingSkip.matches`), and the best set so far drafts until the
-text grows again. What is left out in a round thus follows from what was committed before it, and
-from nothing of the round: given the past, a round is that of a fixed hierarchy, and output stays
+text grows again. What is left out in a round thus depends on what was committed before it, and
+on nothing in the round: given the past, a round is that of a fixed hierarchy, and output stays
 exact under every rule.
 
 Texts may share a search, as SWIFT's stream of inputs does: greedy ones only, for the same reason as
-with a pool of n-grams (:mod:`hierspec.drafters.ngram_pool`). Where several of them stand in one
+with a pool of n-grams (:mod:`hierspec.drafters.ngram_pool`). Where several of them are in one
 batch, a candidate is scored on all their tokens at once.
 """
 
@@ -42,15 +42,15 @@ class SkipSearches:
         return self
 
     def open(self) -> SkipSearch:
-        """The search of one text, or of all."""
+        """Return a new search for one text, or the one shared by all."""
         return self.common if self.shared else self.open_own()
 
     def open_own(self) -> SkipSearch:
-        """A search that no other text adds to."""
+        """Return a search that no other text adds to."""
         return SkipSearch(self.settings, self.depth)
 
     def close(self, slot: SkipSearch) -> None:
-        """A text's own search ends with it."""
+        """Leave everything as it is: a text's own search ends with it."""
 
 
 class SearchedSkip(VaryingSkip):
@@ -74,7 +74,7 @@ class SearchingDrafter(ModelDrafter):
         return Drafts(found.proposals, found.forwards + scored, found.seconds + seconds)
 
     def _choose(self, calls: Sequence[DraftCall]) -> int:
-        """Settle what is left out in the round that begins; how many candidates were scored."""
+        """Choose what the coming round leaves out; return how many candidates were scored."""
         by_search: dict[int, tuple[SkipSearch, list[DraftCall]]] = {}
         for call in calls:
             search: SkipSearch = call.slot(self.model.searches, 0)
@@ -93,7 +93,7 @@ class SearchingDrafter(ModelDrafter):
         return scored
 
     def _written(self, call: DraftCall, search: SkipSearch) -> TrialTokens | None:
-        """The last tokens that the model itself wrote; ``None`` while they are too few."""
+        """Return the last tokens that the model itself wrote; ``None`` while they are too few."""
         committed, count = call.job.context.committed, search.settings.context_window
         first = len(committed) - count
         # The first token written is as much the prompt's doing; SWIFT leaves it out, too.

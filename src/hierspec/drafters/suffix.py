@@ -37,14 +37,14 @@ from hierspec.core.distributions import (
 )
 from hierspec.errors import HierspecError
 
-from .base import DraftCall, LookUp
+from .base import DraftCall, Drafted, LookUp
 from .suffix_automaton import SuffixAutomaton, SuffixMatch
 
 MAX_ORDER = 32
 MIN_SUPPORT = 0.25
 PER_MATCHED = 2
-_MOST_ORDER = 256
-_MOST_STORED = 1 << 24
+_LARGEST_ORDER = 256
+_LARGEST_STORE = 1 << 24
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +54,8 @@ class Store:
     Nothing can be taken out of an automaton: one of half the size is kept until the next is full.
 
     Attributes:
-        waiting: texts that have ended, to be added when the store is read: whoever ends a text may
-            be another thread than the one whose round it is.
+        waiting: texts that have ended, to be added when the store is read: a text may be ended by
+            another thread than the one that drafts.
     """
 
     max_order: int
@@ -69,7 +69,7 @@ class Store:
         self.old = SuffixAutomaton(self.max_order)
 
     def automata(self) -> tuple[SuffixAutomaton, ...]:
-        """To be searched, with all that has ended in them."""
+        """Return the automata to be searched, after adding all texts that have ended."""
         while self.waiting:
             text = self.waiting.popleft()[-max(self.size // 2, 1) :]
             if self.young.num_tokens + len(text) > self.size // 2:
@@ -82,7 +82,7 @@ class Store:
 
 @dataclass(slots=True, eq=False)
 class SuffixSlot:
-    """One sequence's part.
+    """What is kept of one sequence.
 
     Attributes:
         own: of its text.
@@ -112,44 +112,44 @@ class Suffix(LookUp):
     earlier: Store = field(init=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_order <= _MOST_ORDER:
+        if not 1 <= self.max_order <= _LARGEST_ORDER:
             raise HierspecError(
-                f"suffix: max_order must be 1 to {_MOST_ORDER}, got {self.max_order}"
+                f"suffix: max_order must be 1 to {_LARGEST_ORDER}, got {self.max_order}"
             )
-        if not 0 <= self.store <= _MOST_STORED:
+        if not 0 <= self.store <= _LARGEST_STORE:
             raise HierspecError(
-                f"suffix: store must be 0 to {_MOST_STORED} tokens, got {self.store}"
+                f"suffix: store must be 0 to {_LARGEST_STORE} tokens, got {self.store}"
             )
         object.__setattr__(self, "earlier", Store(self.max_order, self.store))
 
     def open(self) -> SuffixSlot:
-        """A place for one sequence."""
+        """Return a slot for one sequence, with earlier outputs where they are kept."""
         return SuffixSlot(SuffixAutomaton(self.max_order), self.earlier if self.store else None)
 
     def open_own(self) -> SuffixSlot:
-        """The same without earlier outputs."""
+        """Return a slot without earlier outputs."""
         return SuffixSlot(SuffixAutomaton(self.max_order))
 
     def close(self, slot: SuffixSlot) -> None:
-        """Forget a sequence's text, but for what the store keeps of it."""
+        """Forget a sequence's text; hand its output to the store, if it has one."""
         if slot.store is not None and len(slot.text) > slot.num_prompt:
             slot.store.waiting.append(list(slot.text[slot.num_prompt :]))
         slot.own, slot.text = SuffixAutomaton(self.max_order), ()
 
     def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
-        """The most frequent continuation; ``()`` where nothing is known."""
-        return self._drafted(context, limit, slot)[0]
+        """Return the most frequent continuation; ``()`` where nothing is known."""
+        return self._draft(context, limit, slot)[0]
 
-    def draft(self, call: DraftCall, slot: SuffixSlot) -> tuple[tuple[int, ...], Distributions]:
-        """A continuation and the distributions of its tokens."""
+    def draft(self, call: DraftCall, slot: SuffixSlot) -> Drafted:
+        """Return a continuation and the distributions of its tokens."""
         context = call.job.context
         slot.text, slot.num_prompt = context.committed, call.job.prompt_length
-        return self._drafted(context.with_source(), call.limit, slot, call)
+        return self._draft(context.with_source(), call.limit, slot, call)
 
-    def _drafted(
+    def _draft(
         self, context: Context, limit: int, slot: SuffixSlot, call: DraftCall | None = None
-    ) -> tuple[tuple[int, ...], Distributions]:
-        """Up to ``limit`` tokens, drawn as a call draws; without one, the likeliest."""
+    ) -> Drafted:
+        """Draft up to ``limit`` tokens, drawn as ``call`` asks; without one, the likeliest."""
         _extend(slot, context.committed)
         automata = [slot.own, *(() if slot.store is None else slot.store.automata())]
         recent = context.tokens(max(0, len(context) - self.max_order))
@@ -187,7 +187,7 @@ class Suffix(LookUp):
 
 
 def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
-    """Add what has been committed since; a shorter text is another one."""
+    """Add what has been committed since; a shorter text starts a new automaton."""
     if slot.own.num_tokens > len(committed):
         slot.own = SuffixAutomaton(slot.own.max_order)
     for at in range(slot.own.num_tokens, len(committed)):
@@ -197,7 +197,7 @@ def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
 def _longest(
     automata: Sequence[SuffixAutomaton], matches: Sequence[SuffixMatch]
 ) -> tuple[int, dict[int, tuple[int, int]]] | None:
-    """The longest context that anything followed, of equals the first, and what followed it."""
+    """Return the length of the longest context with followers (of equals the first), and these."""
     found = [automaton.continued(match) for automaton, match in zip(automata, matches, strict=True)]
     best = max(range(len(found)), key=lambda i: found[i].length)
     if not found[best].length:
@@ -206,7 +206,7 @@ def _longest(
 
 
 def _shares(followers: dict[int, tuple[int, int]], total: int) -> torch.Tensor:
-    """Each token as likely as it was frequent, [1, highest id + 1] float64."""
+    """Return each token's share of the occurrences, [1, highest id + 1] float64."""
     probs = torch.zeros(1, max(followers) + 1, dtype=torch.float64)
     probs[0, list(followers)] = torch.tensor(
         [count / total for count, _ in followers.values()], dtype=torch.float64

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class SuffixMatch(NamedTuple):
-    """Where the last tokens of a text lie in an automaton.
+    """Where the last tokens of a text are found in an automaton.
 
     Attributes:
         state: 0, the root, where not even the last token is known.
@@ -42,32 +42,32 @@ class SuffixAutomaton:
     _length: list[int] = field(default_factory=lambda: [0])  # of a state's longest run
     _count: list[int] = field(default_factory=lambda: [0])
     _latest: list[int] = field(default_factory=lambda: [0])
-    _over: list[int] = field(default_factory=lambda: [0])  # where stepping over a state leads
+    _over: list[int] = field(default_factory=lambda: [0])  # see _first_counted
     _last: int = 0
 
     def new_text(self) -> None:
-        """What is appended from now on follows nothing."""
+        """Begin another text: the next token appended follows nothing."""
         self._last = 0
 
     def append(self, token: int) -> None:
         """Add a token to the end of the text."""
-        self._last = self._extended(token)
+        self._last = self._extend(token)
         self.num_tokens += 1
-        state = self._counted(self._last)
+        state = self._first_counted(self._last)
         while state:
             self._count[state] += 1
             self._latest[state] = self.num_tokens
             state = self._link[state]
 
     def match(self, tokens: Sequence[int]) -> SuffixMatch:
-        """The longest end of ``tokens`` that occurs, of at most ``max_order``."""
+        """Match the longest end of ``tokens`` that occurs, of at most ``max_order``."""
         found = SuffixMatch()
         for token in tokens[max(0, len(tokens) - self.max_order) :]:
             found = self.step(found, token)
         return found
 
     def step(self, match: SuffixMatch, token: int) -> SuffixMatch:
-        """The match after one more token."""
+        """Return the match after one more token."""
         state, length = match
         while state and token not in self._next[state]:
             state = self._link[state]
@@ -80,7 +80,7 @@ class SuffixAutomaton:
         return SuffixMatch(state, length)
 
     def continued(self, match: SuffixMatch) -> SuffixMatch:
-        """The longest end of a match that anything followed; the root's where nothing did."""
+        """Shorten a match until something followed it; to the root where nothing did."""
         state, length = match
         while state and not self._next[state]:
             state = self._link[state]
@@ -88,14 +88,14 @@ class SuffixAutomaton:
         return SuffixMatch(state, length)
 
     def followers(self, match: SuffixMatch) -> dict[int, tuple[int, int]]:
-        """What followed the matched tokens: token → how often, and when last (1 is the oldest)."""
+        """Return what followed the matched tokens: token → how often, and when last (1: first)."""
         return {
             token: (self._count[state], self._latest[state])
             for token, state in self._next[match.state].items()
         }
 
-    def _extended(self, token: int) -> int:
-        """The state of the whole text with ``token`` appended."""
+    def _extend(self, token: int) -> int:
+        """Append ``token`` and return the state of the whole text."""
         last = self._last
         if token in self._next[last]:  # only where a text before this one began like it
             return self._split(last, token)
@@ -110,7 +110,7 @@ class SuffixAutomaton:
         return new
 
     def _split(self, at: int, token: int) -> int:
-        """The state whose longest run is that of ``at`` and ``token``, split off if need be."""
+        """Return the state whose longest run is ``at``'s and ``token``, split off if need be."""
         old = self._next[at][token]
         length = self._length[at] + 1
         if self._length[old] == length:
@@ -136,17 +136,17 @@ class SuffixAutomaton:
         self._over.append(state)
         return state
 
-    def _counted(self, state: int) -> int:
-        """The first of a state and its links with a run short enough to be counted.
+    def _first_counted(self, state: int) -> int:
+        """Find the first of a state and its links with a run short enough to be counted.
 
-        Ways over states are kept, and shortened each time: a state whose runs are all too long
-        remains one, and so does whatever is split off between it and the next such.
+        Ways past states whose runs are all too long are kept in ``_over``, and shortened each time:
+        such a state remains one, and so does what is split off between it and the next such.
         """
         passed: list[int] = []
         while self._length[self._link[state]] > self.max_order:
             passed.append(state)
             over = self._over[state]
             state = self._link[state] if over == state else over
-        for one in passed:
-            self._over[one] = state
+        for skipped in passed:
+            self._over[skipped] = state
         return state

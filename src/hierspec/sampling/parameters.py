@@ -45,7 +45,7 @@ class SamplingParams:
         logit_bias: pairs (token id, what to add); ``-inf`` bans a token. See :meth:`make`.
         logits_processors: called ``processor(input_ids [1, L], scores [1, V])``, as
             transformers' are. They must be functions of their arguments: a draft calls them for
-            histories that never come to be.
+            continuations that are later rejected.
     """
 
     temperature: float = 0.0
@@ -89,7 +89,7 @@ class SamplingParams:
         logits_processors: Iterable[Processor] = (),
         **options: Any,
     ) -> SamplingParams:
-        """Parameters from a mapping of biases and any iterable of processors."""
+        """Return parameters with a mapping of biases and any iterable of processors."""
         try:
             bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
         except (TypeError, ValueError):

@@ -1,9 +1,9 @@
 """transformers' logits processors, asked for one row of a padded batch at a time.
 
 ``generate`` calls them with padded ids [B, L] and scores [B, V]; some count the padding as length,
-some keep a value for every row. A draft asks for one row, at histories that may never come to be.
-So each row gets processors of its own that see what they would have seen, and those that remember
-earlier calls are refused by name.
+some keep a value for every row. A draft asks for one row, after tokens that may be rejected.
+So each row gets processors of its own that see what they would have seen there, and those that
+remember earlier calls are refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hierspec.errors import HierspecError
 
 from .parameters import Processor
 
-_HOME = "transformers.generation.logits_process"
+_MODULE = "transformers.generation.logits_process"
 # Functions of a row's own ids and scores: one row is all they need.
 _ROW_BY_ROW = {
     "EpsilonLogitsWarper",
@@ -44,8 +44,8 @@ _ROW_BY_ROW = {
     "TypicalLogitsWarper",
     "WatermarkLogitsProcessor",
 }
-# Functions too, but of a row's place in the batch as well.
-_BY_PLACE = {
+# Functions too, but of a row's index in the batch as well.
+_BY_ROW_INDEX = {
     "EncoderNoRepeatNGramLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
     "PrefixConstrainedLogitsProcessor",
@@ -58,12 +58,12 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowProcessor:
-    """One processor as one row of a batch meets it.
+    """A processor that sees a single row as it would in ``generate``'s padded batch.
 
     Attributes:
-        pads: ids that stand before the row's text, [1, P].
-        copies: how many equal rows to call it with; 1 where its place does not matter.
-        row: whose answer is taken.
+        pads: padding ids before the row's text, [1, P].
+        copies: how many equal rows to call it with; 1 where the row's index does not matter.
+        row: index of the row whose scores are taken.
     """
 
     processor: Processor
@@ -75,8 +75,8 @@ class RowProcessor:
         ids = torch.cat([self.pads.to(input_ids.device), input_ids], dim=1)
         if self.copies == 1:
             return self.processor(ids, scores)
-        every = self.processor(ids.repeat(self.copies, 1), scores.repeat(self.copies, 1))
-        return every[self.row : self.row + 1]
+        repeated = self.processor(ids.repeat(self.copies, 1), scores.repeat(self.copies, 1))
+        return repeated[self.row : self.row + 1]
 
     def __repr__(self) -> str:
         return repr(self.processor)
@@ -86,7 +86,7 @@ def check_processors(processors: Sequence[Any]) -> None:
     """Refuse, by name, those of transformers that are no functions of a row's ids and scores."""
     for processor in processors:
         kind = type(processor)
-        if kind.__module__ == _HOME and kind.__name__ not in _ROW_BY_ROW | _BY_PLACE:
+        if kind.__module__ == _MODULE and kind.__name__ not in _ROW_BY_ROW | _BY_ROW_INDEX:
             option = _OPTIONS.get(kind.__name__)
             raise HierspecError(
                 f"hierspec cannot run {kind.__name__} on drafts, since it is not a function of a "
@@ -97,13 +97,13 @@ def check_processors(processors: Sequence[Any]) -> None:
 def for_row(
     processors: Sequence[Any], row: int, num_rows: int, pads: torch.Tensor
 ) -> tuple[Processor, ...]:
-    """The processors of row ``row`` of ``num_rows``, whose text stands after ``pads`` [P]."""
+    """Return processors for row ``row`` of ``num_rows``, whose text comes after ``pads`` [P]."""
     return tuple(_for_row(processor, row, num_rows, pads[None]) for processor in processors)
 
 
 def _for_row(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> Processor:
     kind = type(processor)
-    name = kind.__name__ if kind.__module__ == _HOME else ""
+    name = kind.__name__ if kind.__module__ == _MODULE else ""
     if num_rows == 1 or name in _ROW_BY_ROW:
         return RowProcessor(processor, pads) if pads.shape[1] else processor
     if name == "RepetitionPenaltyLogitsProcessor":

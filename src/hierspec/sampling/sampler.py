@@ -26,11 +26,11 @@ from hierspec.core.distributions import (
 from hierspec.core.windows import Signal
 from hierspec.utils.threads import OneThread
 
-_FEW = 1 << 17  # numbers that one thread turns into probabilities sooner
+_ONE_THREAD_NUMEL = 1 << 17  # up to so many scores, one thread is faster than several
 
 
 class NoDistributionError(Exception):
-    """Some row has NaN, or no token left.
+    """A row of scores has NaN, or no token left.
 
     Attributes:
         scores: the rows, [R, V], where they can still be looked at.
@@ -49,7 +49,7 @@ class Picked(NamedTuple):
         probs: [R, V] what they were drawn from, cut to the sampler's vocabulary; ``None`` where
             greedy.
         ok: [R] bool: false where the row was no distribution (NaN, or every token forbidden), and
-            ``tokens`` says nothing.
+            its token is meaningless.
         signals: [R] float64 what a window reads, where the sampler names it.
     """
 
@@ -81,20 +81,20 @@ class Sampler:
         return self.temperature == 0.0
 
     def distributions(self, scores: torch.Tensor) -> OneHotDistributions | DenseDistributions:
-        """The distributions of rows [R, V].
+        """Return the next-token distributions of the rows ``scores`` [R, V].
 
         Raises:
             NoDistributionError: a row has NaN or no token left. On an accelerator only greedy rows
-                are looked at here, for that is a wait; others say so when a token is drawn.
+                are checked here, for that is a wait; others raise when a token is drawn.
         """
-        scores = self._cut(scores)
+        scores = self._without_padding(scores)
         if self.greedy:
             values, chosen = _best(scores)
             if not all(value > -math.inf for value in values):
                 raise NoDistributionError(scores)
             return OneHotDistributions(tuple(map(int, chosen)))
         # Threads that sleep take longer to wake than a few rows take; see `hierspec.utils.threads`.
-        with OneThread(scores.device.type == "cpu" and scores.numel() <= _FEW):
+        with OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         # A list, since a forward has driven the code of a sum from the core's caches.
@@ -103,7 +103,7 @@ class Sampler:
         return DenseDistributions(probs)
 
     def pick(self, scores: torch.Tensor, uniforms: Uniforms) -> tuple[list[int], Distributions]:
-        """A token of every row [R, V], and what they were drawn from; greedy reads no uniforms.
+        """Draw a token from every row [R, V] (greedy: without uniforms); return the rows as well.
 
         Raises:
             NoDistributionError: as :meth:`distributions`.
@@ -112,15 +112,15 @@ class Sampler:
             found = self.distributions(scores)
             assert isinstance(found, OneHotDistributions)
             return list(found.ids), found
-        probs = self.probabilities(self._cut(scores))
+        probs = self.probabilities(self._without_padding(scores))
         try:
             return draw(probs, uniforms), DenseDistributions(probs)
         except ValueError:  # drawing finds out what `distributions` would have looked for
             raise NoDistributionError(scores) from None
 
     def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
-        """The same on the device of ``scores``, without waiting for it; uniforms [R] float64."""
-        rows, probs = self._cut(scores), None
+        """Draw as :meth:`pick`, but on the device, without a wait; ``uniforms`` [R] float64."""
+        rows, probs = self._without_padding(scores), None
         if self.greedy:
             best, tokens = rows.max(-1)
             ok = best > -math.inf
@@ -133,13 +133,12 @@ class Sampler:
         values = None if self.signal is None else signal_of(scores, tokens, self.signal)
         return Picked(tokens, probs, ok, values)
 
-    def _cut(self, scores: torch.Tensor) -> torch.Tensor:
-        """Without the columns of ids that get no mass."""
+    def _without_padding(self, scores: torch.Tensor) -> torch.Tensor:
         fits = scores.shape[1] <= self.vocab_size
         return scores if fits else scores[:, : self.vocab_size]
 
     def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
-        """Probabilities [R, V]; NaN throughout where a row of ``scores`` is none."""
+        """Return probabilities [R, V]; all NaN where a row of ``scores`` gives no distribution."""
         scaled = scores if self.temperature == 1.0 else scores / self.temperature
         probs = scaled.softmax(-1)
         if self.top_k is not None and self.top_k < scores.shape[1]:
@@ -152,7 +151,7 @@ class Sampler:
 
 
 def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch.Tensor:
-    """What windows read, [R] float64, from untempered ``scores`` [R, V].
+    """Compute what windows read, [R] float64, from untempered ``scores`` [R, V].
 
     ``"entropy"``: of each row, in nats; a score of −inf has probability 0. ``"confidence"``: the
     probability of ``tokens[r]``, which is below V.
@@ -166,7 +165,7 @@ def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch
 
 
 def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
-    """The largest score of each row and its id: the first of equals; a NaN is the largest."""
+    """Return each row's largest score and its id: the first of equals; a NaN is the largest."""
     if scores.device.type == "cpu":
         rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
         if len(rows) == 1:
@@ -181,7 +180,7 @@ def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
 
 
 def _mask(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """1.0 where ``values`` [R, V] reach ``least`` [R, 1], else 0.0.
+    """Return 1.0 where ``values`` [R, V] reach ``least`` [R, 1], else 0.0.
 
     Numbers rather than booleans: on CPU the comparison and the product are both several times
     faster.
@@ -190,13 +189,13 @@ def _mask(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """``probs`` where ``mask`` (overwritten) is 1, normalised again."""
+    """Keep ``probs`` where ``mask`` (overwritten) is 1, and normalise them again."""
     kept = mask.mul_(probs)
     return kept.div_(kept.sum(-1, keepdim=True))
 
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Mask [R, V] of the smallest sets of best tokens whose mass reaches ``top_p``.
+    """Return the mask [R, V] of the smallest sets of best tokens whose mass reaches ``top_p``.
 
     Of equally likely tokens at the edge the highest ids stay, as in transformers.
     """
@@ -213,7 +212,7 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The same without asking the host anything, by a sort of the whole vocabulary."""
+    """Return the same mask without a device synchronisation, by sorting the whole vocabulary."""
     # Ascending and stable: of equals the highest id comes last, so it is the first to be kept.
     values, ids = probs.sort(dim=-1, stable=True)
     best = values.flip(-1)
@@ -223,7 +222,7 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probability of the least likely token kept, and how many are kept: both [R, 1].
+    """Return the probability of the least likely token kept, and how many are kept, both [R, 1].
 
     Looks at the best ``k`` tokens, which nearly always hold the mass, and at more only in the
     rows where they do not: no sort of the whole vocabulary.
@@ -232,7 +231,7 @@ def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tens
     best = probs.topk(k)[0]
     before = best.cumsum(-1, dtype=torch.float64).sub_(best)
     stays = before < top_p
-    # No token stays in a row that is no distribution: its best one stands in, and it remains NaN.
+    # No token stays in a row that is no distribution: its best one is taken, and it remains NaN.
     size = stays.sum(-1, keepdim=True).clamp_(min=1)
     least = best.gather(1, size - 1)
     if k < probs.shape[1]:

@@ -2,7 +2,7 @@
 
 A row in the middle of a draft has a history of its own: the context, then the drafted tokens
 before it. Whatever depends on history (penalties, a grammar, a third party's logits processor)
-sees that history, so a request with penalties keeps its exact law under speculation.
+sees that history, so a request with penalties keeps its exact distribution under speculation.
 
 Order, as in transformers: logit bias, repetition penalty (prompt and output), frequency and
 presence penalties (output only, as in vLLM), processors; then what
@@ -43,11 +43,11 @@ class ScoreRows:
         start: length of row 0's history.
         prompt_length: where the output begins in ``context``.
         vocab_size: of the target; ids past it get no mass, at any level.
-        temperature: the level's own; ``None`` for the request's, ignored when that is greedy.
+        temperature: the level's own, ignored where the request's is 0; ``None``: the request's.
         history: see :class:`History`; ``None`` counts afresh.
         model: name, for messages.
-        noise: of the text's places, where tokens are drawn by a race; rows are one-hot then.
-        partial: its model knows a part of the ids only, and says −∞ for the others.
+        noise: of the text's positions, where tokens are drawn by a race; rows are one-hot then.
+        partial: whether its model scores some ids only, and gives −∞ to the others.
     """
 
     params: SamplingParams
@@ -63,7 +63,7 @@ class ScoreRows:
     partial: bool = False
 
     def sampler(self, width: int | None = None) -> Sampler:
-        """The sampler of these rows, once edited; rows with equal ones share a batch.
+        """Return the sampler of these rows, once edited; rows with equal samplers share a batch.
 
         Args:
             width: columns they have, at most ``vocab_size``, which is the default.
@@ -78,16 +78,16 @@ class ScoreRows:
         return _sampler(width, temperature, params.top_k, params.top_p, params.min_p)
 
     def raced(self, found: Distributions) -> Distributions:
-        """The token that each row draws, where places have noise; else the rows themselves."""
+        """Return one-hot rows of the tokens drawn by a race; ``found`` where there is no noise."""
         if self.noise is None or not isinstance(found, DenseDistributions):
             return found
         return OneHotDistributions(tuple(race(found.probs, self.noise, self.start)))
 
     def edited_width(self, width: int) -> int:
-        """How many columns the rows have once edited, from ``width`` that their model scores.
+        """Return how many columns the rows have once edited, of ``width`` that their model scores.
 
         The target's vocabulary, also where a narrower model is edited by processors (their masks
-        and tables are made for the target) or by biases that may ban all it can say.
+        and tables are made for the target) or by biases that may ban all ids it knows.
         """
         params = self.params
         if width < self.vocab_size and (
@@ -108,42 +108,42 @@ class ScoreRows:
             self._process(scores)
 
     def edit_incomplete(self, scores: torch.Tensor) -> None:
-        """The same on scores of a model that knows some ids only, and says −∞ for the others.
+        """Apply :meth:`edit` to scores of a model that knows some ids only (−∞ for the others).
 
-        Where nothing that the model can say is left, it finds what else is left equally likely: so
-        a draft goes on where the target alone has a token, and any distribution of a draft's is as
+        Where no id that the model knows is left, all others that are left become equally likely: so
+        a draft goes on where only the target has a token, and any distribution of a draft is as
         good to the rules above.
         """
         unknown = scores == -math.inf
         equal = scores.masked_fill(unknown, 0.0)
         self.edit(scores)
         scores.masked_fill_(unknown & scores.isnan(), -math.inf)  # sums of ±inf: no token
-        mute = scores.amax(-1) == -math.inf
-        if bool(mute.any()):
+        banned = scores.amax(-1) == -math.inf
+        if bool(banned.any()):
             self.edit(equal)
-            scores[mute] = equal[mute]
+            scores[banned] = equal[banned]
 
     def _process(self, scores: torch.Tensor) -> None:
         ids = torch.tensor([self.context.tokens()], device=scores.device)
         for row in range(self.num_rows):
-            history, one = ids[:, : self.start + row], scores[row : row + 1]
+            history, edited = ids[:, : self.start + row], scores[row : row + 1]
             for processor in self.params.logits_processors:
-                one = processor(history, one)
-                if not isinstance(one, torch.Tensor) or one.shape != (1, scores.shape[1]):
-                    is_tensor = isinstance(one, torch.Tensor)
+                edited = processor(history, edited)
+                if not isinstance(edited, torch.Tensor) or edited.shape != (1, scores.shape[1]):
+                    is_tensor = isinstance(edited, torch.Tensor)
                     raise HierspecError(
                         f"logits processor {processor!r} returned "
-                        f"{f'shape {tuple(one.shape)}' if is_tensor else repr(one)}, "
+                        f"{f'shape {tuple(edited.shape)}' if is_tensor else repr(edited)}, "
                         f"expected shape (1, {scores.shape[1]})"
                     )
-            scores[row] = one[0]
+            scores[row] = edited[0]
 
 
 _sampler = functools.lru_cache(maxsize=64)(Sampler)
 
 
 def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Distributions]:
-    """The next-token distribution of every row, in one value for each member of ``batch``.
+    """Return the next-token distribution of every row, in one value for each member of ``batch``.
 
     Args:
         batch: in the order their rows are packed.
@@ -179,14 +179,14 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         try:
             found = sampler.distributions(scores)
         except NoDistributionError:
-            raise unusable(batch[first:last], scores, raw[row:stop]) from None
+            raise scores_error(batch[first:last], scores, raw[row:stop]) from None
         if last - first == 1:
             out.append(batch[first].raced(found))
         else:
-            at = 0
+            offset = 0
             for rows in batch[first:last]:
-                out.append(rows.raced(found.rows(at, at + rows.num_rows)))
-                at += rows.num_rows
+                out.append(rows.raced(found.rows(offset, offset + rows.num_rows)))
+                offset += rows.num_rows
         first, row = last, stop
     return out
 
@@ -194,7 +194,7 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
 def _edited(
     batch: Sequence[ScoreRows], logits: torch.Tensor, widths: Sequence[int]
 ) -> torch.Tensor:
-    """A copy of ``logits`` [Σ num_rows, V] with every member's edits, each in its own width."""
+    """Copy ``logits`` [Σ num_rows, V] with every member's edits, each in its own width."""
     known = logits.shape[1]
     missing = max(widths) - known
     if missing > 0:
@@ -212,20 +212,23 @@ def _edited(
     return logits
 
 
-def unusable(batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor) -> HierspecError:
-    """The error that says why some row is no distribution, and whose it is.
+def scores_error(
+    batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
+) -> HierspecError:
+    """Return the error that says why some row is no distribution, and whose it is.
 
     Args:
         scores: rows packed as :func:`distributions` takes them.
         raw: the same before biases, penalties and processors.
     """
-    at = 0
+    offset = 0
     for rows in batch:
-        edited, own = scores[at : at + rows.num_rows], raw[at : at + rows.num_rows]
-        at += rows.num_rows
+        own = slice(offset, offset + rows.num_rows)
+        edited, unedited = scores[own], raw[own]
+        offset += rows.num_rows
         if not bool((edited < math.inf).all()):
             kind = "NaN" if bool(edited.isnan().any()) else "infinite"
-            if bool((own < math.inf).all()):
+            if bool((unedited < math.inf).all()):
                 processors = ", ".join(map(repr, rows.params.logits_processors))
                 return HierspecError(
                     f"{rows.model}'s scores became {kind} through "
@@ -241,7 +244,7 @@ def unusable(batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
 
 
 def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[float]:
-    """What windows read, from untempered scores [R, V]; scores of -inf have probability 0.
+    """Compute what windows read, from untempered scores [R, V]; one of -inf has probability 0.
 
     ``"entropy"``: of each row, in nats. ``"confidence"``: the probability of ``tokens[r]``.
     """
@@ -253,9 +256,9 @@ def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[f
 
 
 def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], ...]]:
-    """The ``k`` likeliest tokens of each row of raw scores [R, V], best first, in nats.
+    """Return each row's ``k`` likeliest tokens, best first, with log-probabilities in nats.
 
-    All V of them where there are no more.
+    ``logits`` are raw scores [R, V]. All V of them are returned where there are no more.
     """
     if not logits.shape[0]:
         return []
@@ -265,7 +268,7 @@ def top_logprobs(logits: torch.Tensor, k: int) -> list[tuple[tuple[int, float], 
 
 
 def logprobs(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """Log-probability (nats) of ``tokens[r]`` under row r of raw scores [R, V].
+    """Return the log-probability (nats) of ``tokens[r]`` under row r of raw scores [R, V].
 
     An id past V (a padded embedding above) has -inf.
     """
