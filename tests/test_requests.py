@@ -212,7 +212,7 @@ def test_stopping_criteria_end_a_sequence(fast):
         ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
         ({"logit_bias": {96: 1.0}}, "no token 96"),
         ({"logprobs": -1}, "logprobs"),
-        ({"logprobs": "5"}, "logprobs must be a whole number"),
+        ({"logprobs": "5"}, "logprobs must be an integer"),
         ({"do_sample": True}, "temperature=0 is greedy"),
         ({"no_repeat_ngram_size": 2}, r"GenerationConfig\(no_repeat_ngram_size"),
         ({"num_beams": 4}, "beam search"),

@@ -60,7 +60,7 @@ def seed(value: Any) -> int | None:
     """Return a seed of 64 bits, or ``None`` for a fresh one."""
     if value is None:
         return None
-    number = whole(value, "seed")
+    number = integer(value, "seed")
     if not 0 <= number < 2**64:
         raise HierspecError(f"seed must be at least 0 and below 2**64, not {number}")
     return number
@@ -132,19 +132,19 @@ def tokenizer(value: Any) -> None:
         )
 
 
-def whole(value: Any, what: str) -> int:
+def integer(value: Any, what: str) -> int:
     """Return an integer; refuse booleans, texts and fractions."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
     except TypeError:
         pass
-    raise HierspecError(f"{what} must be a whole number, not {shortened(value)}")
+    raise HierspecError(f"{what} must be an integer, not {shortened(value)}")
 
 
 def _id(value: Any, what: str) -> int:
     try:
-        return whole(value, "")
+        return integer(value, "")
     except ValueError:
         raise HierspecError(f"{what} holds {shortened(value)}, which is not a token id") from None
 

@@ -292,7 +292,7 @@ class RetrievalConfig(LevelConfig):
     """
 
     method: Literal["retrieval"] = "retrieval"
-    budget: Annotated[int, Strict(), Field(ge=16), Expected("a whole number, at least 16")] = 512
+    budget: Annotated[int, Strict(), Field(ge=16), Expected("an integer, at least 16")] = 512
     chunk_size: Count = 8
     refresh: Count = 32
 

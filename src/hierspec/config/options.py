@@ -18,7 +18,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import check_keys, nearest_key
 
 from . import arguments
-from .arguments import shortened, whole
+from .arguments import integer, shortened
 
 SAMPLING = tuple(field.name for field in fields(SamplingParams))
 
@@ -138,14 +138,14 @@ def not_twice(said: Mapping[str, Any], by: str) -> None:
 def lengths(value: Any, count: int) -> list[int | None]:
     """Return each prompt's maximum of output tokens; ``None``: what the context holds."""
     return [
-        None if one is None else whole(one, "max_new_tokens")
+        None if one is None else integer(one, "max_new_tokens")
         for one in each(value, count, "max_new_tokens")
     ]
 
 
 def copies(value: Any, sampling: Sequence[SamplingParams]) -> int:
     """Return the number of samples of each prompt."""
-    number = whole(value, "num_return_sequences")
+    number = integer(value, "num_return_sequences")
     if number < 1:
         raise HierspecError(f"num_return_sequences must be at least 1, not {number}")
     if number > 1 and any(one.greedy for one in sampling):
@@ -198,7 +198,7 @@ def logprobs(value: Any) -> tuple[bool, int]:
     """Return whether log-probabilities are wanted, and of how many alternatives to a token."""
     if value is None or isinstance(value, bool):
         return bool(value), 0
-    number = whole(value, "logprobs")
+    number = integer(value, "logprobs")
     if number < 0:
         raise HierspecError(
             f"logprobs must be true, or how many alternatives to report, not {number}"

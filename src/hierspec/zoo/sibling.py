@@ -76,7 +76,7 @@ class Sibling:
     def _scored(self) -> torch.Tensor:
         ids, size = self.own.tensor(VOCABULARY), self.config.vocab_size
         if ids.is_floating_point():
-            raise _damaged(self.own.path, "its vocabulary is not of whole numbers")
+            raise _damaged(self.own.path, "its vocabulary is not of integers")
         ids = ids.long()
         if ids.dim() != 1 or not len(ids) or bool((ids.diff() <= 0).any()):
             raise _damaged(self.own.path, "its vocabulary is not a list of ascending ids")
