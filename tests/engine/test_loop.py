@@ -8,8 +8,9 @@ import time
 import pytest
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
+from hierspec.engine.lanes import Lane
 from hierspec.engine.load import LoadControl
-from hierspec.engine.loop import EngineLoop, Lane, LoopSettings
+from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.tickets import DeadlineError, EngineRequest, RequestCancelledError
 from hierspec.engine.waiting import DrainingError, QueueFullError
@@ -166,7 +167,7 @@ def test_kept_texts_are_bounded_and_the_oldest_go(loop):
         (reader,), _ = submit(engine, request(prompt_of(i, 50), 6, seed=i))
         reader.wait()
         assert engine.num_cache_tokens() <= 200
-    prefixes = engine.prefixes[""]
+    prefixes = engine.lanes[""].prefixes
     assert [kept.tokens[:50] for kept in prefixes.kept] == [prompt_of(i, 50) for i in (5, 6, 7)]
 
 

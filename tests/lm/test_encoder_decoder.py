@@ -14,7 +14,8 @@ from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
 from hierspec.core.context import Context
 from hierspec.drafters.prompt_lookup import PromptLookup
-from hierspec.engine.loop import EngineLoop, Lane
+from hierspec.engine.lanes import Lane
+from hierspec.engine.loop import EngineLoop
 from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.hf.t5 import T5Backend

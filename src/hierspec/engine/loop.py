@@ -15,30 +15,17 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from hierspec.core.context import Context
-from hierspec.core.nodes import Verify, initial_states
-from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
-from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean.linear import give_back_memory
-from hierspec.sampling.scores import logprobs, top_logprobs
 
-from .control import Controller, Steering
-from .load import LoadControl, Plans, alike, named
-from .metrics import LevelStats, PerSequence
-from .output import Output
-from .prefixes import PrefixCache, read
+from .lanes import Lane, ServedLane
+from .metrics import LevelStats
 from .results import TokenEvent
-from .runtime import Runtime
-from .sequences import LiveSequence
-from .stopping import TextStream
 from .tickets import (
     DeadlineError,
     Ended,
@@ -47,7 +34,6 @@ from .tickets import (
     RequestCancelledError,
     Sink,
     Ticket,
-    TokenScore,
 )
 from .waiting import Waiting
 
@@ -82,22 +68,6 @@ class LoopSettings:
     threads: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
-    """One hierarchy in the loop.
-
-    Attributes:
-        lock: held while its models run, for whoever else uses them.
-        shown: a level's name → what callers and metrics are told.
-    """
-
-    root: Verify
-    tokenizer: Any
-    controller: Controller | None = None
-    lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
-    shown: Callable[[str], str] = str
-
-
 class EngineLoop:
     """The loop and its thread, which the first request starts.
 
@@ -105,29 +75,15 @@ class EngineLoop:
         lanes: hierarchies by name; the first is the default.
 
     Attributes:
-        runtimes: by lane; their ``metrics`` count all that happened.
-        prefixes: by lane.
+        lanes: hierarchies at work, by name.
+        reading: requests whose prompts are being read; ``running``: those in rounds.
     """
 
     def __init__(self, lanes: Mapping[str, Lane], settings: LoopSettings | None = None) -> None:
-        self.lanes = dict(lanes)
         self.settings = settings or LoopSettings()
+        adapt = self.settings.adapt_to_load
+        self.lanes = {name: ServedLane(lane, adapt) for name, lane in lanes.items()}
         self.default = next(iter(self.lanes))
-        self.runtimes: dict[str, Runtime] = {}
-        self.prefixes = {name: PrefixCache() for name in self.lanes}
-        self.per_sequence: dict[str, PerSequence] = {}
-        self.plans: dict[str, Plans] = {}
-        self.loads: dict[str, LoadControl] = {}
-        for name, lane in self.lanes.items():
-            controller = lane.controller
-            root = lane.root if controller is None else controller.root
-            check_decoder_only(root.model, "the service")
-            plans = Plans(root, controlled=controller is not None, shown=lane.shown)
-            self.plans[name] = plans
-            self.loads[name] = LoadControl(len(plans.arms), self.settings.adapt_to_load)
-            self.runtimes[name] = Runtime(plans.root, lane.root.model.vocab_size)
-            self.per_sequence[name] = PerSequence(plans.root)
-            self.runtimes[name].observe(self.per_sequence[name])
         self.waiting: Waiting[Ticket] = Waiting(self.settings.max_queue, self.settings.max_num_seqs)
         self.reading: list[Ticket] = []
         self.running: list[Ticket] = []
@@ -160,11 +116,11 @@ class EngineLoop:
         return tickets
 
     def num_cache_tokens(self) -> int:
-        """Tokens of cache that are spoken for, those of kept texts included."""
-        return self._live_size() + sum(each.num_tokens for each in self.prefixes.values())
+        """Count the tokens of cache in use or promised, those of kept texts included."""
+        return self._live_size() + self._kept_size()
 
     def drain(self, grace: float) -> None:
-        """Take no more requests; those there are have so many seconds to end."""
+        """Take no more requests; give those there are ``grace`` seconds to end."""
         self._end_at = time.monotonic() + grace
         self.waiting.close()
 
@@ -173,12 +129,12 @@ class EngineLoop:
         self.drain(grace)
         if self._thread is not None:
             self._thread.join()
-        for name, prefixes in self.prefixes.items():
-            with self.lanes[name].lock:
-                prefixes.clear()
+        for lane in self.lanes.values():
+            with lane.lock:
+                lane.prefixes.clear()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long at most until, after :meth:`drain`, the last request has ended."""
+        """Wait, at most so long, until the last request has ended after :meth:`drain`."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -207,7 +163,7 @@ class EngineLoop:
                     self._end(ticket, error)
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; false: nothing ever will be."""
+        """Sleep until there is work → false where the loop is closed and there is none."""
         with self.waiting.changed:
             while not (self.reading or self.running or len(self.waiting)):
                 if self.waiting.closed:
@@ -221,16 +177,16 @@ class EngineLoop:
         give_back_memory()
 
     def step(self) -> None:
-        """Drop, admit, read, and one round of everybody."""
+        """Drop, admit and read requests, then run one round of all."""
         self.last_step = time.monotonic()
         self._drop()
         self._admit()
         joining = self._read()
         self.running += joining
-        for name in self.lanes:
-            mine = [ticket for ticket in self.running if self._lane(ticket) == name]
+        for lane in self.lanes.values():
+            mine = [ticket for ticket in self.running if self._lane_of(ticket) is lane]
             if mine:
-                self._round(name, mine)
+                self._round(lane, mine)
         if self._ended >= _TRIM_AFTER:
             self._trim()
 
@@ -241,12 +197,12 @@ class EngineLoop:
                 self._end(ticket, RequestCancelledError("the service is shutting down"))
             return
 
-        def over(ticket: Ticket) -> bool:
+        def is_over(ticket: Ticket) -> bool:
             deadline = ticket.request.deadline
             return ticket.cancelled or (deadline is not None and now >= deadline)
 
-        gone = [t for t in [*self.reading, *self.running] if over(t)]
-        for ticket in [*gone, *self.waiting.remove(over)]:
+        gone = [t for t in [*self.reading, *self.running] if is_over(t)]
+        for ticket in [*gone, *self.waiting.remove(is_over)]:
             cut = RequestCancelledError("cancelled")
             self._end(ticket, cut if ticket.cancelled else DeadlineError("out of time"))
 
@@ -259,41 +215,16 @@ class EngineLoop:
             if left < 0:
                 return
             self._make_room(left)
-            self.waiting.remove(lambda one, first=ticket: one is first)
+            self.waiting.remove(lambda other, first=ticket: other is first)
             ticket.joined = time.monotonic()
             try:
-                self._open(ticket)
+                limit = self._limit(ticket.request)
+                assert limit is not None, "max_new_tokens is always set"
+                self._lane_of(ticket).open(ticket, limit)
             except Exception as error:
                 self._end(ticket, error)
                 continue
             self.reading.append(ticket)
-
-    def _open(self, ticket: Ticket) -> None:
-        request, name = ticket.request, self._lane(ticket)
-        lane = self.lanes[name]
-        limit = self._limit(request)
-        assert limit is not None, "max_new_tokens is always set"
-        plans, prompt = self.plans[name], list(request.prompt)
-        sequence = LiveSequence(
-            id=ticket.number,
-            root=plans.full,
-            tokens=prompt,
-            params=request.params,
-            rng=PhiloxRng(request.seed, request.place),
-            wanted=limit,
-            private=True,
-            want_logprobs=request.logprobs is not None,
-            num_top_logprobs=request.logprobs or 0,
-            states=initial_states(plans.root),
-        )
-        steering = None
-        if lane.controller is not None:
-            steering = Steering(lane.controller, len(prompt), limit)
-        text = TextStream(lane.tokenizer, request.stop, prompt)
-        ticket.output = Output(sequence, text, limit, plans.names(), steering)
-        if request.prediction and plans.prediction is not None:
-            sequence.slot(plans.look_up).expect(request.prediction, len(prompt))
-        self.per_sequence[name].follow(sequence)
 
     def _read(self) -> list[Ticket]:
         """Read up to a chunk of prompts → those whose last piece the next round reads itself.
@@ -306,10 +237,12 @@ class EngineLoop:
         while self.reading and left > 0:
             ticket = self.reading[0]
             if self._steps % 2:
-                ticket = min(self.reading, key=lambda one: (one.unread, one.order))
+                ticket = min(self.reading, key=lambda each: (each.unread, each.order))
             scored = ticket.request.prompt_logprobs is not None
             if not ticket.looked and self.settings.prefix_caching and not scored:
-                self._begin(ticket)
+                lane = self._lane_of(ticket)
+                live = [t for t in [*self.reading, *self.running] if self._lane_of(t) is lane]
+                lane.copy_prefix(ticket, live)
             short = ticket.unread <= max(left, self.settings.prefill_chunk // 2)
             if short and not scored:
                 self.reading.remove(ticket)
@@ -319,7 +252,8 @@ class EngineLoop:
             if left < self.settings.prefill_chunk:
                 break  # whole pieces, so that a prompt is cut alike in any company
             try:
-                self._read_piece(ticket, min(ticket.read + left, len(ticket.request.prompt)))
+                end = min(ticket.read + left, len(ticket.request.prompt))
+                self._lane_of(ticket).read_prompt(ticket, end)
             except Exception as error:
                 self._end(ticket, error)
             if scored and not ticket.unread:
@@ -328,54 +262,11 @@ class EngineLoop:
             break
         return joining
 
-    def _begin(self, ticket: Ticket) -> None:
-        """Take what is cached of the prompt's beginning."""
-        assert ticket.output is not None
-        name = self._lane(ticket)
-        live = [
-            (one.request.tenant, one.output.sequence)
-            for one in [*self.reading, *self.running]
-            if one is not ticket and one.output is not None and self._lane(one) == name
-        ]
-        with self.lanes[name].lock:
-            found = self.prefixes[name].begin(ticket.output.sequence, ticket.request.tenant, live)
-        ticket.read = ticket.cached = found
-        ticket.looked = True
-
-    def _read_piece(self, ticket: Ticket, end: int) -> None:
-        """Let every model of the hierarchy read the prompt up to ``end``."""
-        assert ticket.output is not None
-        sequence = ticket.output.sequence
-        scored = ticket.request.prompt_logprobs is not None
-        first = ticket.read + 1 if scored else None  # row r scores the token after so many
-        with self.lanes[self._lane(ticket)].lock:
-            rows = read(sequence, end, first)
-        if scored:
-            ticket.scores += _scored(rows, sequence.tokens[ticket.read + 1 :], ticket.request)
-        ticket.read = end
-
-    def _round(self, name: str, tickets: list[Ticket]) -> None:
-        lane, runtime, counts = self.lanes[name], self.runtimes[name], self.per_sequence[name]
+    def _round(self, lane: ServedLane, tickets: list[Ticket]) -> None:
         outputs = [ticket.output for ticket in tickets if ticket.output is not None]
-        load, arms = self.loads[name], self.plans[name].arms
         # Whose prompts are being read will be there in a moment.
-        streams = len(tickets) + sum(self._lane(one) == name for one in self.reading)
-        # Requests with plans of their own say nothing of an arm, where they are most of a round.
-        tells = 2 * sum(map(_follows_load, tickets)) > len(tickets)
-        arm, began = load.choose(streams, tells), time.monotonic()
-        tells = tells and alike(streams, len(tickets))
-        for ticket, output in zip(tickets, outputs, strict=True):
-            output.prepare(self._plan(ticket, output, arms[arm]))
-            tells = tells and output.started  # nor does a round that reads a prompt
-            if output.started:
-                used = named(output.sequence.root)
-                ticket.plans[used] = ticket.plans.get(used, 0) + 1
-        with lane.lock:
-            verdicts = runtime.round_apart([output.sequence for output in outputs])
-        now = time.monotonic()
-        if tells:
-            done = [len(v.emitted) for v in verdicts if not isinstance(v, Exception)]
-            load.measured(len(tickets), arm, sum(done), now - began)
+        num_streams = len(tickets) + sum(self._lane_of(ticket) is lane for ticket in self.reading)
+        verdicts, now = lane.run_round(tickets, num_streams), time.monotonic()
         for ticket, output, verdict in zip(tickets, outputs, verdicts, strict=True):
             if isinstance(verdict, Exception):
                 self._end(ticket, verdict)
@@ -386,29 +277,12 @@ class EngineLoop:
             except Exception as error:
                 self._end(ticket, error)
                 continue
-            drafts = counts.round_of(output.sequence)
+            drafts = lane.counts.round_of(output.sequence)
             if output.finish_reason is None:
                 scores = tuple(ticket.scores) if len(output.emitted) == 1 else ()
-                self._tell(ticket, Progress(events, drafts, prompt_logprobs=scores))
+                self._report(ticket, Progress(events, drafts, prompt_logprobs=scores))
             else:
                 self._end(ticket, None, events, drafts)
-
-    def _plan(self, ticket: Ticket, output: Output, arm: Verify) -> Verify | None:
-        """The plan of a sequence's next round; ``None``: what its steering says."""
-        request, plans = ticket.request, self.plans[self._lane(ticket)]
-        if not request.speculative:
-            return plans.plain
-        if request.prediction and plans.prediction is not None and output.started:
-            sequence = output.sequence
-            slot = sequence.slot(plans.look_up)
-            if plans.look_up.propose(Context(sequence.tokens), 1, slot):
-                return plans.prediction
-        if output.steering is not None:
-            return plans.plain if arm is plans.plain and not request.fixed_plan else None
-        if request.fixed_plan:
-            return plans.full
-        # The first token need not wait for drafts, nor the others for those of a first comer.
-        return arm if output.started else plans.plain
 
     def _end(
         self,
@@ -417,19 +291,20 @@ class EngineLoop:
         events: Sequence[TokenEvent] = (),
         drafts: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
-        """Free what it holds and tell its sink; ``error``: why it did not end by itself."""
+        """Free what a request holds and report its end; ``error``: why it did not end by itself."""
         for tickets in (self.reading, self.running):
             if ticket in tickets:
                 tickets.remove(ticket)
         now, output, request = time.monotonic(), ticket.output, ticket.request
-        name, levels, rest = self._lane(ticket), tuple[LevelStats, ...](), ""
+        levels, rest = tuple[LevelStats, ...](), ""
         self._ended += 1
         if output is not None:
-            levels = self.per_sequence[name].forget(output.sequence)
-            with self.lanes[name].lock:
+            lane = self._lane_of(ticket)
+            levels = lane.counts.forget(output.sequence)
+            with lane.lock:
                 if error is None and self.settings.prefix_caching:
                     room = self.settings.max_cache_tokens - self._live_size()
-                    self.prefixes[name].keep(output.sequence, request.tenant, room)
+                    lane.prefixes.keep(output.sequence, request.tenant, room)
                 rest = output.close()
             if output.started:
                 self.waiting.served(now - ticket.joined)
@@ -453,9 +328,9 @@ class EngineLoop:
             rest=rest,
         )
         scores = tuple(ticket.scores) if output is not None and len(output.emitted) == 1 else ()
-        self._tell(ticket, Progress(list(events), drafts, ended, scores))
+        self._report(ticket, Progress(list(events), drafts, ended, scores))
 
-    def _tell(self, ticket: Ticket, progress: Progress) -> None:
+    def _report(self, ticket: Ticket, progress: Progress) -> None:
         try:
             ticket.sink(progress)
         except Exception:  # a sink whose reader has gone
@@ -464,36 +339,23 @@ class EngineLoop:
 
     def _make_room(self, most: int) -> None:
         """Let kept texts hold ``most`` tokens in all."""
-        total = sum(each.num_tokens for each in self.prefixes.values())
-        for name, prefixes in self.prefixes.items():
+        total = self._kept_size()
+        for lane in self.lanes.values():
             if total <= most:
                 return
-            before = prefixes.num_tokens
-            with self.lanes[name].lock:
-                prefixes.make_room(max(0, before - (total - most)))
-            total -= before - prefixes.num_tokens
+            before = lane.prefixes.num_tokens
+            with lane.lock:
+                lane.prefixes.make_room(max(0, before - (total - most)))
+            total -= before - lane.prefixes.num_tokens
 
     def _live_size(self) -> int:
         return sum(ticket.size for ticket in [*self.reading, *self.running])
 
-    def _lane(self, ticket: Ticket) -> str:
-        return ticket.request.lane or self.default
+    def _kept_size(self) -> int:
+        return sum(lane.prefixes.num_tokens for lane in self.lanes.values())
+
+    def _lane_of(self, ticket: Ticket) -> ServedLane:
+        return self.lanes[ticket.request.lane or self.default]
 
     def _limit(self, request: EngineRequest) -> int | None:
         return request.stop.budget(len(request.prompt))
-
-
-def _scored(rows: torch.Tensor, tokens: list[int], request: EngineRequest) -> list[TokenScore]:
-    """Raw scores [R, V] of the next tokens; the last row may have none."""
-    n = min(len(rows), len(tokens))
-    if not n:
-        return []
-    chosen, k = logprobs(rows[:n], tokens[:n]), request.prompt_logprobs or 0
-    tops = top_logprobs(rows[:n], k) if k else [()] * n
-    return [TokenScore(*pair) for pair in zip(chosen, tops, strict=True)]
-
-
-def _follows_load(ticket: Ticket) -> bool:
-    """Whether the load decides what drafts for a request."""
-    request = ticket.request
-    return request.speculative and not request.fixed_plan and not request.prediction

@@ -108,7 +108,7 @@ class _OfEngine:
         yield gauge("kv_cache_usage_perc", "Share of the cache spoken for, 0 to 1.", used)
         since = time.monotonic() - engine.last_step if running else 0.0
         yield gauge("seconds_since_step", "While sequences are live; a stuck engine grows.", since)
-        prefixes = engine.prefixes.values()
+        prefixes = [lane.prefixes for lane in engine.lanes.values()]
         looked = sum(each.query_tokens for each in prefixes)
         yield counter("prefix_cache_queries", "Prompt tokens looked for.", looked)
         yield counter(
@@ -136,9 +136,9 @@ class _OfEngine:
             "Tokens kept, by their position in the draft.",
             labels=[*names, "position"],
         )
-        for name, runtime in self.engine.runtimes.items():
-            for index, stats in list(runtime.metrics.levels.items()):
-                if index not in self.engine.plans[name].names():
+        for name, lane in self.engine.lanes.items():
+            for index, stats in list(lane.runtime.metrics.levels.items()):
+                if index not in lane.plans.names():
                     continue
                 own = [self.model, name, stats.name]
                 calls.add_metric(own, stats.calls)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import hierspec
 from hierspec.api import Hierarchy
-from hierspec.engine.loop import EngineLoop, Lane, LoopSettings
+from hierspec.engine.lanes import Lane
+from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
 from hierspec.errors import HierspecError
